@@ -1,0 +1,48 @@
+"""Time, passed in. Decisions get `now` as a number; shells get a `Clock`.
+
+`monotonic()` is for durations and never jumps; `wall()` is epoch seconds and may jump. Both are seconds. The real clock
+follows the running event loop, so that a virtual-time loop drives it in tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds of an arbitrary origin; only differences mean anything."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class LoopClock:
+    """The clock of the running event loop and of the system."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Wait until `event` is set or the time is over; True if it is set."""
+    if event.is_set():
+        return True
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True

@@ -1,0 +1,1 @@
+"""The life cycle of one shard's consumer and its child process."""

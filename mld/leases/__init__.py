@@ -1,0 +1,1 @@
+"""Lease rows, conditional writes, and what this worker holds."""

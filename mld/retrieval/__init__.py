@@ -1,0 +1,1 @@
+"""Positions, pacing, prefetch buffer, polling."""

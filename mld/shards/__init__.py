@@ -1,0 +1,1 @@
+"""Shard graph and sync, ListShards, shard end, lease cleanup."""

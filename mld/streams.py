@@ -1,0 +1,174 @@
+"""The `Streams` port: what the core asks of Kinesis, and the values it gets back.
+
+One port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is `tests.twins`. Users of a page of
+records see `Page` and `Batch` only, never the records themselves, so that an adapter may keep the body as raw bytes and
+frame the child's line from it piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from mld.positions import Position
+
+HASH_KEY_MAX = 2**128 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class HashRange:
+    """Both ends inclusive, 0 .. 2**128-1. A range of one key (start = end) is legal."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard as ListShards shows it. `ending_sequence` is None while the shard is open."""
+
+    shard_id: str
+    hash_range: HashRange
+    starting_sequence: str
+    ending_sequence: str | None = None
+    parent_id: str | None = None
+    adjacent_parent_id: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.ending_sequence is None
+
+    @property
+    def parents(self) -> frozenset[str]:
+        return frozenset(p for p in (self.parent_id, self.adjacent_parent_id) if p)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildShard:
+    """A child named at the end of its parent's records."""
+
+    shard_id: str
+    parents: frozenset[str]
+    hash_range: HashRange
+
+
+class ShardFilterType(Enum):
+    AT_TRIM_HORIZON = "AT_TRIM_HORIZON"
+    AT_LATEST = "AT_LATEST"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFilter:
+    type: ShardFilterType
+    timestamp_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsPage:
+    shards: tuple[Shard, ...]
+    next_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """`status` is ACTIVE, UPDATING, CREATING or DELETING."""
+
+    name: str
+    arn: str
+    status: str
+
+
+class IteratorType(Enum):
+    LATEST = "LATEST"
+    TRIM_HORIZON = "TRIM_HORIZON"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
+    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """A GetShardIterator position; `sequence` or `timestamp_s` accompanies the types that need it."""
+
+    type: IteratorType
+    sequence: str | None = None
+    timestamp_s: float | None = None
+
+
+class Batch(Protocol):
+    """Records that are ready for a child: those of one page after the checkpoint filter."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def data_bytes(self) -> int:
+        """Sum of the payload sizes, in bytes."""
+        ...
+
+    @property
+    def largest(self) -> Position | None:
+        """The highest position in the batch; None if it is empty."""
+        ...
+
+    def line(self) -> Iterator[bytes]:
+        """The `processRecords` line for the child in pieces of about 128 KB, newline included. Callable again."""
+        ...
+
+
+class Page(Protocol):
+    """One GetRecords answer. `next_iterator` None: the shard has ended, and `child_shards` names the children."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def data_bytes(self) -> int: ...
+
+    @property
+    def last_sequence(self) -> str | None:
+        """Sequence number of the last record; None without records."""
+        ...
+
+    @property
+    def next_iterator(self) -> str | None: ...
+
+    @property
+    def millis_behind_latest(self) -> int | None: ...
+
+    @property
+    def child_shards(self) -> tuple[ChildShard, ...]: ...
+
+    def after(self, position: Position) -> Batch:
+        """The records strictly after `position`, in order."""
+        ...
+
+
+class Streams(Protocol):
+    """Kinesis, for one stream. Every method raises a subclass of `errors.StreamError`; none of them retries."""
+
+    async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
+        """One page of ListShards. With `next_token` the filter is not sent again."""
+        ...
+
+    async def describe(self) -> StreamSummary: ...
+
+    async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str: ...
+
+    async def get_records(self, iterator: str, limit: int | None) -> Page:
+        """One GetRecords call; `limit` None leaves the number to the service."""
+        ...
+
+
+def validate_end_of_shard(next_token: str | None, children: Sequence[ChildShard]) -> str | None:
+    """Why a page's end marker and child list contradict each other, or None if they agree (retrieval spec, 4.1)."""
+    if next_token is not None:
+        return "child shards named although the shard goes on" if children else None
+    if not children:
+        return "end of the shard without child shards"
+    if any(not child.parents for child in children):
+        return "a child shard without parents"
+    return None

@@ -1,0 +1,1 @@
+"""Record processors that ship with mld. They import `protocol`, never `mld`."""

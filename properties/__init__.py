@@ -1,0 +1,1 @@
+"""The `.properties` file of the MultiLangDaemon -> immutable settings. Imports nothing of ours."""

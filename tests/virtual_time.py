@@ -1,0 +1,50 @@
+"""An event loop whose time jumps to the next timer whenever nothing is ready, so that hours pass in milliseconds.
+
+It has no sockets, threads or children: a test that would wait for the outside world fails with `DeadlockError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DeadlockError(AssertionError):
+    """Nothing is ready, no timer is set: the code under test would wait for ever."""
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.jumped_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            raise DeadlockError("no timer is set and nothing is ready")
+        self.jumped_s += timeout
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """`time()` starts at 0 and only moves when every task is waiting."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+        self._clock_resolution = 1e-6
+
+    def time(self) -> float:
+        return self._jumping.jumped_s
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
