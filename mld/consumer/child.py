@@ -1,0 +1,345 @@
+"""One child process: spawn, pipes, end. The real adapter of `host.ProcessorHost`.
+
+Rules: protocol spec, sections 1, 2, 5, 10 and the improvements of 19. The command is split on spaces and looked up on
+PATH; there is no shell. The child gets the daemon's environment plus a few `MLD_*` variables, its own process group
+(a Ctrl-C at a terminal must not reach it first), and is never waited for without a bound. stdin is written while stdout
+is read, both without blocking the loop; stderr and everything unexpected on stdout go to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
+
+from mld.clock import Clock, wait_for_event
+from mld.consumer.host import ChildStartError
+from protocol.codec import LineSplitter
+
+log = logging.getLogger(__name__)
+
+UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
+STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
+EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes open: how long to wait for the rest of the output after exit
+KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
+EXIT_POLL_S = 0.05  # only where the system has no pidfd
+
+
+class PipeHost:
+    """Starts children that talk through pipes.
+
+    `command` is already split. `stop_timeout_s` bounds each step of ending a child. `environment` is added to the
+    daemon's own, with `MLD_SHARD_ID` set per child.
+    """
+
+    def __init__(
+        self, command: Sequence[str], clock: Clock, *, stop_timeout_s: float, environment: Mapping[str, str]
+    ) -> None:
+        self._command = list(command)
+        self._clock = clock
+        self._stop_timeout_s = stop_timeout_s
+        self._environment = dict(environment)
+
+    async def start(self, shard_id: str) -> PipeChild:
+        process = _spawn(self._command, {**os.environ, **self._environment, "MLD_SHARD_ID": shard_id})
+        child = PipeChild(process, self._clock, shard_id=shard_id, stop_timeout_s=self._stop_timeout_s)
+        try:
+            await child.connect()
+        except BaseException:
+            await child.kill()
+            raise
+        return child
+
+
+def find_executable(command: Sequence[str]) -> str | None:
+    """The file that `command` would run, or None: a name with a slash as it is, a bare name from PATH."""
+    return shutil.which(command[0]) if command and command[0] else None
+
+
+def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return _popen(command, environment)
+    except OSError as error:
+        if error.errno == errno.ENOEXEC:  # a script without "#!": as execvp does, and Java
+            file = shutil.which(command[0]) or command[0]
+            return _popen(["/bin/sh", file, *command[1:]], environment)
+        raise ChildStartError(
+            f"cannot start {command[0]!r} (key executableName): {error.strerror or error}; "
+            "give a path that exists or a name on the daemon's PATH"
+        ) from error
+
+
+def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        process_group=0,
+        bufsize=0,
+    )
+
+
+class PipeChild:
+    """A running child. Created by `PipeHost.start`."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], clock: Clock, *, shard_id: str, stop_timeout_s: float
+    ) -> None:
+        self._process = process
+        self._clock = clock
+        self._shard_id = shard_id
+        self._stop_timeout_s = stop_timeout_s
+        self._splitter = LineSplitter()
+        self._lines: deque[str] = deque()
+        self._line_ready = asyncio.Event()
+        self._stdout_closed = asyncio.Event()
+        self._stderr_closed = asyncio.Event()
+        self._exited = asyncio.Event()
+        self._stdin = _Input()
+        self._stdout: asyncio.ReadTransport | None = None
+        self._transports: list[asyncio.BaseTransport] = []
+        self._exit_watch: Callable[[], None] | None = None
+        self._eof_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def description(self) -> str:
+        return f"pid {self._process.pid}"
+
+    async def connect(self) -> None:
+        """Attach the three pipes and the exit watch to the running loop."""
+        loop = asyncio.get_running_loop()
+        process = self._process
+        assert process.stdin and process.stdout and process.stderr
+        writer, _ = await loop.connect_write_pipe(lambda: self._stdin, process.stdin)
+        reader, _ = await loop.connect_read_pipe(
+            lambda: _Output(self._stdout_bytes, self._stdout_eof), process.stdout
+        )
+        errors = LineSplitter()
+        stderr, _ = await loop.connect_read_pipe(
+            lambda: _Output(lambda data: self._stderr_bytes(errors, data), lambda: self._stderr_eof(errors)),
+            process.stderr,
+        )
+        self._stdout = reader
+        self._transports = [writer, reader, stderr]
+        self._watch_exit(loop)
+
+    # --- stdin -------------------------------------------------------------------------------------------------------
+
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            await self._stdin.write(piece)
+
+    # --- stdout ------------------------------------------------------------------------------------------------------
+
+    async def read_line(self) -> str | None:
+        while not self._lines:
+            if self._stdout_closed.is_set():
+                return None
+            self._line_ready.clear()
+            await self._line_ready.wait()
+        line = self._lines.popleft()
+        if len(self._lines) < UNREAD_LINES_MAX:
+            self._resume_stdout()
+        return line
+
+    def take_unread(self) -> list[str]:
+        lines = list(self._lines)
+        self._lines.clear()
+        self._resume_stdout()
+        return lines
+
+    def _stdout_bytes(self, data: bytes) -> None:
+        self._add_lines(self._splitter.feed(data))
+        if len(self._lines) >= UNREAD_LINES_MAX and self._stdout is not None:
+            self._stdout.pause_reading()
+
+    def _stdout_eof(self) -> None:
+        if self._stdout_closed.is_set():
+            return
+        self._add_lines(self._splitter.finish())
+        self._stdout_closed.set()
+        self._line_ready.set()
+
+    def _add_lines(self, lines: Iterable[str]) -> None:
+        self._lines.extend(lines)
+        if self._lines:
+            self._line_ready.set()
+
+    def _resume_stdout(self) -> None:
+        if self._stdout is not None and not self._stdout_closed.is_set():
+            self._stdout.resume_reading()
+
+    # --- stderr ------------------------------------------------------------------------------------------------------
+
+    def _stderr_bytes(self, splitter: LineSplitter, data: bytes) -> None:
+        for line in splitter.feed(data):
+            self._log_stderr(line)
+        if splitter.buffered_bytes > STDERR_LINE_BYTES_MAX:
+            for line in splitter.finish():
+                self._log_stderr(line)
+
+    def _stderr_eof(self, splitter: LineSplitter) -> None:
+        for line in splitter.finish():
+            self._log_stderr(line)
+        self._stderr_closed.set()
+
+    def _log_stderr(self, line: str) -> None:
+        if line:
+            log.info(line, extra={"action": "child_stderr", "shard": self._shard_id, "pid": self._process.pid})
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def end(self) -> str:
+        self._stdin.close()
+        self._resume_stdout()
+        try:
+            if not await self._gone_within(self._stop_timeout_s):
+                self._signal_group(signal.SIGTERM)
+                if not await self._gone_within(self._stop_timeout_s):
+                    return await self.kill()
+        except asyncio.CancelledError:
+            self._signal_group(signal.SIGKILL)
+            self._close()
+            raise
+        return self._closed_status()
+
+    async def kill(self) -> str:
+        self._signal_group(signal.SIGKILL)
+        await self._gone_within(KILL_WAIT_S)
+        return self._closed_status()
+
+    async def _gone_within(self, timeout_s: float) -> bool:
+        """Whether the process has exited and both outputs are at their end within the time."""
+        deadline = self._clock.monotonic() + timeout_s
+        for event in (self._exited, self._stdout_closed, self._stderr_closed):
+            self._log_unread()
+            if not await wait_for_event(event, max(0.0, deadline - self._clock.monotonic())):
+                return False
+        self._log_unread()
+        return True
+
+    def _log_unread(self) -> None:
+        for line in self.take_unread():
+            if line:
+                log.debug("drained: %s", line[:500], extra={"action": "child_drained", "shard": self._shard_id})
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def _closed_status(self) -> str:
+        self._close()
+        code = self._process.returncode
+        if code is None:
+            return f"{self.description} did not go away after SIGKILL"
+        if code < 0:
+            return f"{self.description} ended by {signal.Signals(-code).name}"
+        return f"{self.description} exited with status {code}"
+
+    def _close(self) -> None:
+        if self._eof_timer is not None:
+            self._eof_timer.cancel()
+        if self._exit_watch is not None:
+            self._exit_watch()
+            self._exit_watch = None
+        self._process.poll()
+        for transport in self._transports:
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+            else:
+                transport.close()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None and not self._transports:
+                pipe.close()
+
+    # --- exit watch --------------------------------------------------------------------------------------------------
+
+    def _watch_exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            handle = os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):
+            task = loop.create_task(self._poll_exit())
+            self._exit_watch = lambda: cast(None, task.cancel())
+            return
+
+        def stop() -> None:
+            loop.remove_reader(handle)
+            os.close(handle)
+
+        loop.add_reader(handle, self._on_exit)
+        self._exit_watch = stop
+
+    async def _poll_exit(self) -> None:
+        while self._process.poll() is None:
+            await self._clock.sleep(EXIT_POLL_S)
+        self._exit_watch = None
+        self._on_exit()
+
+    def _on_exit(self) -> None:
+        if self._process.poll() is None:
+            return
+        if self._exit_watch is not None:
+            self._exit_watch()
+            self._exit_watch = None
+        self._exited.set()
+        # The pipes normally close by themselves now; a grandchild may hold them, and then the child's end decides.
+        self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._stdout_eof)
+
+
+class _Input(asyncio.BaseProtocol):
+    """Flow control of stdin: `write` returns when the pipe has room again."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._broken = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._broken = True
+        self._room.set()
+
+    async def write(self, piece: bytes) -> None:
+        if self._broken or self._transport is None or self._transport.is_closing():
+            raise BrokenPipeError("the child has closed its stdin")
+        self._transport.write(piece)
+        await self._room.wait()
+        if self._broken:
+            raise BrokenPipeError("the child has closed its stdin")
+
+    def close(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+
+
+class _Output(asyncio.Protocol):
+    """Hands what arrives to two callbacks."""
+
+    def __init__(self, on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._on_bytes = on_bytes
+        self._on_end = on_end
+
+    def data_received(self, data: bytes) -> None:
+        self._on_bytes(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_end()

@@ -1,0 +1,439 @@
+"""The shell of one shard's consumer: performs the activity of each state of `lifecycle` and nothing else.
+
+Rules: shards spec, 7 and 8; protocol spec, 6-9 and 19. One consumer serves one holding of one lease (key and token). It
+never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered
+to it. Whatever fails, the next child starts again from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from mld.clock import Clock
+from mld.consumer.host import ChildStartError
+from mld.consumer.lifecycle import Outcome, State, Stop, next_state
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, MissingVerdict
+from mld.consumer.processor import Processor
+from mld.errors import (
+    LeaseLostError,
+    StreamError,
+    StreamNotFoundError,
+    TableError,
+    TableMissingError,
+    TableThrottledError,
+)
+from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
+from mld.leases.keeper import HeldLease
+from mld.positions import Position
+from mld.retrieval.polling import PollingReader, Records, ShardEnded, ShardMissing
+from mld.streams import ChildShard
+from protocol.conversation import ProcessorError
+from protocol.messages import CheckpointErrorName, Initialize
+
+log = logging.getLogger(__name__)
+
+PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
+PARKED_POLL_MAX_S = 60.0  # doubling up to this: someone has to repair a name or a region
+
+T = TypeVar("T")
+
+
+class ShardConsumer:
+    """Runs one shard from its lease to its end. `run()` returns when nothing is left to do, never by an exception."""
+
+    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
+        self.key = held.lease.key
+        self.token = held.token
+        self.state = State.WAITING_ON_PARENTS
+        self._lease = held.lease
+        self._parts = parts
+        self._settings = settings
+        self._stop: Stop | None = None
+        self._stopping = asyncio.Event()
+        self._processor: Processor | None = None
+        self._reader: PollingReader | None = None
+        self._range = CheckpointRange(held.lease.checkpoint, held.lease.checkpoint)
+        self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
+        self._anchor_s: float | None = None  # where an un-checkpointed LATEST start was, in epoch seconds
+        self._children: Sequence[ChildShard] = ()
+        self._failures = 0  # of the child, in a row, without checkpoint progress
+        self._failure = ""
+        self._parked_poll_s = PARKED_POLL_FIRST_S
+
+    # --- from outside ------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Let the child finish its batch, tell it, release the lease, finish."""
+        self._raise_stop(Stop.REQUESTED)
+
+    def lose_lease(self) -> None:
+        """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
+        self._raise_stop(Stop.LEASE_LOST)
+
+    def _raise_stop(self, stop: Stop) -> None:
+        if self._stop is None or stop > self._stop:
+            self._stop = stop
+            self._stopping.set()
+
+    async def run(self) -> None:
+        try:
+            while self.state is not State.FINISHED:
+                outcome = await self._perform_activity()
+                self._enter(next_state(self.state, outcome, self._stop))
+        finally:
+            await self._abandon()
+
+    def _enter(self, state: State) -> None:
+        if state is not self.state:
+            log.debug("%s -> %s", self.state.value, state.value, extra=self._about("consumer_state"))
+        self.state = state
+
+    async def _perform_activity(self) -> Outcome:
+        match self.state:
+            case State.WAITING_ON_PARENTS:
+                return await self._wait_on_parents()
+            case State.INITIALIZING:
+                return await self._initialize()
+            case State.PROCESSING:
+                return await self._process()
+            case State.SHARD_ENDING:
+                return await self._end_shard()
+            case State.BACKING_OFF:
+                return await self._back_off()
+            case State.PARKED:
+                return await self._judge_missing()
+            case State.SHUTDOWN_REQUESTED:
+                return await self._notify_shutdown()
+            case State.LEASE_LOST:
+                return await self._notify_lease_lost()
+            case State.RELEASING:
+                await self._parts.keeper.release(self.key, self.token)
+                return Outcome.DONE
+            case State.FINISHED:
+                raise AssertionError("a finished consumer has no activity")
+
+    # --- activities --------------------------------------------------------------------------------------------------
+
+    async def _wait_on_parents(self) -> Outcome:
+        if self._lease.is_complete:
+            self._parts.care.ended(self._lease)
+            return Outcome.ALREADY_COMPLETE
+        changed = self._parts.parents_changed.current()
+        try:
+            if await self._parts.care.parents_complete(self._lease):
+                return Outcome.DONE
+        except TableError as error:
+            log.warning("cannot read the parents' leases: %s", error, extra=self._about("parents_unknown"))
+        await self._pause(self._settings.parent_poll_s, changed)
+        return Outcome.RETRY
+
+    async def _initialize(self) -> Outcome:
+        held = self._parts.keeper.held().get(self.key)
+        if held is None or held.token != self.token:
+            self.lose_lease()
+            return Outcome.RETRY
+        # The keeper's copy comes from the answer to our own conditional write, so it is as fresh as a consistent read.
+        self._lease = held.lease
+        if self._lease.is_complete:
+            await self._dismiss_child()
+            self._parts.care.ended(self._lease)
+            return Outcome.ALREADY_COMPLETE
+        try:
+            await self._start_reader_and_child()
+        except StreamNotFoundError:
+            await self._dismiss_new_child()
+            return Outcome.SHARD_MISSING
+        except StreamError as error:
+            log.warning("cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
+            await self._dismiss_new_child()
+            await self._pause(self._settings.task_backoff_s)
+            return Outcome.RETRY
+        except (ChildStartError, ProcessorError) as error:
+            return await self._child_failed(error)
+        return Outcome.DONE
+
+    async def _start_reader_and_child(self) -> None:
+        """Position the reader while the child starts; then `initialize` it."""
+        await self._stop_reader()
+        if self._processor is None:
+            self._range = CheckpointRange(self._lease.checkpoint, self._lease.checkpoint)
+            self._delivered = self._lease.checkpoint
+        reader = self._parts.new_reader(self.key)
+        self._reader = reader
+        positioned, started = await asyncio.gather(
+            reader.start(self._delivered, self._settings.initial, anchor=self._anchor_s),
+            self._ensure_child(),
+            return_exceptions=True,
+        )
+        for result in (positioned, started):
+            if isinstance(result, BaseException):
+                raise result
+        self._anchor_s = reader.anchor_s
+        processor = self._processor
+        assert processor is not None
+        if not processor.initialized:
+            at = self._lease.checkpoint
+            await processor.initialize(Initialize(self.key, at.sequence, at.sub))
+            log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.description))
+
+    async def _ensure_child(self) -> None:
+        if self._processor is None:
+            child = await self._parts.host.start(self.key)
+            self._processor = Processor(
+                child, self.key, self._settings.dialect, self._settings.reply_timeout_s
+            )
+
+    async def _process(self) -> Outcome:
+        assert self._reader is not None and self._processor is not None
+        delivery = await self._unless_stopped(self._reader.next())
+        match delivery:
+            case None:
+                return Outcome.DONE
+            case ShardMissing():
+                return Outcome.SHARD_MISSING
+            case ShardEnded():
+                self._children = delivery.children
+                return Outcome.SHARD_ENDED
+            case Records():
+                batch = delivery.page.after(self._delivered)
+        if batch.count == 0 and not self._settings.deliver_empty_batches:
+            return Outcome.DONE
+        if batch.largest is not None:
+            self._range = self._range.deliver(batch.largest)
+            self._delivered = batch.largest
+        try:
+            with _SlowTaskWarning(self, "processRecords"):
+                await self._processor.process_records(batch.line(), self._checkpoint)
+        except ProcessorError as error:
+            return await self._child_failed(error)
+        self._parts.keeper.record_delivery(self.key, batch.data_bytes)
+        return Outcome.DONE
+
+    async def _end_shard(self) -> Outcome:
+        try:
+            if not await self._parts.care.prepare_end(self._lease, self._children):
+                await self._pause(self._settings.task_backoff_s)
+                return Outcome.RETRY
+            if self._processor is None:
+                await self._ensure_child()
+                await self._greet_for_shard_end()
+        except (TableError, StreamError) as error:
+            log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
+            await self._pause(self._settings.task_backoff_s)
+            return Outcome.RETRY
+        except (ChildStartError, ProcessorError) as error:
+            return await self._child_failed(error)
+        if self._stop is not None:  # the wait may have been long; the stop comes first, the end is met again later
+            return Outcome.RETRY
+        return await self._send_shard_ended()
+
+    async def _greet_for_shard_end(self) -> None:
+        """A shard whose records are all gone still gets a child, which is told of the end."""
+        assert self._processor is not None
+        at = self._lease.checkpoint
+        self._range = CheckpointRange(at, at)
+        self._delivered = at
+        await self._processor.initialize(Initialize(self.key, at.sequence, at.sub))
+
+    async def _send_shard_ended(self) -> Outcome:
+        assert self._processor is not None
+        self._range = self._range.at_shard_end()
+        try:
+            with _SlowTaskWarning(self, "shardEnded"):
+                await self._processor.shard_ended(self._checkpoint)
+            if not self._range.last.is_shard_end:
+                raise ProcessorError(
+                    "the processor answered shardEnded without a successful checkpoint; it must call checkpoint() "
+                    "without arguments there, else the child shards would wait for ever"
+                )
+        except ProcessorError as error:
+            return await self._child_failed(error)
+        await self._dismiss_child()
+        self._parts.care.ended(self._lease)
+        log.info("shard ended", extra=self._about("shard_ended", children=[c.shard_id for c in self._children]))
+        return Outcome.DONE
+
+    async def _back_off(self) -> Outcome:
+        await self._stop_reader()
+        delay_s = self._settings.restarts.delay_s(self._failures, self._parts.rng)
+        if delay_s is None:
+            self._parts.on_gave_up(self.key, self._failure)
+            return Outcome.GAVE_UP
+        log.info(
+            "child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=self._failures)
+        )
+        await self._pause(delay_s)
+        return Outcome.DONE
+
+    async def _judge_missing(self) -> Outcome:
+        await self._stop_reader()
+        try:
+            verdict = await self._parts.care.judge_missing(self._lease)
+        except (StreamError, TableError) as error:
+            log.warning("cannot tell whether the shard is over: %s", error, extra=self._about("shard_unknown"))
+            verdict = MissingVerdict.UNKNOWN
+        match verdict:
+            case MissingVerdict.OVER:
+                self._children = ()
+                return Outcome.SHARD_ENDED
+            case MissingVerdict.LISTED:
+                await self._pause(self._settings.task_backoff_s)
+                return Outcome.DONE
+            case MissingVerdict.UNKNOWN:
+                await self._pause(self._parked_poll_s)
+                self._parked_poll_s = min(self._parked_poll_s * 2, PARKED_POLL_MAX_S)
+                return Outcome.RETRY
+
+    async def _notify_shutdown(self) -> Outcome:
+        await self._stop_reader()
+        if self._processor is None or not self._processor.initialized:
+            return Outcome.DONE
+        try:
+            await self._processor.shutdown_requested(self._checkpoint)
+        except ProcessorError as error:
+            return await self._child_failed(error)
+        return Outcome.DONE
+
+    async def _notify_lease_lost(self) -> Outcome:
+        await self._stop_reader()
+        if self._processor is None:
+            return Outcome.DONE
+        if self._processor.initialized:
+            try:
+                await self._processor.lease_lost()
+            except ProcessorError as error:
+                return await self._child_failed(error)
+        await self._dismiss_child()
+        return Outcome.DONE
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    async def _checkpoint(self, sequence: str | None, sub: int | None) -> CheckpointErrorName | None:
+        """Answer a checkpoint request; the error names are those of the protocol spec, section 8."""
+        match self._range.resolve(sequence, sub):
+            case Illegal(reason):
+                log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
+                return CheckpointErrorName.ILLEGAL_ARGUMENT
+            case NoWrite():
+                return None
+            case Write(position):
+                return await self._store(position)
+
+    async def _store(self, position: Position) -> CheckpointErrorName | None:
+        try:
+            await self._parts.keeper.checkpoint(self.key, self.token, position)
+        except LeaseLostError as error:
+            log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
+            self.lose_lease()
+            return CheckpointErrorName.SHUTDOWN
+        except TableThrottledError:
+            return CheckpointErrorName.THROTTLING
+        except TableMissingError:
+            return CheckpointErrorName.INVALID_STATE
+        except TableError as error:
+            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
+            return CheckpointErrorName.DEPENDENCY
+        self._range = self._range.written(position)
+        self._failures = 0
+        return None
+
+    # --- the child and the reader ------------------------------------------------------------------------------------
+
+    async def _child_failed(self, error: Exception) -> Outcome:
+        self._failures += 1
+        self._failure = str(error)
+        processor, self._processor = self._processor, None
+        ended = await processor.kill() if processor is not None else "never started"
+        log.error(
+            "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures)
+        )
+        return Outcome.CHILD_FAILED
+
+    async def _dismiss_new_child(self) -> None:
+        if self._processor is not None and not self._processor.initialized:
+            await self._dismiss_child()
+
+    async def _dismiss_child(self) -> None:
+        processor, self._processor = self._processor, None
+        if processor is not None:
+            log.info("child ended: %s", await processor.end(), extra=self._about("child_ended"))
+
+    async def _stop_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.stop()
+
+    async def _abandon(self) -> None:
+        """Nothing may outlive the consumer, even when it is cancelled."""
+        processor, self._processor = self._processor, None
+        if processor is not None:
+            log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))
+        await self._stop_reader()
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _unless_stopped(self, awaitable: Awaitable[T]) -> T | None:
+        """The awaitable's value, or None as soon as a stop is asked for."""
+        task = asyncio.ensure_future(awaitable)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() and not self._stopping.is_set() else None
+        finally:
+            await _cancel_all(task, stopping)
+
+    async def _pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
+        """Sleep, but wake at once when a stop is asked for or `also` is set."""
+        waits: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(self._stopping.wait()),
+            asyncio.ensure_future(self._parts.clock.sleep(seconds)),
+        ]
+        if also is not None:
+            waits.append(asyncio.ensure_future(also.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel_all(*waits)
+
+    def _about(self, action: str, **fields: object) -> dict[str, object]:
+        return {"action": action, "shard": self.key, **fields}
+
+    @property
+    def clock(self) -> Clock:
+        return self._parts.clock
+
+    @property
+    def warn_after_s(self) -> float | None:
+        return self._settings.warn_after_s
+
+
+class _SlowTaskWarning:
+    """Warns once when the child takes longer than `logWarningForTaskAfterMillis` over one action."""
+
+    def __init__(self, consumer: ShardConsumer, what: str) -> None:
+        self._after_s = consumer.warn_after_s
+        self._key = consumer.key
+        self._what = what
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        if self._after_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._after_s, self._warn)
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _warn(self) -> None:
+        log.warning(
+            "%s takes longer than %.1f s", self._what, self._after_s, extra={"action": "slow_task", "shard": self._key}
+        )
+
+
+async def _cancel_all(*tasks: asyncio.Future[object]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -1,0 +1,48 @@
+"""The `ProcessorHost` port: start a child, write to it, read its lines, end it.
+
+`child` is the real adapter (processes and pipes); tests use in-memory children that speak the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class ChildStartError(Exception):
+    """The command cannot be started; the text names the command, the system's reason and the key to change."""
+
+
+class Child(Protocol):
+    """One running record processor. Lines are decoded and without their ends."""
+
+    @property
+    def description(self) -> str:
+        """How the log names it, for example ``pid 4711``."""
+        ...
+
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Write all pieces in order without blocking the loop; raises BrokenPipeError when the child stopped reading."""
+        ...
+
+    async def read_line(self) -> str | None:
+        """The next line of its stdout; None when there will be no more (closed, or the process is gone)."""
+        ...
+
+    def take_unread(self) -> list[str]:
+        """Lines already read from stdout that nobody asked for yet; they are removed."""
+        ...
+
+    async def end(self) -> str:
+        """Close stdin, drain, wait; TERM then KILL of its process group when it takes too long. Says how it ended."""
+        ...
+
+    async def kill(self) -> str:
+        """KILL the process group now and reap; says how it ended."""
+        ...
+
+
+class ProcessorHost(Protocol):
+    async def start(self, shard_id: str) -> Child:
+        """Start one child for a shard; raises ChildStartError."""
+        ...

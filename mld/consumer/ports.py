@@ -1,0 +1,88 @@
+"""What a shard consumer needs from the rest of the house, as small interfaces, and its settings.
+
+`consumer` may not import `shards`: what must happen in the lease table around the ends of shards is asked through
+`ShardCare`, which the worker supplies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Protocol
+
+from mld.clock import Clock
+from mld.consumer.host import ProcessorHost
+from mld.consumer.restarts import RestartPolicy
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import Lease
+from mld.positions import InitialPosition
+from mld.retrieval.polling import PollingReader
+from mld.streams import ChildShard
+from protocol.conversation import Dialect
+
+
+class MissingVerdict(Enum):
+    """What "resource not found" means for a shard, judged by evidence."""
+
+    OVER = "over"  # the right stream, and this shard is past its retention
+    LISTED = "listed"  # the shard is there after all: try again
+    UNKNOWN = "unknown"  # the stream is missing or may be the wrong one: keep the checkpoint, wait
+
+
+class ShardCare(Protocol):
+    """The table's side of a shard's beginning and end. Methods raise TableError or StreamError when they cannot tell."""
+
+    async def parents_complete(self, lease: Lease) -> bool: ...
+
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> bool:
+        """Make the children's lease rows; True when SHARD_END may be checkpointed, False to try again later."""
+        ...
+
+    async def judge_missing(self, lease: Lease) -> MissingVerdict: ...
+
+    def ended(self, lease: Lease) -> None:
+        """The row is at SHARD_END: wake waiting children, note the row for clean-up."""
+        ...
+
+
+class Signal:
+    """A wake-up for any number of waiters. Take `current()` before looking at the facts, then wait on it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def current(self) -> asyncio.Event:
+        return self._event
+
+    def notify(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    initial: InitialPosition
+    dialect: Dialect
+    restarts: RestartPolicy
+    reply_timeout_s: float | None
+    parent_poll_s: float
+    task_backoff_s: float
+    deliver_empty_batches: bool
+    warn_after_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerParts:
+    """The collaborators of every consumer of a worker. `on_gave_up(shard_id, why)` must return at once."""
+
+    keeper: LeaseKeeper
+    host: ProcessorHost
+    new_reader: Callable[[str], PollingReader]
+    care: ShardCare
+    parents_changed: Signal
+    clock: Clock
+    rng: Random
+    on_gave_up: Callable[[str, str], None]
