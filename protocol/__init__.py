@@ -1,1 +1,5 @@
-"""The child protocol of the MultiLangDaemon, language-neutral and free of I/O. Imports nothing of ours."""
+"""The child protocol of the MultiLangDaemon, language-neutral. Imports nothing of ours.
+
+`messages` are the values, `codec` and `lines` the daemon's half of the wire format, `child` the other half,
+`conversation` the rules of the exchange; `conformance` alone does I/O: it tests any child program.
+"""

@@ -1,0 +1,107 @@
+"""The child's half of the wire format: what the daemon says, as messages, and what a child may say, as bytes.
+
+Rules: protocol spec, sections 3, 4 and 16. Understands every generation of daemons. For children written in Python and
+for tests; the daemon itself uses `protocol.codec`. Does no I/O and is quick to import.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.messages import (
+    ActionName,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    ShutdownReason,
+    ShutdownRequested,
+)
+
+UNKNOWN_ARRIVAL_MS = 0
+"""Stands for the arrival time that daemons before 1.7.2 do not send."""
+
+
+class DaemonMessageError(Exception):
+    """The daemon sent a line that is no message of any generation of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedReply:
+    """A checkpoint reply as a child sees it. `error` is free text: a Java daemon may send any exception's name."""
+
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedAction:
+    """An action and the text its status must bear: `shutdown` for the 1.x message, else the action's name."""
+
+    action: Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
+    response_for: str
+
+
+def parse_daemon_line(line: bytes) -> ReceivedAction | ReceivedReply:
+    """The message in one line of the daemon. Raises DaemonMessageError; unknown keys are ignored."""
+    try:
+        value = json.loads(line)
+        return _message(value)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Base64Error) as error:
+        raise DaemonMessageError(f"not a message of the daemon ({error!r}): {line[:80]!r}") from error
+
+
+def encode_status(response_for: str) -> bytes:
+    return json.dumps({"action": "status", "responseFor": response_for}, separators=(",", ":")).encode() + b"\n"
+
+
+def encode_checkpoint_request(sequence_number: str | None, sub_sequence_number: int | None) -> bytes:
+    request = {
+        "action": "checkpoint",
+        "sequenceNumber": sequence_number,
+        "subSequenceNumber": sub_sequence_number,
+    }
+    return json.dumps(request, separators=(",", ":")).encode() + b"\n"
+
+
+def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
+    name = value["action"]
+    match name:
+        case "checkpoint":
+            return ReceivedReply(value.get("error"))
+        case "initialize":
+            sequence, sub = value.get("sequenceNumber"), value.get("subSequenceNumber")
+            return ReceivedAction(Initialize(value["shardId"], sequence, sub), name)
+        case "processRecords":
+            records = tuple(map(_record, value["records"]))
+            return ReceivedAction(ProcessRecords(records, value.get("millisBehindLatest")), name)
+        case "shutdown":
+            return ReceivedAction(_shutdown(ShutdownReason(value["reason"])), name)
+        case _:
+            return ReceivedAction(_PLAIN[ActionName(name)], name)
+
+
+def _record(value: dict[str, Any]) -> Record:
+    arrival_ms = value.get("approximateArrivalTimestamp")
+    return Record(
+        a2b_base64(value["data"] or ""),
+        value["partitionKey"],
+        value["sequenceNumber"],
+        value.get("subSequenceNumber") or 0,
+        UNKNOWN_ARRIVAL_MS if arrival_ms is None else int(arrival_ms),
+    )
+
+
+def _shutdown(reason: ShutdownReason) -> LeaseLost | ShardEnded:
+    return LeaseLost() if reason is ShutdownReason.ZOMBIE else ShardEnded()
+
+
+_PLAIN: dict[ActionName, LeaseLost | ShardEnded | ShutdownRequested] = {
+    ActionName.LEASE_LOST: LeaseLost(),
+    ActionName.SHARD_ENDED: ShardEnded(),
+    ActionName.SHUTDOWN_REQUESTED: ShutdownRequested(),
+}

@@ -1,0 +1,262 @@
+"""The daemon's half of the wire format: actions to bytes, bytes of a child's output to messages.
+
+Rules: protocol spec, sections 2 to 5, 16 and 19. JSON is written compactly, in the key order of the Java daemon and
+with ASCII escapes, so that no locale on either side can damage it. Nothing here does I/O, and parsing never raises: a
+child may print what it likes.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import b2a_base64
+from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring_ascii as quote
+
+from protocol.messages import (
+    ActionName,
+    CheckpointReply,
+    CheckpointRequest,
+    ChildMessage,
+    Dialect,
+    Ignored,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    ShutdownReason,
+    ShutdownRequested,
+    Status,
+)
+
+PIECE_BYTES = 128 * 1024
+"""Size of a piece of a line: framing it takes well under 2 ms, and it stays in the processor's cache."""
+SLICE_DATA_BYTES = 96 * 1024
+"""Payloads above this are encoded slice by slice. A multiple of 3, so that base64 slices join without padding."""
+REASON_CHARS_MAX = 80
+"""How much of a child's line is quoted in a reason."""
+_INT64_MAX = 2**63 - 1
+_INT_TEXT_CHARS_MAX = 20
+"""An int64 has at most 19 digits and a sign; longer texts are not converted at all."""
+_WHITESPACE = " \t\r\n"
+_OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
+
+_RECORD = (
+    b'{"data":"%b","partitionKey":%b,"sequenceNumber":%b,"approximateArrivalTimestamp":%d,'
+    b'"subSequenceNumber":%d,"action":"record"}'
+)
+_RECORD_HEAD = b'{"data":"'
+_RECORD_TAIL = _RECORD[len(_RECORD_HEAD) + 2 :]
+
+
+# --- daemon to child -------------------------------------------------------------------------------------------------
+
+
+def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, dialect: Dialect) -> bytes:
+    """The line of any action but `processRecords`, newline included."""
+    match action:
+        case Initialize(shard_id, sequence, sub):
+            return _line(
+                f'{{"action":"initialize","shardId":{quote(shard_id)},'
+                f'"sequenceNumber":{_text(sequence)},"subSequenceNumber":{_number(sub)}}}'
+            )
+        case LeaseLost() if dialect is Dialect.KCL_1:
+            return _shutdown(ShutdownReason.ZOMBIE)
+        case ShardEnded() if dialect is Dialect.KCL_1:
+            return _shutdown(ShutdownReason.TERMINATE)
+        case LeaseLost() | ShardEnded() | ShutdownRequested():
+            return _line(f'{{"action":"{action.name.value}"}}')
+
+
+def encode_process_records(
+    records: Iterable[Record], millis_behind_latest: int | None, piece_bytes: int = PIECE_BYTES
+) -> Iterator[bytes]:
+    """The `processRecords` line in pieces of about `piece_bytes`, newline included; each step does bounded work."""
+    parts = [b'{"action":"processRecords","records":[']
+    size = 0
+    separator = b""
+    for record in records:
+        parts.append(separator)
+        separator = b","
+        if len(record.data) <= SLICE_DATA_BYTES:
+            parts.append(encode_record(record))
+            size += len(parts[-1])
+        else:
+            parts.append(_RECORD_HEAD)
+            yield b"".join(parts)
+            yield from _slices(record.data)
+            parts = [_RECORD_TAIL % _columns(record)]
+            size = 0
+        if size >= piece_bytes:
+            yield b"".join(parts)
+            parts.clear()
+            size = 0
+    parts.append(b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode())
+    yield b"".join(parts)
+
+
+def encode_record(record: Record) -> bytes:
+    """One element of `records`."""
+    return _RECORD % (b2a_base64(record.data, newline=False), *_columns(record))
+
+
+def encode_message(action: ProcessRecords) -> bytes:
+    """A whole small batch as one line, for tests and tools; the daemon streams `encode_process_records`."""
+    return b"".join(encode_process_records(action.records, action.millis_behind_latest))
+
+
+def encode_checkpoint_reply(reply: CheckpointReply) -> bytes:
+    """The reply, newline included; a position that came under the 1.x key goes back under it."""
+    error = "null" if reply.error is None else quote(reply.error.value)
+    if reply.legacy_key:
+        return _line(f'{{"action":"checkpoint","checkpoint":{_text(reply.sequence_number)},"error":{error}}}')
+    return _line(
+        f'{{"action":"checkpoint","sequenceNumber":{_text(reply.sequence_number)},'
+        f'"subSequenceNumber":{_number(reply.sub_sequence_number)},"error":{error}}}'
+    )
+
+
+def _slices(data: bytes) -> Iterator[bytes]:
+    view = memoryview(data)
+    for start in range(0, len(view), SLICE_DATA_BYTES):
+        yield b2a_base64(view[start : start + SLICE_DATA_BYTES], newline=False)
+
+
+def _columns(record: Record) -> tuple[bytes, bytes, int, int]:
+    return (
+        quote(record.partition_key).encode(),
+        quote(record.sequence_number).encode(),
+        record.approximate_arrival_ms,
+        record.sub_sequence_number,
+    )
+
+
+def _shutdown(reason: ShutdownReason) -> bytes:
+    return _line(f'{{"action":"shutdown","reason":"{reason.value}"}}')
+
+
+def _line(text: str) -> bytes:
+    return text.encode("ascii") + b"\n"
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else quote(value)
+
+
+def _number(value: int | None) -> str:
+    return "null" if value is None else str(value)
+
+
+# --- child to daemon -------------------------------------------------------------------------------------------------
+
+
+class _NumberText(str):
+    """A JSON number as it was written, so that a sequence number keeps every digit."""
+
+    __slots__ = ()
+
+
+class _Unreadable(Exception):
+    """A known message with a field that cannot mean what it must."""
+
+
+def _refuse_constant(text: str) -> object:
+    raise ValueError(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
+
+
+def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:
+    """What one line of a child's output means. Never raises.
+
+    Kinder than Java where that is safe (protocol spec, 19): extra keys are tolerated and `null` is harmless. Not where
+    it is not: a checkpoint request without the key `sequenceNumber` but with others is refused, because taking it for
+    "everything delivered so far" could checkpoint records the child has not finished.
+    """
+    if not line:
+        return Ignored("an empty line", quiet=True)
+    start = len(line) - len(line.lstrip(_WHITESPACE))
+    try:
+        value, _ = _DECODER.raw_decode(line, start)
+    except (ValueError, RecursionError):
+        return Ignored(f"not a JSON object: {shorten(line)}")
+    if type(value) is not dict:
+        return Ignored(f"not a JSON object: {shorten(line)}")
+    try:
+        match value.get("action"):
+            case "status":
+                return Status(_coerce_text(value, "responseFor"))
+            case "checkpoint":
+                return _checkpoint_request(value, dialect)
+            case str(action) if action in _OTHER_ACTIONS:
+                return Ignored(f"only the daemon sends {action!r} messages")
+            case _:
+                return Ignored(f"no known action: {shorten(line)}")
+    except _Unreadable as error:
+        return Ignored(f"{error}: {shorten(line)}")
+
+
+def _checkpoint_request(value: dict[str, object], dialect: Dialect) -> CheckpointRequest:
+    sequence = _coerce_text(value, "sequenceNumber")
+    sub = _coerce_integer(value, "subSequenceNumber")
+    if sequence is None and value.get("checkpoint") is not None:
+        if dialect is Dialect.KCL_1:
+            return CheckpointRequest(_coerce_text(value, "checkpoint"), sub, legacy_key=True)
+        raise _Unreadable("a position under the 1.x key 'checkpoint'; use 'sequenceNumber' or the 1.x protocol")
+    legacy = dialect is Dialect.KCL_1 and "checkpoint" in value and "sequenceNumber" not in value
+    unknown = value.keys() - {"action", "sequenceNumber", "subSequenceNumber", "error", "checkpoint"}
+    if unknown and "sequenceNumber" not in value and not legacy:
+        raise _Unreadable("a checkpoint request with unknown keys and without 'sequenceNumber'")
+    return CheckpointRequest(sequence, sub, legacy_key=legacy)
+
+
+def _coerce_text(value: dict[str, object], key: str) -> str | None:
+    match value.get(key):
+        case None:
+            return None
+        case bool(flag):
+            return "true" if flag else "false"
+        case str(text):
+            return str(text)
+        case _:
+            raise _Unreadable(f"{key!r} is neither text nor null")
+
+
+def _coerce_integer(value: dict[str, object], key: str) -> int | None:
+    """Jackson's rules for a nullable 64-bit integer (protocol spec, 5)."""
+    match value.get(key):
+        case None:
+            return None
+        case _NumberText() as text:
+            number = _truncate(text)
+        case str(text) if not text.strip():
+            return None
+        case str(text):
+            number = _whole(text.strip())
+        case _:
+            number = None
+    if number is None or not -_INT64_MAX - 1 <= number <= _INT64_MAX:
+        raise _Unreadable(f"{key!r} is not a 64-bit integer or null")
+    return number
+
+
+def _truncate(text: str) -> int | None:
+    whole = _whole(text)
+    if whole is not None:
+        return whole
+    number = float(text)
+    return int(number) if abs(number) < _INT64_MAX else None
+
+
+def _whole(text: str) -> int | None:
+    digits = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
+    if len(digits) >= _INT_TEXT_CHARS_MAX or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(text)
+
+
+def shorten(line: str) -> str:
+    """A line of a child as it may stand in a log: ASCII, quoted, short."""
+    head = ascii(line[:REASON_CHARS_MAX])
+    return head if len(line) <= REASON_CHARS_MAX else f"{head} and {len(line) - REASON_CHARS_MAX} characters more"

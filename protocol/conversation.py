@@ -1,0 +1,314 @@
+"""The exchange between the daemon and one child, as a state machine without I/O.
+
+Rules: protocol spec, sections 6, 7 (who may checkpoint when), 16 and 19. It knows nothing of pipes, processes, clocks
+or leases: the caller writes the bytes it gets, feeds the lines it reads, and keeps the time.
+
+Theory of operation
+-------------------
+
+The protocol is strictly half-duplex. The daemon sends one action; the child answers with any number of checkpoint
+requests, each of which waits for its reply, and at last with one status that names the action. So there are few states:
+
+    IDLE --begin--> AWAITING_STATUS --status--> IDLE
+                              |          ^
+                      checkpoint request | reply
+                              v          |
+                             CHECKPOINT_PENDING          and from everywhere: end of output, or a fault --> CLOSED
+
+Beside the state stands the *phase* of the child's life, which says what may be sent next: `initialize` comes first and
+once; after `shutdownRequested` there are no more records; `leaseLost` is the last action; `shardEnded` may be repeated
+only by itself (the improvement on Java: a failed checkpoint at the end of a shard gets a second chance). The phase
+moves when the status arrives, never before.
+
+Lines that arrive out of turn:
+
+* While IDLE nobody asked anything: a message is *stale* (for instance a second status for an answered action, which
+  Java would take for the answer to the next one). It is discarded and reported as `StaleAnswer`.
+* While CHECKPOINT_PENDING the child should wait for our reply. What it says meanwhile is `Held`, in order, and comes
+  out of `next_event()` after the reply.
+* Anything that is no message is `Noise` in every state.
+
+Two kinds of errors: `ProcessorError`, the child broke the protocol and must be ended; `ProtocolMisuse`, our own bug.
+After a ProcessorError the conversation is CLOSED.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+
+from protocol import codec
+from protocol.messages import (
+    ActionName,
+    CheckpointErrorName,
+    CheckpointReply,
+    CheckpointRequest,
+    ChildMessage,
+    Dialect,
+    Ignored,
+    Initialize,
+    LeaseLost,
+    ShardEnded,
+    ShutdownRequested,
+    Status,
+)
+
+HELD_MESSAGES_MAX = 1000
+"""Messages kept while a checkpoint reply is due. A child that follows the protocol sends none at all."""
+
+
+class ProcessorError(Exception):
+    """The child broke the protocol; its text says how in one clause, fit to follow "the record processor ..."."""
+
+
+class ProtocolMisuse(Exception):
+    """The daemon asked for something the protocol does not allow: a bug of the caller."""
+
+
+class State(Enum):
+    IDLE = auto()
+    AWAITING_STATUS = auto()
+    CHECKPOINT_PENDING = auto()
+    CLOSED = auto()
+
+
+class Phase(Enum):
+    NEW = auto()
+    READY = auto()
+    DRAINING = auto()
+    SHARD_ENDED = auto()
+    LEASE_LOST = auto()
+
+
+class Trigger(Enum):
+    ACTION = auto()
+    STATUS = auto()
+    REQUEST = auto()
+    REPLY = auto()
+    FAULT = auto()
+    END_OF_OUTPUT = auto()
+
+
+# What may happen in which state, and the state after it. What is not here is stale (IDLE), held (CHECKPOINT_PENDING),
+# or misuse.
+TRANSITIONS = MappingProxyType(
+    {
+        (State.IDLE, Trigger.ACTION): State.AWAITING_STATUS,
+        (State.AWAITING_STATUS, Trigger.STATUS): State.IDLE,
+        (State.AWAITING_STATUS, Trigger.REQUEST): State.CHECKPOINT_PENDING,
+        (State.CHECKPOINT_PENDING, Trigger.REPLY): State.AWAITING_STATUS,
+        (State.AWAITING_STATUS, Trigger.FAULT): State.CLOSED,
+        (State.CHECKPOINT_PENDING, Trigger.FAULT): State.CLOSED,
+        (State.IDLE, Trigger.END_OF_OUTPUT): State.CLOSED,
+        (State.AWAITING_STATUS, Trigger.END_OF_OUTPUT): State.CLOSED,
+        (State.CHECKPOINT_PENDING, Trigger.END_OF_OUTPUT): State.CLOSED,
+        (State.CLOSED, Trigger.END_OF_OUTPUT): State.CLOSED,
+    }
+)
+
+# Which action may be sent in which phase, and the phase once its status has come.
+PHASES = MappingProxyType(
+    {
+        (Phase.NEW, ActionName.INITIALIZE): Phase.READY,
+        (Phase.READY, ActionName.PROCESS_RECORDS): Phase.READY,
+        (Phase.READY, ActionName.SHUTDOWN_REQUESTED): Phase.DRAINING,
+        (Phase.READY, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
+        (Phase.READY, ActionName.LEASE_LOST): Phase.LEASE_LOST,
+        (Phase.DRAINING, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
+        (Phase.DRAINING, ActionName.LEASE_LOST): Phase.LEASE_LOST,
+        (Phase.SHARD_ENDED, ActionName.SHARD_ENDED): Phase.SHARD_ENDED,
+    }
+)
+
+# Actions in which a checkpoint request must be answered with InvalidStateException.
+CHECKPOINT_REFUSED = frozenset({ActionName.INITIALIZE, ActionName.LEASE_LOST})
+
+# The 1.x `shutdown` message stands for both (protocol spec, 16).
+_LEGACY_SHUTDOWN = frozenset({ActionName.LEASE_LOST, ActionName.SHARD_ENDED})
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ActionDone:
+    """The status of the awaited action has come."""
+
+    action: ActionName
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """A reply is due. With `refused` it must be that error: this action allows no checkpoint."""
+
+    request: CheckpointRequest
+    action: ActionName
+    refused: CheckpointErrorName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A line that is no message. `quiet` ones (empty lines) are part of normal traffic."""
+
+    reason: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StaleAnswer:
+    """A message nobody waited for, discarded."""
+
+    message: ChildMessage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message kept until the checkpoint reply is given; `next_event()` hands it out then."""
+
+
+Event = ActionDone | CheckpointAsked | Noise | StaleAnswer | Held
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+class Conversation:
+    """One child's conversation, from `initialize` to the end of its output."""
+
+    __slots__ = ("_awaited", "_dialect", "_held", "_phase", "_request", "_state")
+
+    def __init__(self, dialect: Dialect = Dialect.KCL_2) -> None:
+        self._dialect = dialect
+        self._state = State.IDLE
+        self._phase = Phase.NEW
+        self._awaited: ActionName | None = None
+        self._request: CheckpointRequest | None = None
+        self._held: deque[ChildMessage] = deque()
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._dialect
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def awaited(self) -> ActionName | None:
+        """The action whose status is due; None while idle or closed."""
+        return self._awaited
+
+    def may_begin(self, action: ActionName) -> bool:
+        """Whether `begin(action)` is allowed now."""
+        return self._state is State.IDLE and (self._phase, action) in PHASES
+
+    def begin(self, action: ActionName) -> None:
+        """Mark an action as sent; call it before the first byte is written.
+
+        For `processRecords`, whose line the caller streams; `send` does it for all others. Raises ProtocolMisuse, or
+        ProcessorError if the child's output has ended.
+        """
+        if self._state is State.CLOSED:
+            raise ProcessorError(f"closed its output before {action.value}")
+        if (self._phase, action) not in PHASES:
+            raise ProtocolMisuse(f"{action.value} is not allowed in phase {self._phase.name}")
+        self._step(Trigger.ACTION)
+        self._awaited = action
+
+    def send(self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested) -> bytes:
+        """`begin` the action and return its line."""
+        self.begin(action.name)
+        return codec.encode_action(action, self._dialect)
+
+    def receive_line(self, line: str) -> Event:
+        """Take one line of the child's output. Raises ProcessorError if it breaks the protocol."""
+        message = codec.parse_child_line(line, self._dialect)
+        if isinstance(message, Ignored):
+            return Noise(message.reason, message.quiet)
+        if self._state is State.CHECKPOINT_PENDING:
+            if len(self._held) >= HELD_MESSAGES_MAX:
+                raise self._fault(f"sent {HELD_MESSAGES_MAX} messages without waiting for a checkpoint reply")
+            self._held.append(message)
+            return Held()
+        return self._receive(message)
+
+    def next_event(self) -> Event | None:
+        """After `reply`: the event of the next held message; None if there is none or a reply is due again."""
+        if self._state is State.CHECKPOINT_PENDING or not self._held:
+            return None
+        return self._receive(self._held.popleft())
+
+    def reply(self, reply: CheckpointReply) -> bytes:
+        """The line of the reply to the pending request. Afterwards ask `next_event()` until it says None."""
+        if self._state is not State.CHECKPOINT_PENDING or self._request is None:
+            raise ProtocolMisuse("a checkpoint reply without a request")
+        if reply != self._request.reply(reply.error):
+            raise ProtocolMisuse("a checkpoint reply must echo the position of its request")
+        if self._awaited in CHECKPOINT_REFUSED and reply.error is None:
+            raise ProtocolMisuse(f"a checkpoint cannot succeed during {self._awaited_name()}")
+        self._step(Trigger.REPLY)
+        self._request = None
+        return codec.encode_checkpoint_reply(reply)
+
+    def eof(self) -> None:
+        """The child's output has ended. Raises ProcessorError if an answer was due."""
+        awaited, pending = self._awaited, self._state is State.CHECKPOINT_PENDING
+        self._step(Trigger.END_OF_OUTPUT)
+        if awaited is None:
+            return
+        self._awaited = None
+        asking = ", with a checkpoint request open" if pending else ""
+        raise ProcessorError(f"closed its output before it answered {awaited.value}{asking}")
+
+    def _receive(self, message: ChildMessage) -> Event:
+        if self._state is not State.AWAITING_STATUS or self._awaited is None:
+            return StaleAnswer(message, f"no action is waiting for {_describe(message)}")
+        if isinstance(message, CheckpointRequest):
+            self._step(Trigger.REQUEST)
+            self._request = message
+            refused = CheckpointErrorName.INVALID_STATE if self._awaited in CHECKPOINT_REFUSED else None
+            return CheckpointAsked(message, self._awaited, refused)
+        if message.response_for != self._awaited_name():
+            raise self._fault(f"answered {self._awaited_name()} with {_describe(message)}")
+        return self._done(self._awaited)
+
+    def _done(self, action: ActionName) -> ActionDone:
+        self._step(Trigger.STATUS)
+        self._phase = PHASES[self._phase, action]
+        self._awaited = None
+        return ActionDone(action)
+
+    def _awaited_name(self) -> str:
+        """What the status must say."""
+        assert self._awaited is not None
+        legacy = self._dialect is Dialect.KCL_1 and self._awaited in _LEGACY_SHUTDOWN
+        return "shutdown" if legacy else self._awaited.value
+
+    def _fault(self, text: str) -> ProcessorError:
+        self._step(Trigger.FAULT)
+        self._awaited = None
+        self._held.clear()
+        return ProcessorError(text)
+
+    def _step(self, trigger: Trigger) -> None:
+        try:
+            self._state = TRANSITIONS[self._state, trigger]
+        except KeyError:
+            raise ProtocolMisuse(f"{trigger.name} is not allowed in state {self._state.name}") from None
+
+
+def _describe(message: ChildMessage) -> str:
+    match message:
+        case Status(None):
+            return "a status without 'responseFor'"
+        case Status(str(name)):
+            return f"a status for {codec.shorten(name)}"
+        case _:
+            return "a checkpoint request"

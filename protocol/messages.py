@@ -1,0 +1,165 @@
+"""The messages between the daemon and a child as values, and the closed sets of their names.
+
+Rules: protocol spec, sections 3, 4, 8 and 16. Values only: nothing here encodes, decodes, reads or writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Dialect(Enum):
+    """Which generation of the protocol a child speaks (protocol spec, 16)."""
+
+    KCL_1 = 1
+    """KCL 1.x: one `shutdown` message with a reason; positions may come under the key `checkpoint`."""
+    KCL_2 = 2
+    """KCL 2.x and 3.x: `leaseLost` and `shardEnded`."""
+
+
+class ActionName(Enum):
+    """The actions a child is asked to do, by their 2.x/3.x names, whatever the dialect."""
+
+    INITIALIZE = "initialize"
+    PROCESS_RECORDS = "processRecords"
+    LEASE_LOST = "leaseLost"
+    SHARD_ENDED = "shardEnded"
+    SHUTDOWN_REQUESTED = "shutdownRequested"
+
+
+class ShutdownReason(Enum):
+    """The reasons of the 1.x `shutdown` message."""
+
+    ZOMBIE = "ZOMBIE"
+    """The lease is lost: no checkpoint is allowed."""
+    TERMINATE = "TERMINATE"
+    """The shard has ended: the child must checkpoint."""
+
+
+class CheckpointErrorName(Enum):
+    """Every error name a checkpoint reply may carry (protocol spec, 8): children branch on these exact texts."""
+
+    SHUTDOWN = "ShutdownException"
+    """The lease is not held any more: stop, do not retry."""
+    THROTTLING = "ThrottlingException"
+    """The lease table is throttled: back off and retry."""
+    INVALID_STATE = "InvalidStateException"
+    """No lease table, or an action in which checkpoints are not allowed: fatal."""
+    DEPENDENCY = "KinesisClientLibDependencyException"
+    """Any other failure of the lease table: retry."""
+    ILLEGAL_ARGUMENT = "IllegalArgumentException"
+    """The position is malformed or was not delivered: a bug in the child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One user record. `approximate_arrival_ms` is epoch milliseconds and never null: some children crash on null."""
+
+    data: bytes
+    partition_key: str
+    sequence_number: str
+    sub_sequence_number: int
+    approximate_arrival_ms: int
+
+
+# --- daemon to child -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Initialize:
+    """`sequence_number` is the lease's checkpoint, a sentinel's name for a fresh lease; None without a checkpoint."""
+
+    shard_id: str
+    sequence_number: str | None
+    sub_sequence_number: int | None
+
+    @property
+    def name(self) -> ActionName:
+        return ActionName.INITIALIZE
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecords:
+    """A batch; `millis_behind_latest` is the lag in milliseconds, None if unknown."""
+
+    records: tuple[Record, ...]
+    millis_behind_latest: int | None
+
+    @property
+    def name(self) -> ActionName:
+        return ActionName.PROCESS_RECORDS
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    @property
+    def name(self) -> ActionName:
+        return ActionName.LEASE_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEnded:
+    @property
+    def name(self) -> ActionName:
+        return ActionName.SHARD_ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownRequested:
+    @property
+    def name(self) -> ActionName:
+        return ActionName.SHUTDOWN_REQUESTED
+
+
+Action = Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReply:
+    """The answer to a `CheckpointRequest`: its position echoed, and the error, None for success.
+
+    `legacy_key` repeats that of the request, so that a 1.x child finds its position under the key it used.
+    """
+
+    sequence_number: str | None
+    sub_sequence_number: int | None
+    error: CheckpointErrorName | None = None
+    legacy_key: bool = False
+
+
+# --- child to daemon -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """Asks for a checkpoint; None as `sequence_number` means everything delivered so far (protocol spec, 7).
+
+    `legacy_key`: the position came under the 1.x key `checkpoint`.
+    """
+
+    sequence_number: str | None
+    sub_sequence_number: int | None
+    legacy_key: bool = False
+
+    def reply(self, error: CheckpointErrorName | None = None) -> CheckpointReply:
+        """The reply that belongs to this request."""
+        return CheckpointReply(self.sequence_number, self.sub_sequence_number, error, self.legacy_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The action named is done. `response_for` is None if the child did not say which."""
+
+    response_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A line that is no message for the daemon, and why. `quiet` lines are part of normal traffic, not worth a log."""
+
+    reason: str
+    quiet: bool = False
+
+
+ChildMessage = CheckpointRequest | Status
