@@ -1,0 +1,222 @@
+"""`BotoService`: the `Service` port over a botocore client, called in a few threads of its own.
+
+This is the only place where the daemon blocks. A call is one HTTP attempt of the client (retries belong to the caller),
+its answer crosses back to the loop as a plain dict, its failure as an error of `mld.errors`. Whoever awaits may give up
+at any time: a call that is still queued is then never sent; one that is under way ends by the client's own read
+time-out and its outcome is dropped.
+
+The threads are daemons, on purpose not those of `ThreadPoolExecutor`: the interpreter joins these at exit, so that one
+hung connection would keep a stopped daemon alive.
+
+Importing this module must stay cheap: botocore is imported by the first thread that needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mld.errors import AwsError, AwsUnreachableError, StartupError
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from botocore.exceptions import ClientError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 90.0
+"""Backstop of a call without a limit of its own: above any sensible read time-out, for an answer that only trickles."""
+OPEN_TIMEOUT_S = 60.0
+"""Reading the service model takes about 0.1 s; more than this means a hanging disk or credential source."""
+CLOSE_TIMEOUT_S = 2.0
+"""How long `close` waits for calls under way before it leaves them to the end of the process."""
+
+STATUS_UNKNOWN = 400
+PARAMETERS_REFUSED = "ParamValidationError"
+"""Code of a request that botocore itself refused to send, for example an empty name."""
+
+
+class BotoService:
+    """One service client (Kinesis, DynamoDB); `threads_max` calls run in parallel, `name` is for threads and messages.
+
+    `client_factory` runs in one of the threads, at `open` or else at the first call; again at the next call if it
+    failed.
+    """
+
+    def __init__(
+        self,
+        client_factory: Callable[[], BaseClient],
+        *,
+        threads_max: int,
+        name: str,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        self._client_factory = client_factory
+        self._name = name
+        self._call_timeout_s = call_timeout_s
+        self._pool = _DaemonPool(threads_max=threads_max, name=name)
+        self._client_lock = threading.Lock()
+        self._client: BaseClient | None = None
+
+    async def open(self) -> None:
+        """Create the client now. Several services open in parallel, each in its own thread.
+
+        Raises `StartupError` with the reason if it cannot be created.
+        """
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await asyncio.wrap_future(self._pool.submit(self._made_client))
+        except TimeoutError:
+            raise StartupError(f"the {self._name} client was not ready within {OPEN_TIMEOUT_S:g} s") from None
+        except Exception as error:  # whatever the model loader or an application's own credential provider raises
+            raise StartupError(f"the {self._name} client cannot be created: {_reason(error)}") from error
+
+    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        """See `mld.aws.service.Service.call`; `timeout_s` includes the wait for a free thread."""
+        limit_s = self._call_timeout_s if timeout_s is None else timeout_s
+        try:
+            future = self._pool.submit(partial(self._call_in_thread, operation, params))
+        except _PoolClosedError:
+            raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
+
+    async def close(self) -> None:
+        """End the threads. Queued calls are cancelled; calls under way get `CLOSE_TIMEOUT_S`. May be called again."""
+        under_way = self._pool.close()
+        if under_way:
+            waiters = [asyncio.wrap_future(future) for future in under_way]
+            done, late = await asyncio.wait(waiters, timeout=CLOSE_TIMEOUT_S)
+            for waiter in done:
+                if not waiter.cancelled():
+                    waiter.exception()  # belongs to the caller who has given up; fetched so that nobody reports it
+            for waiter in late:
+                waiter.cancel()
+            if late:
+                logger.warning(
+                    "left %d %s calls without an answer behind", len(late), self._name, extra={"action": "aws_close"}
+                )
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # --- below: in the threads ----------------------------------------------------------------------------------------
+
+    def _made_client(self) -> BaseClient:
+        with self._client_lock:
+            if self._client is None:
+                self._client = self._client_factory()
+            return self._client
+
+    def _call_in_thread(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            import botocore
+            from botocore.exceptions import ClientError, ParamValidationError
+
+            method = getattr(self._made_client(), botocore.xform_name(operation))
+        except Exception as error:
+            raise AwsUnreachableError(operation, f"no {self._name} client: {_reason(error)}") from error
+        try:
+            answer: dict[str, Any] = method(**params)
+        except ClientError as error:
+            raise _aws_error(operation, error) from error
+        except ParamValidationError as error:
+            raise AwsError(operation, PARAMETERS_REFUSED, str(error)) from error
+        except Exception as error:  # a provider of credentials may raise anything; in every case there is no answer
+            raise AwsUnreachableError(operation, _reason(error)) from error
+        return answer
+
+
+def _aws_error(operation: str, error: ClientError) -> AwsError:
+    response: Any = error.response
+    details = response.get("Error", {})
+    return AwsError(
+        operation,
+        plain_code(str(details.get("Code", "Unknown"))),
+        str(details.get("Message", "")),
+        status=int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", STATUS_UNKNOWN)),
+        item=response.get("Item"),
+    )
+
+
+def plain_code(code: str) -> str:
+    """An error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation address."""
+    return code.rsplit("#", 1)[-1].split(":", 1)[0]
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class _PoolClosedError(Exception):
+    pass
+
+
+class _DaemonPool:
+    """At most `threads_max` daemon threads, started as needed, working through one queue. Used from one loop only."""
+
+    def __init__(self, *, threads_max: int, name: str) -> None:
+        if threads_max < 1:
+            raise ValueError(f"threads_max must be at least 1, not {threads_max}")
+        self._threads_max = threads_max
+        self._name = name
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._unfinished: set[Future[Any]] = set()
+        self._closed = False
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        if self._closed:
+            raise _PoolClosedError
+        future: Future[T] = Future()
+        with self._lock:
+            self._unfinished.add(future)
+            needed = min(len(self._unfinished), self._threads_max)
+        future.add_done_callback(self._forget)
+        self._jobs.put((future, work))
+        if self._threads < needed:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"aws-{self._name}-{self._threads}", daemon=True).start()
+        return future
+
+    def close(self) -> list[Future[Any]]:
+        """Refuse new jobs, cancel the queued ones, end idle threads; the jobs that are still under way."""
+        self._closed = True
+        with self._lock:
+            unfinished = list(self._unfinished)
+        under_way = [future for future in unfinished if not future.cancel()]
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        return under_way
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._unfinished.discard(future)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            _finish(*job)
+            del job  # an idle thread must not keep a 10 MB answer alive
+
+
+def _finish(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = work()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,219 @@
+"""`KinesisStreams`: the `Streams` port over the Kinesis API, for one stream.
+
+Rules: retrieval spec, 3 and 4.1 (requests, answers), 12.15 (StreamARN is sent when known); shards spec, 1.1 (paging).
+It turns answers into values and errors into `StreamError`s. It never retries, and never decides what an error means.
+
+Pages of records are made by an injected factory, because `retrieval` may import `aws` but not the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from mld.aws.client import PARAMETERS_REFUSED
+from mld.aws.service import Service
+from mld.errors import (
+    AwsError,
+    AwsUnreachableError,
+    InvalidStreamArgumentError,
+    InvalidStreamResponseError,
+    IteratorExpiredError,
+    StreamError,
+    StreamInUseError,
+    StreamNotFoundError,
+    StreamThrottledError,
+    StreamUnavailableError,
+)
+from mld.streams import ChildShard, HashRange, Page, Shard, ShardFilter, ShardsPage, StartingPoint, StreamSummary
+from protocol.messages import Record
+
+RECORDS_TIMEOUT_S = 30.0
+"""GetShardIterator and GetRecords: Java's kinesisRequestTimeout."""
+LIST_TIMEOUT_S = 60.0
+"""ListShards and DescribeStreamSummary: what Java uses for them."""
+RECORDS_PER_PIECE = 250
+"""Records turned into values between two turns of the loop; about 1 ms."""
+ARRIVAL_UNKNOWN_MS = 0
+"""Sent for a record without an arrival time, which only stand-ins of Kinesis produce.
+
+Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
+"""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_HALF_MILLISECOND = timedelta(microseconds=500)
+
+_ERRORS: dict[str, type[StreamError]] = {
+    "ResourceNotFoundException": StreamNotFoundError,
+    "ResourceInUseException": StreamInUseError,
+    "LimitExceededException": StreamThrottledError,
+    "ProvisionedThroughputExceededException": StreamThrottledError,
+    "KMSThrottlingException": StreamThrottledError,
+    "ThrottlingException": StreamThrottledError,
+    "Throttling": StreamThrottledError,
+    "RequestLimitExceeded": StreamThrottledError,
+    "TooManyRequestsException": StreamThrottledError,
+    "ExpiredIteratorException": IteratorExpiredError,
+    "ExpiredNextTokenException": IteratorExpiredError,
+    "InvalidArgumentException": InvalidStreamArgumentError,
+    "ValidationException": InvalidStreamArgumentError,
+    PARAMETERS_REFUSED: InvalidStreamArgumentError,
+}
+
+
+class PageFactory(Protocol):
+    """Makes a page of an accepted answer; `mld.retrieval.page.RecordsPage` is the plain one."""
+
+    def __call__(
+        self,
+        *,
+        records: tuple[Record, ...],
+        next_iterator: str | None,
+        millis_behind_latest: int | None,
+        child_shards: tuple[ChildShard, ...],
+    ) -> Page: ...
+
+
+class KinesisStreams:
+    """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads)."""
+
+    def __init__(
+        self, service: Service, *, stream_name: str, page_factory: PageFactory, stream_arn: str | None = None
+    ) -> None:
+        self._service = service
+        self._stream_name = stream_name
+        self._page_factory = page_factory
+        self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
+
+    async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
+        """See `Streams.list_shards`. A following page is asked for by its token alone; the service refuses more."""
+        params: dict[str, Any] = {"NextToken": next_token} if next_token else self._stream()
+        if shard_filter is not None and not next_token:
+            params["ShardFilter"] = _filter_params(shard_filter)
+        answer = await self._call("ListShards", params, LIST_TIMEOUT_S)
+        try:
+            shards = tuple(_shard(item) for item in answer["Shards"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._malformed("ListShards", error) from error
+        return ShardsPage(shards, answer.get("NextToken") or None)
+
+    async def describe(self) -> StreamSummary:
+        """See `Streams.describe` (DescribeStreamSummary)."""
+        answer = await self._call("DescribeStreamSummary", self._stream(), LIST_TIMEOUT_S)
+        try:
+            summary = answer["StreamDescriptionSummary"]
+            return StreamSummary(name=summary["StreamName"], arn=summary["StreamARN"], status=summary["StreamStatus"])
+        except (KeyError, TypeError) as error:
+            raise self._malformed("DescribeStreamSummary", error) from error
+
+    async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
+        """See `Streams.shard_iterator`. A time may reach the service rounded down, never up."""
+        params = {**self._stream(), "ShardId": shard_id, "ShardIteratorType": start.type.value}
+        if start.sequence is not None:
+            params["StartingSequenceNumber"] = start.sequence
+        if start.timestamp_s is not None:
+            params["Timestamp"] = _time(start.timestamp_s)
+        answer = await self._call("GetShardIterator", params, RECORDS_TIMEOUT_S)
+        iterator = answer.get("ShardIterator")
+        if not isinstance(iterator, str) or not iterator:
+            raise self._malformed("GetShardIterator", KeyError("ShardIterator"))
+        return iterator
+
+    async def get_records(self, iterator: str, limit: int | None) -> Page:
+        """See `Streams.get_records`."""
+        params: dict[str, Any] = {"ShardIterator": iterator, **self._arn}
+        if limit is not None:
+            params["Limit"] = limit
+        answer = await self._call("GetRecords", params, RECORDS_TIMEOUT_S)
+        try:
+            return self._page_factory(
+                records=await _records(answer["Records"]),
+                next_iterator=answer.get("NextShardIterator") or None,
+                millis_behind_latest=answer.get("MillisBehindLatest"),
+                child_shards=tuple(_child(item) for item in answer.get("ChildShards") or ()),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._malformed("GetRecords", error) from error
+
+    def _stream(self) -> dict[str, Any]:
+        return {"StreamName": self._stream_name, **self._arn}
+
+    async def _call(self, operation: str, params: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        try:
+            return await self._service.call(operation, params, timeout_s=timeout_s)
+        except AwsError as error:
+            kind = _ERRORS.get(error.code, StreamUnavailableError)
+            raise kind(f"stream {self._stream_name}: {error}") from error
+        except AwsUnreachableError as error:
+            raise StreamUnavailableError(f"stream {self._stream_name}: {error}") from error
+
+    def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
+        return InvalidStreamResponseError(
+            f"stream {self._stream_name}: {operation}: the answer is not as documented: {type(error).__name__}: {error}"
+        )
+
+
+def _filter_params(shard_filter: ShardFilter) -> dict[str, Any]:
+    params: dict[str, Any] = {"Type": shard_filter.type.value}
+    if shard_filter.timestamp_s is not None:
+        params["Timestamp"] = _time(shard_filter.timestamp_s)
+    return params
+
+
+def _time(epoch_s: float) -> datetime:
+    return datetime.fromtimestamp(epoch_s, tz=UTC)
+
+
+def _shard(item: Mapping[str, Any]) -> Shard:
+    sequences = item["SequenceNumberRange"]
+    return Shard(
+        shard_id=item["ShardId"],
+        hash_range=_hash_range(item["HashKeyRange"]),
+        starting_sequence=sequences["StartingSequenceNumber"],
+        ending_sequence=sequences.get("EndingSequenceNumber") or None,
+        parent_id=item.get("ParentShardId") or None,
+        adjacent_parent_id=item.get("AdjacentParentShardId") or None,
+    )
+
+
+def _child(item: Mapping[str, Any]) -> ChildShard:
+    return ChildShard(
+        shard_id=item["ShardId"],
+        parents=frozenset(item.get("ParentShards") or ()),
+        hash_range=_hash_range(item["HashKeyRange"]),
+    )
+
+
+def _hash_range(item: Mapping[str, Any]) -> HashRange:
+    return HashRange(start=int(item["StartingHashKey"]), end=int(item["EndingHashKey"]))
+
+
+async def _records(items: Sequence[Mapping[str, Any]]) -> tuple[Record, ...]:
+    records: list[Record] = []
+    for start in range(0, len(items), RECORDS_PER_PIECE):
+        if start:
+            await asyncio.sleep(0)
+        records.extend(_record(item) for item in items[start : start + RECORDS_PER_PIECE])
+    return tuple(records)
+
+
+def _record(item: Mapping[str, Any]) -> Record:
+    sequence: str = item["SequenceNumber"]
+    if not (sequence.isascii() and sequence.isdigit()):
+        raise ValueError(f"not a sequence number: {sequence!r}")
+    return Record(
+        data=item["Data"],
+        partition_key=item["PartitionKey"],
+        sequence_number=sequence,
+        sub_sequence_number=0,
+        approximate_arrival_ms=_arrival_ms(item.get("ApproximateArrivalTimestamp")),
+    )
+
+
+def _arrival_ms(arrival: datetime | None) -> int:
+    if arrival is None:
+        return ARRIVAL_UNKNOWN_MS
+    return (arrival - _EPOCH + _HALF_MILLISECOND) // _MILLISECOND

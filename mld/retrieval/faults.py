@@ -1,0 +1,61 @@
+"""What an error or a contradictory answer of Kinesis means for a reader. Pure.
+
+Rules: retrieval spec, 4.1 (validity) and 4.5 (errors), with 12.3 (the end is read from the answer itself), 12.7
+(ResourceNotFound is no end) and 12.8 (an end whose children are not named). No reaction skips a record.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mld.errors import (
+    InvalidStreamArgumentError,
+    IteratorExpiredError,
+    StreamError,
+    StreamNotFoundError,
+    StreamThrottledError,
+)
+from mld.streams import Page, validate_end_of_shard
+
+ENDS_WITHOUT_CHILDREN_MAX = 5
+"""So many answers in a row that end the shard without usable children are believed: some stand-ins never name them."""
+
+
+class Reaction(Enum):
+    """To an error."""
+
+    SAME_ITERATOR = "same iterator"
+    SAME_ITERATOR_SLOWER = "same iterator, slower"
+    NEW_ITERATOR = "new iterator"
+    ASK_CONSUMER = "ask the consumer"
+
+
+def reaction_to(error: StreamError) -> Reaction:
+    match error:
+        case IteratorExpiredError() | InvalidStreamArgumentError():
+            return Reaction.NEW_ITERATOR
+        case StreamThrottledError():
+            return Reaction.SAME_ITERATOR_SLOWER
+        case StreamNotFoundError():
+            return Reaction.ASK_CONSUMER
+        case _:
+            return Reaction.SAME_ITERATOR
+
+
+class Verdict(Enum):
+    """On an answer."""
+
+    GOES_ON = "the shard goes on"
+    ENDED = "the shard has ended, its children are named"
+    ENDED_CHILDREN_UNKNOWN = "the shard has ended, its children have to be looked up"
+    INVALID = "discard the answer, ask again"
+
+
+def judge(page: Page, ends_without_children_before: int) -> Verdict:
+    """The verdict on an answer after so many invalid ones in a row that did end the shard."""
+    ends = page.next_iterator is None
+    if validate_end_of_shard(page.next_iterator, page.child_shards) is None:
+        return Verdict.ENDED if ends else Verdict.GOES_ON
+    if ends and ends_without_children_before + 1 >= ENDS_WITHOUT_CHILDREN_MAX:
+        return Verdict.ENDED_CHILDREN_UNKNOWN
+    return Verdict.INVALID

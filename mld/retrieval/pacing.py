@@ -1,0 +1,84 @@
+"""When the next GetRecords may go out. Pure: state and `now` in, seconds out.
+
+Rules: retrieval spec, 4.4, with improvement 12.9: the idle interval holds at the tip of the shard; a reader that is
+behind asks again after the catch-up interval; failures back off exponentially with jitter, instead of Java's constant
+idle interval. Times are monotonic seconds; all intervals count from the end of the previous call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+CALL_INTERVAL_MIN_S = 0.2
+"""Kinesis allows 5 GetRecords a second and shard, for all consumers together."""
+ERROR_BACKOFF_S = 0.5
+"""First wait after an error: short, as most are single; doubled with every further one."""
+THROTTLE_BACKOFF_S = 1.0
+"""First wait after throttling: the limits are per second, and up to 5 s after a full 10 MB answer."""
+BACKOFF_MAX_S = 10.0
+"""Longest wait: how late a reader may notice the end of an outage. Far below the 5 minutes an iterator lives."""
+BACKOFF_DOUBLINGS_MAX = 10
+"""The longest wait is reached long before; this only keeps the power small."""
+
+
+class Failure(Enum):
+    """Why a call brought nothing, as far as pacing cares."""
+
+    ERROR = "error"
+    THROTTLED = "throttled"
+
+
+_FIRST_BACKOFF_S = {Failure.ERROR: ERROR_BACKOFF_S, Failure.THROTTLED: THROTTLE_BACKOFF_S}
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """The configured intervals. `reduced_tps_threshold_ms`: closer to the tip than this, wait at least this long."""
+
+    idle_interval_s: float
+    catch_up_interval_s: float = CALL_INTERVAL_MIN_S
+    reduced_tps_threshold_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the previous call was like. `failures` counts those in a row; `ended_s` None: there was no call yet."""
+
+    ended_s: float | None = None
+    millis_behind_latest: int | None = None
+    failures: int = 0
+    failure: Failure = Failure.ERROR
+
+
+def succeeded(ended_s: float, millis_behind_latest: int | None) -> Pace:
+    return Pace(ended_s, millis_behind_latest)
+
+
+def failed(pace: Pace, ended_s: float, failure: Failure) -> Pace:
+    return replace(pace, ended_s=ended_s, failures=pace.failures + 1, failure=failure)
+
+
+def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
+    """Seconds to wait before the next call, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    if pace.ended_s is None:
+        return 0.0
+    interval_s = _backoff_s(pace, jitter) if pace.failures else _interval_s(pacing, pace.millis_behind_latest)
+    return max(0.0, max(interval_s, CALL_INTERVAL_MIN_S) - (now_s - pace.ended_s))
+
+
+def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
+    if millis_behind_latest is None:
+        return pacing.idle_interval_s
+    behind = millis_behind_latest > 0
+    usual_s = min(pacing.catch_up_interval_s, pacing.idle_interval_s) if behind else pacing.idle_interval_s
+    if millis_behind_latest < pacing.reduced_tps_threshold_ms:
+        return max(usual_s, pacing.reduced_tps_threshold_ms / 1000)
+    return usual_s
+
+
+def _backoff_s(pace: Pace, jitter: float) -> float:
+    """Half of the wait is fixed, half is random, so that readers throttled together do not come back together."""
+    doublings = min(pace.failures - 1, BACKOFF_DOUBLINGS_MAX)
+    longest_s = min(BACKOFF_MAX_S, _FIRST_BACKOFF_S[pace.failure] * 2.0**doublings)
+    return longest_s * (1 + jitter) / 2

@@ -1,0 +1,88 @@
+"""Where reading starts, and where it goes on after an iterator was lost. Pure.
+
+Rules: retrieval spec, 3, with its improvements 12.1 (AT until something was received), 12.2 (no gap after a start at
+LATEST) and 12.13 (AT_TIMESTAMP without a time reads from TRIM_HORIZON).
+
+Only the sequence number of a checkpoint chooses the place; the records already processed are removed by the checkpoint
+filter. So everything here may start too early, and must never start too late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mld.positions import AT_TIMESTAMP_NAME, LATEST_NAME, TRIM_HORIZON_NAME, InitialPosition, Position
+from mld.streams import IteratorType, Page, StartingPoint
+
+LATEST_MARGIN_S = 10.0
+"""How far our clock may be ahead of Kinesis' before a restart of a LATEST reader, which is by time, could skip records.
+
+The price is that such a restart may deliver records up to this much older than LATEST was.
+"""
+
+
+def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: float | None = None) -> StartingPoint:
+    """Where the first iterator of a reader points (3, column "first start").
+
+    `anchor_s` (epoch seconds) is what an earlier reader of the same lease left (`ReadState.anchor_s`); it stands in for
+    LATEST, which would skip what came in between. Raises ValueError for SHARD_END: a completed lease is never read.
+    """
+    if checkpoint.is_shard_end:
+        raise ValueError("the checkpoint is SHARD_END: there is nothing to read")
+    if checkpoint.sequence == LATEST_NAME:
+        return StartingPoint(IteratorType.LATEST) if anchor_s is None else _at_time(anchor_s)
+    if checkpoint.sequence == TRIM_HORIZON_NAME or lacks_timestamp(checkpoint, initial):
+        return StartingPoint(IteratorType.TRIM_HORIZON)
+    if checkpoint.sequence == AT_TIMESTAMP_NAME:
+        return StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=initial.timestamp_s)
+    return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=checkpoint.sequence)
+
+
+def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
+    """Whether 12.13 applies: the lease says AT_TIMESTAMP, but this worker is not configured with a time."""
+    return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """How far a reader has come.
+
+    `follows_tip`: it was started from LATEST, or from the anchor that stands for it. `anchor_s` (epoch seconds, margin
+    deducted): reading from that time misses nothing since the first start at LATEST. It moves on while nothing is
+    received, and stands still from the first record on, as that one may be delivered and never checkpointed.
+    `last_sequence` is the last record of the last accepted answer that had records.
+    """
+
+    start: StartingPoint
+    follows_tip: bool = False
+    anchor_s: float | None = None
+    last_sequence: str | None = None
+
+
+def started(checkpoint: Position, start: StartingPoint, asked_wall_s: float, anchor_s: float | None) -> ReadState:
+    """The state after the first iterator, asked for at `asked_wall_s`. A given anchor is kept for later readers."""
+    if start.type is IteratorType.LATEST:
+        anchor_s = asked_wall_s - LATEST_MARGIN_S
+    return ReadState(start, checkpoint.sequence == LATEST_NAME, anchor_s)
+
+
+def advanced(state: ReadState, page: Page, asked_wall_s: float) -> ReadState:
+    """The state after an accepted answer to a call that was sent at `asked_wall_s`."""
+    if page.last_sequence is not None:
+        return replace(state, last_sequence=page.last_sequence)
+    if not state.follows_tip or state.last_sequence is not None or page.millis_behind_latest is None:
+        return state
+    return replace(state, anchor_s=asked_wall_s - page.millis_behind_latest / 1000 - LATEST_MARGIN_S)
+
+
+def restart_point(state: ReadState) -> StartingPoint:
+    """Where a new iterator of the same reader points (3, column "restart", with 12.1 and 12.2)."""
+    if state.last_sequence is not None:
+        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)
+    if state.follows_tip and state.anchor_s is not None:
+        return _at_time(state.anchor_s)
+    return state.start
+
+
+def _at_time(epoch_s: float) -> StartingPoint:
+    return StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=epoch_s)
