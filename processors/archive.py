@@ -1,0 +1,326 @@
+"""A record processor that keeps every record of every shard, exactly once, as JSON lines in a directory.
+
+    python -m processors.archive DIRECTORY
+
+Each shard has one append-only file, `<shard id>.jsonl`, in the shard's order. A line holds `shard`, `sequence`, `sub`,
+`partition_key`, `arrival_ms`, and the payload as `data` if it is UTF-8 text, else as `data_base64`.
+
+Why each record is there exactly once
+-------------------------------------
+
+The daemon delivers a shard's records in order and may repeat them from the last checkpoint on. So the file itself is
+the memory: a record at or below its last line is a repetition and is skipped, all others are appended. A batch is
+written and fsynced before it is checkpointed; hence everything up to the checkpoint is on disk, and only lines after
+it can be torn by a crash. When we open a file we read it from the checkpoint on, cut it at the first line that is not
+whole or not in order, and fsync what is left, since it may be a dead process's work that never reached the disk. What
+was cut is delivered again.
+
+Two processes may hold one shard's file for a while (the old owner does not know yet that its lease is gone). Each
+takes an exclusive lock per batch, and reads on from where it left the file if the other one has written meanwhile.
+Neither can leave a gap: whatever a process is given next begins at or before the end of what it has seen in the file.
+Holding the lock for good would instead let a hanging old owner stop the new one. The lock is `flock`: on one host it
+always works; a network file system must support it.
+
+If anything fails (disk full, lock not free in time, file moved away) the batch is taken back from the file and the
+process ends with an error: no checkpoint, no status, so nothing is lost and the daemon starts a new one.
+
+One directory belongs to one stream: the protocol does not tell a child the name of its stream.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from binascii import b2a_base64
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+from urllib.parse import quote
+
+if not __package__:  # started by its file name: find the sibling packages
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from processors.sdk import (
+    Checkpointer,
+    DependencyError,
+    Record,
+    RecordProcessor,
+    ShutdownError,
+    ThrottlingError,
+    run,
+)
+
+LOCK_WAIT_S = 60.0
+"""The other holder writes one batch at a time, so a minute of waiting means that it hangs."""
+LOCK_POLL_S = 0.05
+PROBE_BYTES = 1024 * 1024
+"""First guess how far before the end the last checkpoint stands; doubled until it is found."""
+FILE_NAME_CHARS_MAX = 200
+"""File systems allow 255 bytes."""
+
+Place = tuple[int, int]
+"""Sequence number and sub-sequence number, comparable."""
+
+
+class ArchiveError(Exception):
+    """The archive cannot go on safely; one sentence with the remedy."""
+
+
+class ShardFile:
+    """The file of one shard. `checkpoint` bounds what is known to be on disk; None if nothing is."""
+
+    def __init__(self, directory: Path, shard_id: str, checkpoint: Place | None) -> None:
+        self.path = directory / file_name(shard_id)
+        self._shard_id = shard_id
+        self._checkpoint = checkpoint
+        directory.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._end = 0
+        self._first: Place | None = None
+        self._last: Place | None = None
+        with self.locked():
+            for parent in (directory, directory.absolute().parent):
+                _sync_directory(parent)
+            self._end = self._find_start()
+            self._first = self._read_first()
+            self._read_on()
+
+    @property
+    def last(self) -> Place | None:
+        """The place of the last record in the file."""
+        return self._last
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Write and fsync those records that are not there yet; how many they were."""
+        with self.locked():
+            self._check_in_place()
+            if os.fstat(self._fd).st_size != self._end:
+                self._read_on()
+            fresh = self._fresh(records)
+            if fresh:
+                self._write(b"".join(encode_line(self._shard_id, record) for record in fresh))
+                self._first = self._first or place_of(fresh[0])
+                self._last = place_of(fresh[-1])
+        return len(fresh)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the exclusive lock. Raises ArchiveError if another process keeps it for `LOCK_WAIT_S`."""
+        deadline_s = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    raise ArchiveError(
+                        f"{self.path} has been locked by another process for {LOCK_WAIT_S:.0f} s; end that process"
+                    ) from None
+                time.sleep(LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _fresh(self, records: Sequence[Record]) -> list[Record]:
+        fresh = []
+        last = self._last
+        for record in records:
+            place = place_of(record)
+            if self._first is not None and place < self._first:
+                raise ArchiveError(
+                    f"record {record.sequence_number} is older than the first one in {self.path}: another stream, or a "
+                    "start further back; use an empty directory"
+                )
+            if last is None or place > last:
+                fresh.append(record)
+                last = place
+        return fresh
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fsync(self._fd)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+                os.fsync(self._fd)
+            raise ArchiveError(f"cannot write {self.path}: {error}; nothing was checkpointed") from error
+        self._end += len(data)
+
+    def _check_in_place(self) -> None:
+        mine = os.fstat(self._fd)
+        with suppress(FileNotFoundError):
+            there = self.path.stat()
+            if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) and mine.st_size >= self._end:
+                return
+        raise ArchiveError(f"{self.path} was moved, replaced or shortened while its shard was being archived")
+
+    def _find_start(self) -> int:
+        """Where to start reading: a line at or before the checkpoint near the end, or the beginning."""
+        size = os.fstat(self._fd).st_size
+        back = PROBE_BYTES
+        while self._checkpoint is not None and back < size:
+            with self._reader(size - back) as file:
+                file.readline()  # most likely the second half of a line
+                start = file.tell()
+                place = decode_place(file.readline(), self._shard_id)
+                if place is not None and place <= self._checkpoint:
+                    return start
+            back *= 2
+        return 0
+
+    def _read_first(self) -> Place | None:
+        with self._reader(0) as file:
+            return decode_place(file.readline(), self._shard_id)
+
+    def _read_on(self) -> None:
+        """Read from `_end` on; cut the file at the first line that is torn or out of order; fsync the rest."""
+        with self._reader(self._end) as file:
+            for line in file:
+                place = decode_place(line, self._shard_id)
+                if place is None or (self._last is not None and place <= self._last):
+                    self._cut(line)
+                    break
+                self._first = self._first or place
+                self._last = place
+                self._end += len(line)
+        os.fsync(self._fd)
+
+    def _cut(self, bad_line: bytes) -> None:
+        vouched = self._checkpoint is not None and (self._last is None or self._last < self._checkpoint)
+        if vouched and bad_line.endswith(b"\n"):
+            # Not a torn end: cutting here could remove records that the daemon will not deliver again.
+            raise ArchiveError(f"{self.path} is damaged at byte {self._end}, before the last checkpoint; repair it")
+        os.ftruncate(self._fd, self._end)
+        _say(f"cut {self.path} at byte {self._end} after an interrupted write")
+
+    @contextmanager
+    def _reader(self, start: int) -> Iterator[BinaryIO]:
+        with os.fdopen(os.dup(self._fd), "rb") as file:
+            file.seek(start)
+            yield file
+
+
+class Archive(RecordProcessor):
+    """Archives one shard into `directory` and checkpoints after every batch."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: ShardFile | None = None
+
+    def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:
+        checkpoint = None
+        if sequence_number is not None and sequence_number.isdigit():
+            checkpoint = int(sequence_number), sub_sequence_number or 0
+        self._file = ShardFile(self._directory, shard_id, checkpoint)
+        if checkpoint is not None and (self._file.last is None or self._file.last < checkpoint):
+            _say(
+                f"{self._file.path} ends before the checkpoint {sequence_number}: what lies between was "
+                "archived elsewhere or not at all"
+            )
+
+    def process_records(
+        self, records: Sequence[Record], checkpointer: Checkpointer, millis_behind_latest: int | None
+    ) -> None:
+        assert self._file is not None
+        self._file.append(records)
+        if not records:
+            return
+        try:
+            checkpointer.checkpoint(records[-1])
+        except (ThrottlingError, DependencyError) as error:
+            # The records are safe; the checkpoint after the next batch covers them.
+            _say(f"{error}; going on without it")
+        except ShutdownError:
+            _leave_to_new_owner()
+
+    def shard_ended(self, checkpointer: Checkpointer) -> None:
+        try:
+            checkpointer.checkpoint()
+        except ShutdownError:
+            _leave_to_new_owner()
+
+
+def _leave_to_new_owner() -> None:
+    # The new owner repeats these records and finds them in the file.
+    _say("the lease is lost, the checkpoint is left to its new owner")
+
+
+def place_of(record: Record) -> Place:
+    return int(record.sequence_number), record.sub_sequence_number
+
+
+def encode_line(shard_id: str, record: Record) -> bytes:
+    """One line of the archive, in ASCII."""
+    line: dict[str, str | int] = {
+        "shard": shard_id,
+        "sequence": record.sequence_number,
+        "sub": record.sub_sequence_number,
+        "partition_key": record.partition_key,
+        "arrival_ms": record.approximate_arrival_ms,
+    }
+    try:
+        line["data"] = record.data.decode("utf-8")
+    except UnicodeDecodeError:
+        line["data_base64"] = b2a_base64(record.data, newline=False).decode("ascii")
+    return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decode_place(line: bytes, shard_id: str) -> Place | None:
+    """The place of a line, None if it is no whole line of this shard."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        value = json.loads(line)
+        if value["shard"] != shard_id:
+            return None
+        return int(value["sequence"]), int(value["sub"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def file_name(shard_id: str) -> str:
+    """A file name that stays in its directory, one per shard id."""
+    name = quote(shard_id, safe="")
+    if not name or len(name) > FILE_NAME_CHARS_MAX:
+        raise ArchiveError(f"the shard id cannot be a file name: {shard_id[:80]!r}")
+    return f"{name}.jsonl"
+
+
+def _say(text: str) -> None:
+    """One line for the daemon's log, which collects standard error."""
+    sys.stderr.write(f"archive: {text}\n")
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def main(arguments: Sequence[str]) -> None:
+    if len(arguments) != 1:
+        _usage()
+    directory = Path(arguments[0])
+    run(lambda: Archive(directory))
+
+
+def _usage() -> NoReturn:
+    sys.stderr.write("usage: python -m processors.archive DIRECTORY\n")
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

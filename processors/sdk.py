@@ -1,0 +1,276 @@
+"""A small base class for record processors written in Python, and the loop that serves the daemon.
+
+Rules: protocol spec, sections 4, 6, 7, 8 and 16. A program is a subclass and one line::
+
+    if __name__ == "__main__":
+        run(MyProcessor)
+
+Three things it must never do: send a status for work that failed (an exception in your code ends the process, the
+daemon starts it anew and delivers the records again), let a stray `print` into the protocol (standard output goes to
+standard error), and take long to import.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import BinaryIO
+
+from protocol.child import (
+    ReceivedAction,
+    ReceivedReply,
+    encode_checkpoint_request,
+    encode_status,
+    parse_daemon_line,
+)
+from protocol.messages import (
+    CheckpointErrorName,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    ShutdownRequested,
+)
+
+__all__ = [
+    "CheckpointError",
+    "Checkpointer",
+    "DaemonError",
+    "DependencyError",
+    "InvalidPositionError",
+    "InvalidStateError",
+    "Record",
+    "RecordProcessor",
+    "ShutdownError",
+    "ThrottlingError",
+    "run",
+    "serve",
+]
+
+CHECKPOINT_ATTEMPTS_MAX = 6
+"""With the delays below a checkpoint gives up after at most 16 s, well inside a usual time limit per message."""
+RETRY_BASE_S = 0.5
+RETRY_DELAY_MAX_S = 8.0
+INPUT_BUFFER_BYTES = 1024 * 1024
+"""A batch is one line of up to some 14 MB; a large buffer saves system calls."""
+
+
+class DaemonError(Exception):
+    """The daemon broke the protocol or went away in the middle of an exchange."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint failed; `name` is the daemon's error name. Of this very class: a name nobody expected."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the checkpoint failed: {name}")
+        self.name = name
+
+
+class ShutdownError(CheckpointError):
+    """The lease is lost: stop working on this shard; `lease_lost` follows. Do not retry."""
+
+
+class ThrottlingError(CheckpointError):
+    """The lease table is still throttled after all retries."""
+
+
+class DependencyError(CheckpointError):
+    """The lease table still fails after all retries."""
+
+
+class InvalidStateError(CheckpointError):
+    """The lease table is missing, or this is no time to checkpoint. Fatal."""
+
+
+class InvalidPositionError(CheckpointError):
+    """The position is malformed, before the last checkpoint, or was not delivered: a bug in the processor."""
+
+
+_ERRORS: dict[str, type[CheckpointError]] = {
+    CheckpointErrorName.SHUTDOWN.value: ShutdownError,
+    CheckpointErrorName.THROTTLING.value: ThrottlingError,
+    CheckpointErrorName.DEPENDENCY.value: DependencyError,
+    CheckpointErrorName.INVALID_STATE.value: InvalidStateError,
+    CheckpointErrorName.ILLEGAL_ARGUMENT.value: InvalidPositionError,
+}
+_RETRIED = (ThrottlingError, DependencyError)
+
+
+class Checkpointer:
+    """Tells the daemon how far the work is done. Lives through one call of the processor only."""
+
+    def __init__(
+        self,
+        ask: Callable[[str | None, int | None], str | None],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._ask = ask
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+
+    def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int | None = None) -> None:
+        """Checkpoint at a record, at a sequence number, or (None) at everything delivered so far.
+
+        A sequence number without `sub_sequence_number` means its first sub-record, so prefer to pass the record.
+        Throttling and failures of the lease table are retried with back-off. Raises a CheckpointError, or DaemonError
+        if the daemon went away.
+        """
+        sequence = at
+        if isinstance(at, Record):
+            sequence, sub_sequence_number = at.sequence_number, at.sub_sequence_number
+        assert not isinstance(sequence, Record)
+        for attempt in range(1, CHECKPOINT_ATTEMPTS_MAX + 1):
+            name = self._ask(sequence, sub_sequence_number)
+            if name is None:
+                return
+            error = _ERRORS.get(name, CheckpointError)(name)
+            if attempt == CHECKPOINT_ATTEMPTS_MAX or not isinstance(error, _RETRIED):
+                raise error
+            self._sleep(self._delay_s(attempt))
+
+    def _delay_s(self, attempt: int) -> float:
+        # Half fixed, half random: shards throttled together must not come back together.
+        limit: float = min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2 ** (attempt - 1))
+        return limit * (0.5 + 0.5 * self._rng.random())
+
+
+class RecordProcessor(ABC):
+    """One per shard and process. An exception from any method ends the process; its records are delivered again."""
+
+    # Not abstract: having nothing to prepare is normal.
+    def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:  # noqa: B027
+        """The first call. The position is the last checkpoint, or a sentinel such as TRIM_HORIZON."""
+
+    @abstractmethod
+    def process_records(
+        self, records: Sequence[Record], checkpointer: Checkpointer, millis_behind_latest: int | None
+    ) -> None:
+        """Work on a batch. Returning means: handled, the next batch may come; only checkpoints are remembered."""
+
+    @abstractmethod
+    def shard_ended(self, checkpointer: Checkpointer) -> None:
+        """The shard has no more records: finish all work, then call `checkpointer.checkpoint()`, which is required."""
+
+    def shutdown_requested(self, checkpointer: Checkpointer) -> None:  # noqa: B027
+        """The shard is about to move: a chance to finish and checkpoint. Doing nothing is safe."""
+
+    def lease_lost(self) -> None:  # noqa: B027
+        """The shard belongs to another worker, which may already be working on it. The last call."""
+
+
+def serve(
+    processor: RecordProcessor,
+    stdin: BinaryIO,
+    stdout: BinaryIO,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    rng: random.Random | None = None,
+) -> None:
+    """Serve one daemon until the end of `stdin`.
+
+    Lets every exception of the processor pass, without a status; raises DaemonError if the daemon breaks the protocol.
+    """
+    channel = _Channel(stdin, stdout)
+    checkpointer = Checkpointer(channel.ask, sleep=sleep, rng=rng)
+    while (received := channel.next_action()) is not None:
+        _dispatch(processor, received, checkpointer)
+        channel.write(encode_status(received.response_for))
+
+
+def run(factory: Callable[[], RecordProcessor]) -> None:
+    """The main function of a processor program: serve the daemon on standard input and output, then return.
+
+    Ends the process with exit status 1 and a traceback on standard error if anything fails.
+    """
+    stdin, stdout = _claim_standard_streams()
+    if not os.isatty(stdin.fileno()):
+        # Ctrl-C in the daemon's terminal reaches us too; the daemon decides when we are done.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        serve(factory(), stdin, stdout)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        raise SystemExit(1) from None
+    finally:
+        # The daemon must see the end even if a thread of the processor keeps this process alive.
+        for stream in (stdin, stdout):
+            with suppress(OSError):
+                stream.close()
+
+
+def _dispatch(processor: RecordProcessor, received: ReceivedAction, checkpointer: Checkpointer) -> None:
+    match received.action:
+        case Initialize(shard_id, sequence, sub):
+            processor.initialize(shard_id, sequence, sub)
+        case ProcessRecords(records, millis_behind_latest):
+            processor.process_records(records, checkpointer, millis_behind_latest)
+        case ShardEnded():
+            processor.shard_ended(checkpointer)
+        case ShutdownRequested():
+            processor.shutdown_requested(checkpointer)
+        case LeaseLost():
+            processor.lease_lost()
+
+
+class _Channel:
+    """Whole messages on a pair of byte streams."""
+
+    def __init__(self, stdin: BinaryIO, stdout: BinaryIO) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
+
+    def next_action(self) -> ReceivedAction | None:
+        """The next action; None at the end of input, which is how a daemon says goodbye."""
+        line = self._stdin.readline()
+        if not line:
+            return None
+        if not line.endswith(b"\n"):
+            raise DaemonError("the daemon went away in the middle of a message")
+        message = parse_daemon_line(line)
+        if isinstance(message, ReceivedReply):
+            raise DaemonError("the daemon sent a checkpoint reply nobody waited for")
+        return message
+
+    def ask(self, sequence_number: str | None, sub_sequence_number: int | None) -> str | None:
+        """Ask for a checkpoint; the daemon's error name, None for success."""
+        self.write(encode_checkpoint_request(sequence_number, sub_sequence_number))
+        line = self._stdin.readline()
+        if not line.endswith(b"\n"):
+            raise DaemonError("the daemon went away while a checkpoint was open")
+        message = parse_daemon_line(line)
+        if not isinstance(message, ReceivedReply):
+            raise DaemonError(f"the daemon sent {message.response_for} in place of a checkpoint reply")
+        return message.error
+
+    def write(self, line: bytes) -> None:
+        self._stdout.write(line)
+        self._stdout.flush()
+
+
+def _claim_standard_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Private copies of standard input and output for the protocol.
+
+    File descriptor 1 becomes standard error and 0 the null device, so that neither a `print`, nor a C library, nor a
+    program the processor starts can write into the protocol or eat it.
+    """
+    sys.stdout.flush()
+    stdin = os.fdopen(os.dup(0), "rb", INPUT_BUFFER_BYTES)
+    stdout = os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return stdin, stdout
