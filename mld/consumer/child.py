@@ -22,11 +22,12 @@ from typing import cast
 
 from mld.clock import Clock, wait_for_event
 from mld.consumer.host import ChildStartError
-from protocol.codec import LineSplitter
+from protocol.lines import LineSplitter
 
 log = logging.getLogger(__name__)
 
 UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
+LINE_BYTES_MAX = 256 * 1024 * 1024  # of one line of stdout, the memory one mad child may take; of more the rest is cut
 STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
 EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes open: how long to wait for the rest of the output after exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
@@ -92,14 +93,12 @@ def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 class PipeChild:
     """A running child. Created by `PipeHost.start`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], clock: Clock, *, shard_id: str, stop_timeout_s: float
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], clock: Clock, *, shard_id: str, stop_timeout_s: float) -> None:
         self._process = process
         self._clock = clock
         self._shard_id = shard_id
         self._stop_timeout_s = stop_timeout_s
-        self._splitter = LineSplitter()
+        self._splitter = LineSplitter(LINE_BYTES_MAX)
         self._lines: deque[str] = deque()
         self._line_ready = asyncio.Event()
         self._stdout_closed = asyncio.Event()
@@ -107,7 +106,7 @@ class PipeChild:
         self._exited = asyncio.Event()
         self._stdin = _Input()
         self._stdout: asyncio.ReadTransport | None = None
-        self._transports: list[asyncio.BaseTransport] = []
+        self._outputs: list[asyncio.BaseTransport] = []
         self._exit_watch: Callable[[], None] | None = None
         self._eof_timer: asyncio.TimerHandle | None = None
 
@@ -120,17 +119,15 @@ class PipeChild:
         loop = asyncio.get_running_loop()
         process = self._process
         assert process.stdin and process.stdout and process.stderr
-        writer, _ = await loop.connect_write_pipe(lambda: self._stdin, process.stdin)
-        reader, _ = await loop.connect_read_pipe(
-            lambda: _Output(self._stdout_bytes, self._stdout_eof), process.stdout
-        )
+        await loop.connect_write_pipe(lambda: self._stdin, process.stdin)
+        reader, _ = await loop.connect_read_pipe(lambda: _Output(self._stdout_bytes, self._stdout_eof), process.stdout)
         errors = LineSplitter()
         stderr, _ = await loop.connect_read_pipe(
             lambda: _Output(lambda data: self._stderr_bytes(errors, data), lambda: self._stderr_eof(errors)),
             process.stderr,
         )
         self._stdout = reader
-        self._transports = [writer, reader, stderr]
+        self._outputs = [reader, stderr]
         self._watch_exit(loop)
 
     # --- stdin -------------------------------------------------------------------------------------------------------
@@ -166,7 +163,7 @@ class PipeChild:
     def _stdout_eof(self) -> None:
         if self._stdout_closed.is_set():
             return
-        self._add_lines(self._splitter.finish())
+        self._add_lines(self._splitter.eof())
         self._stdout_closed.set()
         self._line_ready.set()
 
@@ -185,11 +182,11 @@ class PipeChild:
         for line in splitter.feed(data):
             self._log_stderr(line)
         if splitter.buffered_bytes > STDERR_LINE_BYTES_MAX:
-            for line in splitter.finish():
+            for line in splitter.eof():
                 self._log_stderr(line)
 
     def _stderr_eof(self, splitter: LineSplitter) -> None:
-        for line in splitter.finish():
+        for line in splitter.eof():
             self._log_stderr(line)
         self._stderr_closed.set()
 
@@ -253,13 +250,11 @@ class PipeChild:
             self._exit_watch()
             self._exit_watch = None
         self._process.poll()
-        for transport in self._transports:
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
-            else:
-                transport.close()
+        self._stdin.abort()
+        for transport in self._outputs:
+            transport.close()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None and not self._transports:
+            if pipe is not None and not self._outputs:  # never connected
                 pipe.close()
 
     # --- exit watch --------------------------------------------------------------------------------------------------
@@ -327,8 +322,15 @@ class _Input(asyncio.BaseProtocol):
             raise BrokenPipeError("the child has closed its stdin")
 
     def close(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        """End of input for the child. A line it has not read by now is moot: it is not waited for."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self.abort()
+        elif self._transport is not None and not self._transport.is_closing():
             self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None and not self._broken:
+            self._transport.abort()
 
 
 class _Output(asyncio.Protocol):

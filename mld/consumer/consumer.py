@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mld.clock import Clock
 from mld.consumer.host import ChildStartError
@@ -20,7 +20,6 @@ from mld.consumer.processor import Processor
 from mld.errors import (
     LeaseLostError,
     StreamError,
-    StreamNotFoundError,
     TableError,
     TableMissingError,
     TableThrottledError,
@@ -29,9 +28,9 @@ from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.leases.keeper import HeldLease
 from mld.positions import Position
 from mld.retrieval.polling import PollingReader, Records, ShardEnded, ShardMissing
-from mld.streams import ChildShard
+from mld.streams import ChildShard, Page, StartingPoint
 from protocol.conversation import ProcessorError
-from protocol.messages import CheckpointErrorName, Initialize
+from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +54,9 @@ class ShardConsumer:
         self._stopping = asyncio.Event()
         self._processor: Processor | None = None
         self._reader: PollingReader | None = None
-        self._range = CheckpointRange(held.lease.checkpoint, held.lease.checkpoint)
+        self._range = CheckpointRange.starting_at(held.lease.checkpoint)
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
-        self._anchor_s: float | None = None  # where an un-checkpointed LATEST start was, in epoch seconds
+        self._resume_hint: StartingPoint | None = None  # where a start at LATEST was, for the next reader
         self._children: Sequence[ChildShard] = ()
         self._failures = 0  # of the child, in a row, without checkpoint progress
         self._failure = ""
@@ -143,9 +142,6 @@ class ShardConsumer:
             return Outcome.ALREADY_COMPLETE
         try:
             await self._start_reader_and_child()
-        except StreamNotFoundError:
-            await self._dismiss_new_child()
-            return Outcome.SHARD_MISSING
         except StreamError as error:
             log.warning("cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
             await self._dismiss_new_child()
@@ -159,19 +155,18 @@ class ShardConsumer:
         """Position the reader while the child starts; then `initialize` it."""
         await self._stop_reader()
         if self._processor is None:
-            self._range = CheckpointRange(self._lease.checkpoint, self._lease.checkpoint)
+            self._range = CheckpointRange.starting_at(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
         reader = self._parts.new_reader(self.key)
         self._reader = reader
         positioned, started = await asyncio.gather(
-            reader.start(self._delivered, self._settings.initial, anchor=self._anchor_s),
+            reader.start(self._lease.checkpoint, self._settings.initial, self._resume_hint),
             self._ensure_child(),
             return_exceptions=True,
         )
         for result in (positioned, started):
             if isinstance(result, BaseException):
                 raise result
-        self._anchor_s = reader.anchor_s
         processor = self._processor
         assert processor is not None
         if not processor.initialized:
@@ -182,9 +177,7 @@ class ShardConsumer:
     async def _ensure_child(self) -> None:
         if self._processor is None:
             child = await self._parts.host.start(self.key)
-            self._processor = Processor(
-                child, self.key, self._settings.dialect, self._settings.reply_timeout_s
-            )
+            self._processor = Processor(child, self.key, self._settings.dialect, self._settings.reply_timeout_s)
 
     async def _process(self) -> Outcome:
         assert self._reader is not None and self._processor is not None
@@ -194,12 +187,18 @@ class ShardConsumer:
                 return Outcome.DONE
             case ShardMissing():
                 return Outcome.SHARD_MISSING
-            case ShardEnded():
-                self._children = delivery.children
-                return Outcome.SHARD_ENDED
-            case Records():
-                batch = delivery.page.after(self._delivered)
-        if batch.count == 0 and not self._settings.deliver_empty_batches:
+            case Records(page):
+                return await self._deliver(page, even_if_empty=self._settings.deliver_empty_batches)
+            case ShardEnded(children, page):
+                self._children = children
+                outcome = Outcome.DONE if page is None else await self._deliver(page, even_if_empty=False)
+                return Outcome.SHARD_ENDED if outcome is Outcome.DONE else outcome
+
+    async def _deliver(self, page: Page, *, even_if_empty: bool) -> Outcome:
+        """Give the child what it has not had of the page, and wait for its answer."""
+        assert self._processor is not None
+        batch = page.after(self._delivered)
+        if batch.count == 0 and not even_if_empty:
             return Outcome.DONE
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
@@ -210,6 +209,7 @@ class ShardConsumer:
         except ProcessorError as error:
             return await self._child_failed(error)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
+        self._parked_poll_s = PARKED_POLL_FIRST_S
         return Outcome.DONE
 
     async def _end_shard(self) -> Outcome:
@@ -217,26 +217,13 @@ class ShardConsumer:
             if not await self._parts.care.prepare_end(self._lease, self._children):
                 await self._pause(self._settings.task_backoff_s)
                 return Outcome.RETRY
-            if self._processor is None:
-                await self._ensure_child()
-                await self._greet_for_shard_end()
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
             await self._pause(self._settings.task_backoff_s)
             return Outcome.RETRY
-        except (ChildStartError, ProcessorError) as error:
-            return await self._child_failed(error)
         if self._stop is not None:  # the wait may have been long; the stop comes first, the end is met again later
             return Outcome.RETRY
         return await self._send_shard_ended()
-
-    async def _greet_for_shard_end(self) -> None:
-        """A shard whose records are all gone still gets a child, which is told of the end."""
-        assert self._processor is not None
-        at = self._lease.checkpoint
-        self._range = CheckpointRange(at, at)
-        self._delivered = at
-        await self._processor.initialize(Initialize(self.key, at.sequence, at.sub))
 
     async def _send_shard_ended(self) -> Outcome:
         assert self._processor is not None
@@ -244,7 +231,7 @@ class ShardConsumer:
         try:
             with _SlowTaskWarning(self, "shardEnded"):
                 await self._processor.shard_ended(self._checkpoint)
-            if not self._range.last.is_shard_end:
+            if not self._range.is_complete:
                 raise ProcessorError(
                     "the processor answered shardEnded without a successful checkpoint; it must call checkpoint() "
                     "without arguments there, else the child shards would wait for ever"
@@ -262,14 +249,12 @@ class ShardConsumer:
         if delay_s is None:
             self._parts.on_gave_up(self.key, self._failure)
             return Outcome.GAVE_UP
-        log.info(
-            "child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=self._failures)
-        )
+        log.info("child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=self._failures))
         await self._pause(delay_s)
         return Outcome.DONE
 
     async def _judge_missing(self) -> Outcome:
-        await self._stop_reader()
+        """The reader keeps its place; asked again, it looks again."""
         try:
             verdict = await self._parts.care.judge_missing(self._lease)
         except (StreamError, TableError) as error:
@@ -311,9 +296,9 @@ class ShardConsumer:
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    async def _checkpoint(self, sequence: str | None, sub: int | None) -> CheckpointErrorName | None:
+    async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
         """Answer a checkpoint request; the error names are those of the protocol spec, section 8."""
-        match self._range.resolve(sequence, sub):
+        match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
                 return CheckpointErrorName.ILLEGAL_ARGUMENT
@@ -338,6 +323,7 @@ class ShardConsumer:
             return CheckpointErrorName.DEPENDENCY
         self._range = self._range.written(position)
         self._failures = 0
+        log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
         return None
 
     # --- the child and the reader ------------------------------------------------------------------------------------
@@ -346,10 +332,8 @@ class ShardConsumer:
         self._failures += 1
         self._failure = str(error)
         processor, self._processor = self._processor, None
-        ended = await processor.kill() if processor is not None else "never started"
-        log.error(
-            "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures)
-        )
+        ended = await processor.end() if processor is not None else "never started"
+        log.error("child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures))
         return Outcome.CHILD_FAILED
 
     async def _dismiss_new_child(self) -> None:
@@ -364,6 +348,7 @@ class ShardConsumer:
     async def _stop_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
+            self._resume_hint = reader.resume_hint or self._resume_hint
             await reader.stop()
 
     async def _abandon(self) -> None:
@@ -387,7 +372,7 @@ class ShardConsumer:
 
     async def _pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
         """Sleep, but wake at once when a stop is asked for or `also` is set."""
-        waits: list[asyncio.Future[object]] = [
+        waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._stopping.wait()),
             asyncio.ensure_future(self._parts.clock.sleep(seconds)),
         ]
@@ -433,7 +418,7 @@ class _SlowTaskWarning:
         )
 
 
-async def _cancel_all(*tasks: asyncio.Future[object]) -> None:
+async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

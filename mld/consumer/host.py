@@ -22,7 +22,7 @@ class Child(Protocol):
         ...
 
     async def write(self, pieces: Iterable[bytes]) -> None:
-        """Write all pieces in order without blocking the loop; raises BrokenPipeError when the child stopped reading."""
+        """Write all pieces in order without blocking the loop; raises BrokenPipeError if the child stopped reading."""
         ...
 
     async def read_line(self) -> str | None:

@@ -8,11 +8,11 @@ the next state. Two things may also come from outside at any time, and the stron
 the child's hands is always answered first), and the stop decides the next state instead of the outcome::
 
     WAITING_ON_PARENTS -> INITIALIZING -> PROCESSING -> SHARD_ENDING -> FINISHED
-                              ^   |           |  |          |
-                              |   v           |  v          v
-                              |  BACKING_OFF <-- CHILD_FAILED (restart from the last checkpoint)
-                              +---+           |
-                              +-- PARKED <----+ (Kinesis says "not found": is the shard over, or is it the wrong stream?)
+                              ^            |    ^ |          |
+                              |            |    | v          |
+                              |            |   PARKED -------+  (Kinesis says "not found": over, or the wrong stream?)
+                              |            v                 v
+                              +------- BACKING_OFF <---------+  (the child failed: restart from the last checkpoint)
 
     stop requested: SHUTDOWN_REQUESTED -> LEASE_LOST -> RELEASING -> FINISHED
     lease lost:                           LEASE_LOST ------------> FINISHED
@@ -65,7 +65,6 @@ _NEXT: dict[tuple[State, Outcome], State] = {
     (State.INITIALIZING, Outcome.DONE): State.PROCESSING,
     (State.INITIALIZING, Outcome.RETRY): State.INITIALIZING,
     (State.INITIALIZING, Outcome.ALREADY_COMPLETE): State.FINISHED,
-    (State.INITIALIZING, Outcome.SHARD_MISSING): State.PARKED,
     (State.INITIALIZING, Outcome.CHILD_FAILED): State.BACKING_OFF,
     (State.PROCESSING, Outcome.DONE): State.PROCESSING,
     (State.PROCESSING, Outcome.SHARD_ENDED): State.SHARD_ENDING,
@@ -73,11 +72,10 @@ _NEXT: dict[tuple[State, Outcome], State] = {
     (State.PROCESSING, Outcome.CHILD_FAILED): State.BACKING_OFF,
     (State.SHARD_ENDING, Outcome.DONE): State.FINISHED,
     (State.SHARD_ENDING, Outcome.RETRY): State.SHARD_ENDING,
-    (State.SHARD_ENDING, Outcome.SHARD_MISSING): State.PARKED,
     (State.SHARD_ENDING, Outcome.CHILD_FAILED): State.BACKING_OFF,
     (State.BACKING_OFF, Outcome.DONE): State.INITIALIZING,
     (State.BACKING_OFF, Outcome.GAVE_UP): State.RELEASING,
-    (State.PARKED, Outcome.DONE): State.INITIALIZING,
+    (State.PARKED, Outcome.DONE): State.PROCESSING,
     (State.PARKED, Outcome.RETRY): State.PARKED,
     (State.PARKED, Outcome.SHARD_ENDED): State.SHARD_ENDING,
     (State.SHUTDOWN_REQUESTED, Outcome.DONE): State.LEASE_LOST,

@@ -21,7 +21,7 @@ from mld.leases.lease import Lease
 from mld.positions import InitialPosition
 from mld.retrieval.polling import PollingReader
 from mld.streams import ChildShard
-from protocol.conversation import Dialect
+from protocol.messages import Dialect
 
 
 class MissingVerdict(Enum):
@@ -33,7 +33,7 @@ class MissingVerdict(Enum):
 
 
 class ShardCare(Protocol):
-    """The table's side of a shard's beginning and end. Methods raise TableError or StreamError when they cannot tell."""
+    """The table's side of a shard's beginning and end. TableError or StreamError: it cannot be told now."""
 
     async def parents_complete(self, lease: Lease) -> bool: ...
 

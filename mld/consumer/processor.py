@@ -12,20 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from mld.consumer.host import Child
-from protocol.codec import encode
-from protocol.conversation import (
-    ActionDone,
-    CheckpointAsked,
-    Conversation,
-    Dialect,
-    Noise,
-    ProcessorError,
-    StaleAnswer,
-)
+from protocol.conversation import ActionDone, CheckpointAsked, Conversation, Event, Noise, ProcessorError, StaleAnswer
 from protocol.messages import (
-    Action,
+    ActionName,
     CheckpointErrorName,
-    CheckpointReply,
+    CheckpointRequest,
+    Dialect,
     Initialize,
     LeaseLost,
     ShardEnded,
@@ -34,15 +26,8 @@ from protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-NOISE_LOG_CHARS_MAX = 500  # of an unexpected line on stdout; the rest says nothing more
-
-# Answers a checkpoint request (sequence number, sub-sequence number); None means success.
-CheckpointHandler = Callable[[str | None, int | None], Awaitable[CheckpointErrorName | None]]
-
-
-async def refuse_checkpoint(sequence: str | None, sub: int | None) -> CheckpointErrorName:
-    """The handler for phases without a checkpointer: initialize and leaseLost."""
-    return CheckpointErrorName.INVALID_STATE
+# Carries out a checkpoint request; None means success.
+CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
 
 
 class Processor:
@@ -51,7 +36,6 @@ class Processor:
     def __init__(self, child: Child, shard_id: str, dialect: Dialect, reply_timeout_s: float | None) -> None:
         self._child = child
         self._shard_id = shard_id
-        self._dialect = dialect
         self._conversation = Conversation(dialect)
         self._reply_timeout_s = reply_timeout_s
         self.initialized = False
@@ -61,101 +45,115 @@ class Processor:
         return self._child.description
 
     async def initialize(self, message: Initialize) -> None:
-        await self._perform(Action.INITIALIZE, [encode(message, self._dialect)], refuse_checkpoint)
+        await self._send(message, None)
         self.initialized = True
 
     async def process_records(self, line: Iterable[bytes], on_checkpoint: CheckpointHandler) -> None:
-        await self._perform(Action.PROCESS_RECORDS, line, on_checkpoint)
+        self._discard_stale()
+        self._conversation.begin(ActionName.PROCESS_RECORDS)
+        await self._exchange(ActionName.PROCESS_RECORDS, line, on_checkpoint)
 
     async def shutdown_requested(self, on_checkpoint: CheckpointHandler) -> None:
-        await self._perform(
-            Action.SHUTDOWN_REQUESTED, [encode(ShutdownRequested(), self._dialect)], on_checkpoint
-        )
+        await self._send(ShutdownRequested(), on_checkpoint)
 
     async def shard_ended(self, on_checkpoint: CheckpointHandler) -> None:
-        await self._perform(Action.SHARD_ENDED, [encode(ShardEnded(), self._dialect)], on_checkpoint)
+        await self._send(ShardEnded(), on_checkpoint)
 
     async def lease_lost(self) -> None:
-        await self._perform(Action.LEASE_LOST, [encode(LeaseLost(), self._dialect)], refuse_checkpoint)
+        await self._send(LeaseLost(), None)
 
     async def end(self) -> str:
+        """End the child: close its stdin, wait, TERM, KILL. Says how it ended."""
         return await self._child.end()
 
     async def kill(self) -> str:
         return await self._child.kill()
 
-    async def _perform(self, action: Action, line: Iterable[bytes], on_checkpoint: CheckpointHandler) -> None:
-        for unread in self._child.take_unread():
-            self._note(self._conversation.receive_line(unread))
-        self._conversation.begin(action)
+    # --- one exchange ------------------------------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        action: Initialize | LeaseLost | ShardEnded | ShutdownRequested,
+        on_checkpoint: CheckpointHandler | None,
+    ) -> None:
+        self._discard_stale()
+        await self._exchange(action.name, [self._conversation.send(action)], on_checkpoint)
+
+    async def _exchange(
+        self, action: ActionName, line: Iterable[bytes], on_checkpoint: CheckpointHandler | None
+    ) -> None:
         writing = asyncio.ensure_future(self._child.write(line))
         try:
-            await self._answer(action, on_checkpoint, writing)
-            await self._written(writing, action)
+            while isinstance(event := await self._next_event(action), CheckpointAsked):
+                error = event.refused
+                if error is None:
+                    assert on_checkpoint is not None, "an action without a handler allows no checkpoint"
+                    error = await on_checkpoint(event.request)
+                await self._bounded_write(writing, f"{action.value}")
+                reply = self._conversation.reply(event.request.reply(error))
+                await self._bounded_write(
+                    asyncio.ensure_future(self._child.write([reply])), f"the reply to its checkpoint in {action.value}"
+                )
+            await self._bounded_write(writing, action.value)
         finally:
             await _settle(writing)
 
-    async def _answer(self, action: Action, on_checkpoint: CheckpointHandler, writing: asyncio.Future[None]) -> None:
-        while True:
-            event = await self._next_event(action)
-            if isinstance(event, ActionDone):
-                return
-            error = await on_checkpoint(event.sequence_number, event.sub_sequence_number)
-            if error is not None:
-                log.warning(
-                    "checkpoint refused",
-                    extra={"action": "checkpoint_refused", "shard": self._shard_id, "error": error.value},
-                )
-            await self._written(writing, action)
-            reply = self._conversation.reply(
-                CheckpointReply(event.sequence_number, event.sub_sequence_number, error.value if error else None)
-            )
-            try:
-                await self._child.write([reply])
-            except (BrokenPipeError, ConnectionError) as failure:
-                raise ProcessorError(f"the child closed its stdin before the reply to its checkpoint: {failure}") from None
-
-    async def _next_event(self, action: Action) -> ActionDone | CheckpointAsked:
+    async def _next_event(self, action: ActionName) -> ActionDone | CheckpointAsked:
         """The next message that means something. Each valid message restarts the clock; noise does not."""
+        while (held := self._conversation.next_event()) is not None:
+            if isinstance(held, ActionDone | CheckpointAsked):
+                return held
         try:
             async with asyncio.timeout(self._reply_timeout_s):
                 while True:
                     line = await self._child.read_line()
                     if line is None:
                         self._conversation.eof()
-                        raise AssertionError("a conversation that awaits an answer must not end quietly")
+                        raise AssertionError("a conversation that awaits an answer cannot end quietly")
                     event = self._conversation.receive_line(line)
                     if isinstance(event, ActionDone | CheckpointAsked):
                         return event
                     self._note(event)
         except TimeoutError:
             raise ProcessorError(
-                f"no answer to {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
+                f"did not answer {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
             ) from None
 
-    async def _written(self, writing: asyncio.Future[None], action: Action) -> None:
+    async def _bounded_write(self, writing: asyncio.Future[None], what: str) -> None:
+        """Wait until a write is done; the child may take as long to read as it may take to answer."""
         try:
             async with asyncio.timeout(self._reply_timeout_s):
                 await asyncio.shield(writing)
         except (BrokenPipeError, ConnectionError):
-            raise ProcessorError(f"the child closed its stdin before it had read {action.value}") from None
+            raise ProcessorError(f"closed its stdin before it had read {what}") from None
         except TimeoutError:
             raise ProcessorError(
-                f"the child did not read {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
+                f"did not read {what} within {self._reply_timeout_s} s (key timeoutInSeconds)"
             ) from None
+        finally:
+            await _settle(writing)
 
-    def _note(self, event: object) -> None:
+    # --- what nobody asked for ---------------------------------------------------------------------------------------
+
+    def _discard_stale(self) -> None:
+        """Whatever the child said since its last answer must not be taken for the answer to the next action."""
+        while (held := self._conversation.next_event()) is not None:
+            self._note(held)
+        for line in self._child.take_unread():
+            self._note(self._conversation.receive_line(line))
+
+    def _note(self, event: Event) -> None:
         match event:
             case StaleAnswer():
                 log.warning(
                     "stale answer discarded: %s",
-                    event.reason[:NOISE_LOG_CHARS_MAX],
+                    event.reason,
                     extra={"action": "child_stale_answer", "shard": self._shard_id},
                 )
-            case Noise() if event.reason:
+            case Noise(quiet=False):
                 log.info(
                     "unexpected line on stdout: %s",
-                    event.reason[:NOISE_LOG_CHARS_MAX],
+                    event.reason,
                     extra={"action": "child_stdout", "shard": self._shard_id},
                 )
 

@@ -1,0 +1,290 @@
+"""One worker: start, run, drain, stop. Puts leases, shards and consumers together; owns no rule of its own.
+
+Rules: shards spec, 2, 10 and 13; leases spec, 8 and 15. The loop is a reconciliation: whenever the set of held leases
+or of running consumers changes, every held lease gets a consumer, and every consumer whose holding is gone is told so.
+A failed call changes nothing; an unexpected exception in one consumer ends that consumer only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+
+from mld.clock import Clock, wait_for_event
+from mld.consumer.consumer import ShardConsumer
+from mld.consumer.ports import ConsumerParts, ConsumerSettings
+from mld.errors import (
+    MldError,
+    StartupError,
+    StreamError,
+    StreamInUseError,
+    StreamThrottledError,
+    StreamUnavailableError,
+    TableError,
+    TableMissingError,
+)
+from mld.leases.keeper import HeldLease, LeaseKeeper
+from mld.leases.table import LeaseTable, TableScan
+from mld.leases.taker import LeaseTaker
+from mld.shards.cleanup import LeaseCleanup
+from mld.shards.sync import ShardSync
+
+log = logging.getLogger(__name__)
+
+INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
+OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
+RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
+SYNC_RETRY_S = 60.0  # a shard sync that failed beside existing leases is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """The worker's collaborators; `worker` is the only place that knows them all."""
+
+    table: LeaseTable
+    keeper: LeaseKeeper
+    taker: LeaseTaker
+    sync: ShardSync
+    cleanup: LeaseCleanup
+    consumer_parts: ConsumerParts
+    clock: Clock
+    rng: Random
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    consumer: ConsumerSettings
+    initialization_backoff_s: float
+    skip_sync_if_leases_exist: bool
+
+
+class Worker:
+    """`run()` returns after `request_stop()` or a failure; `failure` then says why, None for an ordinary stop."""
+
+    def __init__(self, parts: WorkerParts, settings: WorkerSettings) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._consumers: dict[str, _Running] = {}
+        self._finished_tokens: set[str] = set()
+        self._releasing: set[asyncio.Task[bool]] = set()
+        self._sync_due = False
+        self._changed = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self.failure: str | None = None
+
+    # --- signals from the parts --------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """The set of held leases changed."""
+        self._changed.set()
+
+    def request_stop(self) -> None:
+        self._stop_asked.set()
+        self._changed.set()
+
+    def gave_up(self, shard_id: str, why: str) -> None:
+        """A child failed too often: the daemon stops gracefully and reports failure."""
+        self._fail(
+            f"the record processor of shard {shard_id} failed too often without checkpoint progress, the last time it "
+            f"{why}; repair it, or change mld.childRestartsMax"
+        )
+
+    def _fail(self, why: str) -> None:
+        if self.failure is None:
+            self.failure = why
+            log.error("stopping: %s", why, extra={"action": "worker_failed"})
+        self.request_stop()
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self, grace_s: float) -> bool:
+        """Run until stopped; True if everything ended gracefully within `grace_s` of the stop."""
+        renewing = asyncio.create_task(self._parts.keeper.run())
+        background: set[asyncio.Task[None]] = set()
+        try:
+            if not await self._initialize():
+                return await self._drain(grace_s)
+            background = {
+                asyncio.create_task(loop)
+                for loop in (self._parts.taker.run(), self._parts.cleanup.run(), self._retry_sync())
+            }
+            for task in (renewing, *background):
+                task.add_done_callback(self._on_loop_ended)
+            while not self._stop_asked.is_set():
+                self._changed.clear()
+                self._reconcile()
+                await self._changed.wait()
+            await _cancel(background)
+            return await self._drain(grace_s)
+        finally:
+            await _cancel(background | {renewing} | {c.task for c in self._consumers.values()})
+
+    def _on_loop_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
+            self._fail(f"internal error: {error!r}")
+
+    # --- start -------------------------------------------------------------------------------------------------------
+
+    async def _initialize(self) -> bool:
+        """Up to 20 attempts; False if a stop was asked for meanwhile. Raises StartupError after the last one."""
+        for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
+            try:
+                await self._initialize_once()
+                return not self._stop_asked.is_set()
+            except (TableError, StreamError) as error:
+                log.warning(
+                    "initialization failed: %s", error, extra={"action": "initialization_failed", "attempt": attempt}
+                )
+                last: MldError = error
+            if await wait_for_event(self._stop_asked, self._settings.initialization_backoff_s):
+                return False
+        raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
+
+    async def _initialize_once(self) -> None:
+        scan_sent_at = self._parts.clock.monotonic()
+        scan = await self._scan_or_create()
+        for key, reason in scan.corrupt:
+            log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
+        if await self._make_shard_leases(scan):
+            scan_sent_at = self._parts.clock.monotonic()
+            scan = await self._parts.table.scan()
+        await self._parts.keeper.reacquire(scan.leases)
+        await self._parts.taker.take_once(scan, scan_sent_at)
+        self._changed.set()
+
+    async def _scan_or_create(self) -> TableScan:
+        try:
+            return await self._parts.table.scan()
+        except TableMissingError:
+            await self._parts.table.ensure()
+            return TableScan(())
+
+    async def _make_shard_leases(self, scan: TableScan) -> bool:
+        """Make the table true to the stream; True if rows were created."""
+        if not scan.leases and not scan.corrupt:
+            return bool((await self._parts.sync.bootstrap()).created)
+        if self._settings.skip_sync_if_leases_exist:
+            return False
+        try:
+            return bool((await self._parts.sync.sync(scan.leases)).created)
+        except (StreamThrottledError, StreamUnavailableError, StreamInUseError) as error:
+            # The leases there are enough to work with; what is missing can come later.
+            log.warning("shard sync failed: %s", error, extra={"action": "sync_failed"})
+            self._sync_due = True
+            return False
+
+    # --- run ---------------------------------------------------------------------------------------------------------
+
+    def _reconcile(self) -> None:
+        held = self._parts.keeper.held()
+        for key, running in self._consumers.items():
+            if key not in held or held[key].token != running.consumer.token:
+                running.consumer.lose_lease()
+        for key, holding in held.items():
+            if key in self._consumers:
+                if self._consumers[key].consumer.token != holding.token:
+                    self._consumers[key].end_by(self._parts.clock, OLD_CONSUMER_WAIT_S)
+            elif holding.token not in self._finished_tokens:
+                self._start_consumer(holding)
+        self._finished_tokens &= {holding.token for holding in held.values()}
+
+    def _start_consumer(self, holding: HeldLease) -> None:
+        consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
+        task = asyncio.create_task(consumer.run())
+        running = _Running(consumer, task)
+        self._consumers[consumer.key] = running
+        task.add_done_callback(lambda _: self._on_consumer_ended(running))
+
+    def _on_consumer_ended(self, running: _Running) -> None:
+        consumer, task = running.consumer, running.task
+        running.cancel_alarm()
+        self._finished_tokens.add(consumer.token)
+        if self._consumers.get(consumer.key) is running:
+            del self._consumers[consumer.key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "the consumer ended unexpectedly; its lease is released",
+                exc_info=error,
+                extra={"action": "consumer_failed", "shard": consumer.key},
+            )
+            self._release(consumer.key, consumer.token)
+        self._changed.set()
+
+    def _release(self, key: str, token: str) -> None:
+        releasing = asyncio.create_task(self._parts.keeper.release(key, token))
+        self._releasing.add(releasing)
+        releasing.add_done_callback(self._releasing.discard)
+
+    async def _retry_sync(self) -> None:
+        """A worker that started beside existing leases while ListShards failed has the sync still to do."""
+        while self._sync_due:
+            await self._parts.clock.sleep(SYNC_RETRY_S)
+            try:
+                await self._parts.sync.sync((await self._parts.table.scan()).leases)
+                self._sync_due = False
+                self._parts.taker.wake()
+            except (TableError, StreamError) as error:
+                log.warning("shard sync failed: %s", error, extra={"action": "sync_failed"})
+
+    # --- stop --------------------------------------------------------------------------------------------------------
+
+    async def _drain(self, grace_s: float) -> bool:
+        """End every consumer and give the leases back; whatever is not done in time is ended by force."""
+        running = list(self._consumers.values())
+        log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
+        for one in running:
+            one.consumer.request_stop()
+        late: set[asyncio.Task[None]] = set()
+        if running:
+            _, late = await asyncio.wait({one.task for one in running}, timeout=grace_s)
+        if late:
+            log.warning(
+                "not all children ended in time; they are killed",
+                extra={"action": "stop_forced", "shards": sorted(o.consumer.key for o in running if o.task in late)},
+            )
+        await _cancel(late)
+        await self._release_rest()
+        log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
+        return not late
+
+    async def _release_rest(self) -> None:
+        """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""
+        for key, holding in self._parts.keeper.held().items():
+            self._release(key, holding.token)
+        if self._releasing:
+            _, late = await asyncio.wait(self._releasing, timeout=RELEASE_WAIT_S)
+            await _cancel(late)
+
+
+class _Running:
+    """A consumer, its task, and the alarm that ends it when its successor has waited long enough."""
+
+    def __init__(self, consumer: ShardConsumer, task: asyncio.Task[None]) -> None:
+        self.consumer = consumer
+        self.task = task
+        self._alarm: asyncio.Task[None] | None = None
+
+    def end_by(self, clock: Clock, seconds: float) -> None:
+        if self._alarm is None:
+            self._alarm = asyncio.create_task(self._end_later(clock, seconds))
+
+    async def _end_later(self, clock: Clock, seconds: float) -> None:
+        await clock.sleep(seconds)
+        self.task.cancel()
+
+    def cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]] | Iterable[asyncio.Task[bool]]) -> None:
+    """Cancel and await; errors are those of the tasks' owners, who have seen them."""
+    pending = list(tasks)
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)

@@ -1,0 +1,183 @@
+"""Real processes behind the ProcessorHost port (protocol spec, 1, 2, 10)."""
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mld.clock import LoopClock
+from mld.consumer.child import PipeHost
+from mld.consumer.host import ChildStartError
+
+STOP_TIMEOUT_S = 0.3
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-u", "-c", textwrap.dedent(code)]
+
+
+def host(command, **environment):
+    return PipeHost(command, LoopClock(), stop_timeout_s=STOP_TIMEOUT_S, environment=environment)
+
+
+async def start(command, **environment):
+    return await host(command, **environment).start("shardId-000000000007")
+
+
+async def lines_until_eof(child):
+    lines = []
+    while (line := await child.read_line()) is not None:
+        lines.append(line)
+    return lines
+
+
+async def test_a_child_gets_what_is_written_and_is_reaped_at_the_end():
+    child = await start(python("import sys\nfor line in sys.stdin: print('got', line.strip())"))
+    await child.write([b"on", b"e\n", b"two\n"])
+    assert [await child.read_line(), await child.read_line()] == ["got one", "got two"]
+    assert "exited with status 0" in await child.end()
+    assert await child.read_line() is None
+
+
+async def test_the_environment_is_the_daemons_plus_the_shard():
+    child = await start(
+        python("import os; print(os.environ['MLD_SHARD_ID'], os.environ['MLD_STREAM_NAME'], os.environ['PATH'])"),
+        MLD_STREAM_NAME="clicks",
+    )
+    assert await child.read_line() == f"shardId-000000000007 clicks {os.environ['PATH']}"
+    await child.end()
+
+
+async def test_a_child_has_its_own_process_group():
+    child = await start(python("import os; print(os.getpgrp() == os.getpid())"))
+    assert await child.read_line() == "True"
+    await child.end()
+
+
+async def test_a_child_that_prints_megabytes_before_it_reads_does_not_block_us():
+    child = await start(python("print('x' * 3_000_000); print(len(input()))"))
+    writing = asyncio.create_task(child.write([b"y" * 1_000_000] * 3 + [b"\n"]))
+    assert len(await child.read_line()) == 3_000_000
+    assert await child.read_line() == "3000000"
+    await writing
+    await child.end()
+
+
+async def test_a_fifty_megabyte_line_arrives_whole():
+    child = await start(python("print('z' * 50_000_000)"))
+    assert len(await child.read_line()) == 50_000_000
+    await child.end()
+
+
+async def test_writing_to_a_child_that_closed_its_stdin_says_so():
+    child = await start(python("import os, time; os.close(0); print('closed'); time.sleep(60)"))
+    assert await child.read_line() == "closed"
+    with pytest.raises(BrokenPipeError):
+        await child.write([b"x" * 100_000] * 10)
+    await child.kill()
+
+
+async def test_a_child_that_ignores_the_end_of_its_input_is_terminated():
+    child = await start(python("import time; print('up'); time.sleep(600)"))
+    assert await child.read_line() == "up"
+    assert "SIGTERM" in await child.end()
+
+
+async def test_a_child_that_ignores_sigterm_too_is_killed():
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)"
+    child = await start(python(code))
+    assert await child.read_line() == "up"
+    assert "SIGKILL" in await child.end()
+
+
+async def test_a_grandchild_that_holds_the_pipes_cannot_hold_us():
+    code = """
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+        print(child.pid)
+    """
+    child = await start(python(code))
+    grandchild = int(await child.read_line())
+    assert await asyncio.wait_for(lines_until_eof(child), 20) == []
+    await asyncio.wait_for(child.end(), 20)
+    await gone(grandchild)
+
+
+async def gone(pid: int) -> None:
+    """Until the process is dead: a bounded number of looks, for a process that is not our child to wait for."""
+    for _ in range(500):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"process {pid} still lives")
+
+
+async def test_unread_lines_can_be_taken_back():
+    child = await start(python("print('one'); print('two'); input()"))
+    assert await child.read_line() == "one"
+    while not (unread := child.take_unread()):
+        await asyncio.sleep(0)
+    assert unread == ["two"]
+    await child.end()
+
+
+async def test_a_flood_of_lines_is_not_collected_without_bound():
+    child = await start(python("for n in range(300_000): print(n)\nprint('end')"))
+    assert await child.read_line() == "0"
+    lines = await lines_until_eof(child)
+    assert lines[-1] == "end" and len(lines) == 300_000
+    await child.end()
+
+
+async def test_stderr_goes_to_the_log_with_the_shard(caplog):
+    caplog.set_level("INFO")
+    child = await start(python("import sys; sys.stderr.write('trouble\\n')"))
+    await child.end()
+    [record] = [r for r in caplog.records if getattr(r, "action", "") == "child_stderr"]
+    assert (record.getMessage(), record.shard, record.levelname) == ("trouble", "shardId-000000000007", "INFO")
+
+
+async def test_a_percent_sign_on_stderr_is_text(caplog):
+    caplog.set_level("INFO")
+    child = await start(python("import sys; sys.stderr.write('100%s done %d\\n')"))
+    await child.end()
+    assert "100%s done %d" in caplog.text
+
+
+async def test_a_missing_command_is_named_with_the_key():
+    with pytest.raises(ChildStartError, match=r"/no/such/program.*executableName.*No such file"):
+        await start(["/no/such/program"])
+
+
+async def test_a_script_without_an_interpreter_line_runs_under_sh(tmp_path):
+    script = tmp_path / "processor"
+    script.write_text('echo "hello $1"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    child = await start([str(script), "world"])
+    assert await child.read_line() == "hello world"
+    await child.end()
+
+
+async def test_a_bare_name_is_looked_up_on_the_path(tmp_path, monkeypatch):
+    script = tmp_path / "my-processor"
+    script.write_text("#!/bin/sh\necho found\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    child = await start(["my-processor"])
+    assert await child.read_line() == "found"
+    await child.end()
+
+
+async def test_kill_ends_a_stopped_child():
+    child = await start(python("import os, time; print(os.getpid()); time.sleep(600)"))
+    os.kill(int(await child.read_line()), signal.SIGSTOP)
+    assert "SIGKILL" in await child.kill()

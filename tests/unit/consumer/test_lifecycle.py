@@ -1,0 +1,85 @@
+"""The transition table of a shard consumer (shards spec, 7)."""
+
+import itertools
+
+import pytest
+
+from mld.consumer.lifecycle import _NEXT, Outcome, State, Stop, next_state
+
+
+@pytest.mark.parametrize(
+    ("path", "end"),
+    [
+        ([Outcome.DONE, Outcome.DONE, Outcome.DONE, Outcome.SHARD_ENDED, Outcome.DONE], State.FINISHED),
+        ([Outcome.RETRY, Outcome.DONE, Outcome.RETRY, Outcome.DONE, Outcome.DONE], State.PROCESSING),
+        ([Outcome.DONE, Outcome.DONE, Outcome.CHILD_FAILED, Outcome.DONE, Outcome.DONE], State.PROCESSING),
+        ([Outcome.DONE, Outcome.DONE, Outcome.SHARD_MISSING, Outcome.RETRY, Outcome.DONE], State.PROCESSING),
+        ([Outcome.DONE, Outcome.DONE, Outcome.SHARD_MISSING, Outcome.SHARD_ENDED], State.SHARD_ENDING),
+        ([Outcome.DONE, Outcome.DONE, Outcome.SHARD_ENDED, Outcome.CHILD_FAILED, Outcome.DONE], State.INITIALIZING),
+        ([Outcome.DONE, Outcome.CHILD_FAILED, Outcome.GAVE_UP, Outcome.DONE], State.FINISHED),
+        ([Outcome.ALREADY_COMPLETE], State.FINISHED),
+    ],
+)
+def test_an_undisturbed_life_follows_the_outcomes(path, end):
+    state = State.WAITING_ON_PARENTS
+    for outcome in path:
+        state = next_state(state, outcome, None)
+    assert state is end
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "stop", "following"),
+    [
+        # shards spec 7.6 and 13.21: waiting or failing consumers end at once instead of polling on
+        (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.LEASE_LOST, State.FINISHED),
+        (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.REQUESTED, State.RELEASING),
+        (State.INITIALIZING, Outcome.RETRY, Stop.LEASE_LOST, State.LEASE_LOST),
+        (State.BACKING_OFF, Outcome.DONE, Stop.REQUESTED, State.RELEASING),
+        # a batch was answered; the stop comes before the next one
+        (State.PROCESSING, Outcome.DONE, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
+        (State.PROCESSING, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
+        (State.PROCESSING, Outcome.SHARD_ENDED, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
+        # protocol spec 6: shutdownRequested is always followed by leaseLost, then the lease is given back
+        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.REQUESTED, State.LEASE_LOST),
+        (State.LEASE_LOST, Outcome.DONE, Stop.REQUESTED, State.RELEASING),
+        (State.LEASE_LOST, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),
+        # what is not ours any more is not given back
+        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
+        # the end of the shard is final
+        (State.SHARD_ENDING, Outcome.DONE, Stop.REQUESTED, State.FINISHED),
+        (State.SHARD_ENDING, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),
+    ],
+)
+def test_a_stop_decides_the_next_state(state, outcome, stop, following):
+    assert next_state(state, outcome, stop) is following
+
+
+def test_shard_end_is_reached_only_by_an_end_that_was_named_or_proven():
+    sources = {pair for pair, following in _NEXT.items() if following is State.SHARD_ENDING}
+    assert sources == {
+        (State.PROCESSING, Outcome.SHARD_ENDED),
+        (State.PARKED, Outcome.SHARD_ENDED),
+        (State.SHARD_ENDING, Outcome.RETRY),
+    }
+
+
+@pytest.mark.parametrize("stop", list(Stop))
+def test_every_life_ends_in_a_few_steps_once_a_stop_is_set(stop):
+    longest = 0
+    for start in State:
+        frontier, steps = {start}, 0
+        while frontier - {State.FINISHED}:
+            steps += 1
+            assert steps < 10, f"{start} does not come to an end"
+            frontier = {
+                next_state(state, outcome, stop)
+                for state, outcome in itertools.product(frontier - {State.FINISHED}, Outcome)
+                if (state, outcome) in _NEXT
+            }
+        longest = max(longest, steps)
+    assert longest <= 4
+
+
+def test_an_impossible_pair_is_a_bug():
+    with pytest.raises(KeyError):
+        next_state(State.RELEASING, Outcome.SHARD_ENDED, None)
