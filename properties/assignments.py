@@ -1,0 +1,96 @@
+"""Entries of the file and overrides of the command line -> at most one assignment per known key, plus remarks.
+
+Rules: configuration spec, sections 1, 2 and 11, and 14 for what is reported. The last line of a key counts, whatever
+spelling it uses; an override counts after every line. Unknown keys are never fatal, only named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from properties import keys
+from properties.grammar import Entry
+from properties.keytypes import OWN_PREFIX, Key
+from properties.obsolete import OBSOLETE
+from properties.remarks import OVERRIDE_PLACE, Level, Remark
+
+NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
+_JAVA_REFUSES_PREFIXES = ("kinesisClient.", "dynamoDbClient.", "cloudWatchClient.")
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`raw` is the text as written: not trimmed, references to the environment not replaced."""
+
+    key: Key
+    spelling: str
+    raw: str
+    place: str
+
+
+def collect(
+    file_name: str, entries: Iterable[Entry], overrides: Iterable[tuple[str, str]]
+) -> tuple[dict[str, Assignment], list[Remark]]:
+    """The assignment that counts for each key, by the key's name and in the order of the file, and all remarks."""
+    counting: dict[str, Assignment] = {}
+    remarks: list[Remark] = []
+    for place, name, raw in _all(file_name, entries, overrides):
+        key = keys.find(name)
+        if key is None:
+            if name:
+                remarks.append(_unknown(name, place))
+            continue
+        assignment = Assignment(key, keys.canonical_spelling(name), raw, place)
+        earlier = counting.pop(key.name, None)
+        if earlier is not None:
+            remarks += _repeated(earlier, assignment)
+        counting[key.name] = assignment
+    return counting, remarks
+
+
+def _all(
+    file_name: str, entries: Iterable[Entry], overrides: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str, str]]:
+    for entry in entries:
+        yield f"{file_name}:{entry.line}", entry.key, entry.value
+    for name, raw in overrides:
+        yield OVERRIDE_PLACE, name, raw
+
+
+def _repeated(earlier: Assignment, later: Assignment) -> list[Remark]:
+    """An override may replace a line without a word; two lines for one setting are a slip."""
+    if later.place == OVERRIDE_PLACE and earlier.place != OVERRIDE_PLACE:
+        return []
+    if earlier.spelling == later.spelling:
+        message = f"already given at {earlier.place}; the last one counts"
+    else:
+        message = f"is the same setting as {earlier.spelling} at {earlier.place}; the last one counts"
+    return [Remark(Level.WARNING, later.spelling, later.place, message, "remove one of the two")]
+
+
+def _unknown(name: str, place: str) -> Remark:
+    remark = Remark(Level.WARNING, name, place, "is no known key and is ignored")
+    stem = name.rstrip("*")
+    if stem in OBSOLETE:
+        return replace(remark, message="is a key of KCL 1.x or of none, and is ignored", remedy=OBSOLETE[stem])
+    if name.startswith("userAgent"):
+        return replace(remark, message="is a key of KCL 1.x and is ignored", remedy=OBSOLETE["userAgent"])
+    if name.startswith(_JAVA_REFUSES_PREFIXES):
+        remark = replace(remark, message="is no supported client setting and is ignored; Java refuses to start with it"
+                         " unless its SDK knows it")  # fmt: skip
+    same = next((known for known in keys.BY_NAME if known.lower() == name.lower()), None)
+    if same is not None:
+        return replace(remark, message="is ignored because of upper and lower case", remedy=f"write {same}")
+    nearest = _nearest(name)
+    return replace(remark, remedy=f"did you mean {nearest}?") if nearest else remark
+
+
+def _nearest(name: str) -> str | None:
+    if OWN_PREFIX + name in keys.BY_NAME:
+        return OWN_PREFIX + name
+    import difflib  # costs start-up time, and a good file does not need it
+
+    folded = {known.lower(): known for known in keys.BY_NAME}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=NEAREST_CUTOFF)
+    return folded[close[0]] if close else None

@@ -1,0 +1,186 @@
+"""One assignment -> a checked value, or the remark why not. No key is looked at in the light of another here.
+
+Rules: configuration spec, sections 3 (zero rule), 5 (ranges), 10 (credentials) and 14. Texts shown in remarks come from
+the file as written, so that what the environment put in stays hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from properties.assignments import Assignment
+from properties.conversion import BadValue, convert, trim
+from properties.credentials import CredentialsChain, parse_chain
+from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN, READ_INTERVAL_MILLIS_MIN
+from properties.keytypes import NUMERIC_KINDS, Effect, Key, Kind
+from properties.redaction import HIDDEN, shown
+from properties.remarks import Level, Remark
+from properties.substitution import SubstitutionError, has_reference, substitute
+
+# Java raises or clamps these without refusing the file.
+_CLAMPS: dict[str, tuple[int, int | None]] = {
+    "idleTimeBetweenReadsInMillis": (READ_INTERVAL_MILLIS_MIN, None),
+    "tableMigrationCompleteBakeTimeSeconds": (BAKE_SECONDS_MIN, BAKE_SECONDS_MAX),
+}
+_DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A key that the file or an override sets to a good value; `display` is fit for a log."""
+
+    key: Key
+    value: object
+    display: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """`given` is None when the key counts as not set: it is bad (then a remark is an error) or empty, or 0 means so."""
+
+    given: Given | None
+    remarks: tuple[Remark, ...]
+
+
+def check(assignment: Assignment, env: Mapping[str, str]) -> Checked:
+    """Convert and check one assignment; `env` is for `${NAME}`."""
+    key, place = assignment.key, assignment.place
+    try:
+        text = trim(substitute(assignment.raw, env))
+    except SubstitutionError as error:
+        return _bad(assignment, str(error), error.remedy)
+    if key.kind is Kind.CREDENTIALS:
+        return _check_credentials(assignment, text)
+    if not text and (key.kind is Kind.TEXT or key.kind is Kind.STREAM_ARN):
+        return _check_empty(assignment)
+    try:
+        value = convert(key, text)
+    except BadValue as error:
+        return _bad(assignment, _with_text(assignment, error.message) if text else "is empty", error.remedy)
+    if key.kind in NUMERIC_KINDS:
+        return _check_number(assignment, value)
+    remarks = _remarks_on_dimensions(assignment, value) if key.kind is Kind.DIMENSIONS else []
+    given = Given(key, value, _display(assignment, value), place)
+    return Checked(given, (*remarks, *_remark_on_effect(assignment, value)))
+
+
+def _bad(assignment: Assignment, message: str, remedy: str = "") -> Checked:
+    return Checked(None, (Remark(Level.ERROR, assignment.spelling, assignment.place, message, remedy),))
+
+
+def _with_text(assignment: Assignment, message: str) -> str:
+    """The message with the text as it stands in the file: references to the environment stay unresolved."""
+    return f"{message}: '{shown(assignment.key.name, trim(assignment.raw))}'"
+
+
+def _display(assignment: Assignment, value: object) -> str:
+    return shown(assignment.key.name, display_value(value))
+
+
+def display_value(value: object) -> str:
+    """A converted value as the file would write it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join("=".join(part) if isinstance(part, tuple) else str(part) for part in value)
+        case _ if hasattr(value, "value"):
+            return str(value.value)
+        case _ if hasattr(value, "total_seconds"):
+            return f"PT{value.total_seconds():g}S"
+    return str(value)
+
+
+def _check_empty(assignment: Assignment) -> Checked:
+    if assignment.key.name == "workerId":
+        return _bad(assignment, "is empty", "give a unique name, or remove the line and a random one is made")
+    if assignment.key.name == "executableName":
+        return _bad(assignment, "is empty", "give the command of the record processor")
+    message = "is empty and counts as not set"
+    return Checked(None, (Remark(Level.WARNING, assignment.spelling, assignment.place, message, "remove the line"),))
+
+
+def _check_number(assignment: Assignment, value: object) -> Checked:
+    assert isinstance(value, int | float)
+    key = assignment.key
+    remarks: list[Remark] = []
+
+    def warn(message: str, remedy: str = "") -> None:
+        remarks.append(Remark(Level.WARNING, assignment.spelling, assignment.place, message, remedy))
+
+    if value == 0 and key.zero_is_unset:
+        warn(f"0 means not set, as in Java; {default_text(key)} is used", "remove the line")
+        return Checked(None, tuple(remarks))
+    if key.name in _CLAMPS:
+        low, high = _CLAMPS[key.name]
+        clamped = max(low, value if high is None else min(high, value))
+        if clamped != value:
+            warn(_with_text(assignment, f"is out of range, {clamped} is used"), f"write {clamped}")
+            value = clamped
+    if (key.minimum is not None and value < key.minimum) or (key.maximum is not None and value > key.maximum):
+        return _bad(assignment, _with_text(assignment, "is out of range"), range_text(key))
+    if key.name == "shutdownGraceMillis" and value == 0:
+        warn("0 leaves no time for a graceful stop", "remove the line for the default of 25 seconds")
+    remarks += _remark_on_effect(assignment, value)
+    return Checked(Given(key, value, display_value(value), assignment.place), tuple(remarks))
+
+
+def range_text(key: Key) -> str:
+    """The bounds of a number in words; empty if there are none."""
+    if key.minimum is not None and key.maximum is not None:
+        return f"{key.minimum:g} to {key.maximum:.0f}"
+    return f"at least {key.minimum:g}" if key.minimum is not None else ""
+
+
+def default_text(key: Key) -> str:
+    """The default of a key as an operator would write it."""
+    return key.default_text or ("none" if key.default is None else display_value(key.default))
+
+
+def _remarks_on_dimensions(assignment: Assignment, value: object) -> list[Remark]:
+    assert isinstance(value, tuple)
+    unknown = [name for name in value if name not in _DIMENSIONS]
+    if not unknown:
+        return []
+    message = _with_text(assignment, "names a dimension that does not exist")
+    return [
+        Remark(Level.WARNING, assignment.spelling, assignment.place, message, f"there are {', '.join(_DIMENSIONS)}")
+    ]
+
+
+def _remark_on_effect(assignment: Assignment, value: object) -> list[Remark]:
+    """A key that does nothing is worth a warning only if the operator asked for something else than the default."""
+    key = assignment.key
+    match key.effect:
+        case Effect.NONE:
+            return [Remark(Level.INFO, assignment.spelling, assignment.place, f"has no effect: {key.note}")]
+        case Effect.LATER if value != key.default:
+            return [Remark(Level.WARNING, assignment.spelling, assignment.place, f"has no effect yet: {key.note}")]
+    return []
+
+
+def _check_credentials(assignment: Assignment, text: str) -> Checked:
+    from_environment = has_reference(assignment.raw)
+    parsed = parse_chain(text, reveal_names=not from_environment)
+    hopeless = parsed.chain is None
+    remarks = [
+        Remark(
+            Level.ERROR if hopeless and complaint.fatal else Level.WARNING,
+            assignment.spelling, assignment.place, complaint.message, complaint.remedy,
+        )
+        for complaint in parsed.complaints
+    ]  # fmt: skip
+    if parsed.chain is None:
+        if not any(remark.level is Level.ERROR for remark in remarks):
+            return _bad(assignment, "names no credentials provider", "for example DefaultCredentialsProvider")
+        return Checked(None, tuple(remarks))
+    given = Given(assignment.key, parsed.chain, _display_chain(parsed.chain, from_environment), assignment.place)
+    return Checked(given, (*remarks, *_remark_on_effect(assignment, parsed.chain)))
+
+
+def _display_chain(chain: CredentialsChain, from_environment: bool) -> str:
+    if not from_environment:
+        return str(chain)
+    return ",".join(f"{provider.kind.value}|{HIDDEN}" for provider in chain.providers)

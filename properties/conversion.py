@@ -1,0 +1,191 @@
+"""The text of a value -> the value. One function, `convert`; it raises `BadValue` where Java would quietly take 0.
+
+Rules: configuration spec, section 3, with the liberties of section 14: every value is trimmed, and text that is not
+a value of its kind is an error. Range and zero rule are not looked at here (see `checks`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from enum import Enum
+from urllib.parse import urlsplit
+
+from properties.keytypes import INT_MAX, LONG_MAX, Key, Kind
+from properties.values import InitialPosition, InitialPositionKind, StreamArn
+
+_JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim() removes
+_TRUE = frozenset({"true", "yes", "y", "on", "1"})
+_FALSE = frozenset({"false", "no", "n", "off", "0"})
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DECIMAL = re.compile(r"([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[fFdD]?", re.ASCII)
+_INTEGER_DIGITS_MAX = 40  # far beyond any long; keeps int() from working on kilobytes of digits
+_DURATION = re.compile(
+    r"P(?:(?P<days>[0-9]+)D)?(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?"
+    r"(?:(?P<seconds>[0-9]+(?:[.,][0-9]{0,9})?)S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+_REGION = re.compile(r"[A-Za-z0-9][-A-Za-z0-9]*", re.ASCII)
+_DIMENSION_SEPARATORS = re.compile(r"[\s,{}'\"]+")
+# Epoch seconds beyond the year 5138 are milliseconds of a date after 1973.
+EPOCH_SECONDS_MAX = 10**11
+
+
+class BadValue(ValueError):
+    """Text that is no value of its kind. `message` does not repeat the text, which may be secret; `remedy` helps."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+def trim(text: str) -> str:
+    """`text` without the blanks and control characters at its ends."""
+    return text.strip(_JAVA_BLANKS)
+
+
+def convert(key: Key, text: str) -> object:
+    """The value of a trimmed text for `key`. Raises BadValue. CREDENTIALS are parsed elsewhere (`credentials`)."""
+    _refuse_foul_characters(text)
+    match key.kind:
+        case Kind.TEXT:
+            return text
+        case Kind.INT:
+            return _integer(text, INT_MAX)
+        case Kind.LONG:
+            return _integer(text, LONG_MAX)
+        case Kind.DOUBLE:
+            return _decimal(text)
+        case Kind.BOOL:
+            return _boolean(text)
+        case Kind.CHOICE:
+            assert key.choices is not None
+            return _choice(text, key.choices)
+        case Kind.INITIAL_POSITION:
+            return _initial_position(text)
+        case Kind.EPOCH_SECONDS:
+            return _epoch_seconds(text)
+        case Kind.DURATION:
+            return _duration(text)
+        case Kind.TAGS:
+            return _tags(text)
+        case Kind.DIMENSIONS:
+            return tuple(sorted({token for token in _DIMENSION_SEPARATORS.split(text) if token}))
+        case Kind.URL:
+            return _url(text)
+        case Kind.REGION:
+            return _region(text)
+        case Kind.STREAM_ARN:
+            return _stream_arn(text)
+        case Kind.CREDENTIALS:
+            raise AssertionError("credentials have a parser of their own")
+
+
+def _refuse_foul_characters(text: str) -> None:
+    if "\0" in text:
+        raise BadValue("contains a NUL character", "remove \\u0000")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise BadValue("contains half a surrogate pair", "write both \\u escapes of the character")
+
+
+def _integer(text: str, maximum: int) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise BadValue("is not a whole number", "write decimal digits only")
+    if len(text) > _INTEGER_DIGITS_MAX or not -maximum - 1 <= (number := int(text)) <= maximum:
+        raise BadValue(f"is larger than a Java {'int' if maximum == INT_MAX else 'long'}", f"at most {maximum}")
+    return number
+
+
+def _decimal(text: str) -> float:
+    match = _DECIMAL.fullmatch(text)
+    number = float(match.group(1)) if match else math.nan
+    if not math.isfinite(number):
+        raise BadValue("is not a finite number", "write it as 1.5 or 1e4")
+    return number
+
+
+def _boolean(text: str) -> bool:
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise BadValue("is neither true nor false", "write true or false")
+    return word in _TRUE
+
+
+def _choice(text: str, choices: type[Enum]) -> Enum:
+    for choice in choices:
+        if str(choice.value).lower() == text.lower():
+            return choice
+    names = ", ".join(str(choice.value) for choice in choices)
+    raise BadValue("has no such value", f"use one of {names}")
+
+
+def _initial_position(text: str) -> InitialPosition:
+    match text.upper():
+        case "LATEST":
+            return InitialPosition(InitialPositionKind.LATEST)
+        case "TRIM_HORIZON":
+            return InitialPosition(InitialPositionKind.TRIM_HORIZON)
+        case "AT_TIMESTAMP":
+            remedy = "remove it and set initialPositionInStreamExtended to the epoch seconds"
+            raise BadValue("AT_TIMESTAMP needs a time", remedy)
+    raise BadValue("has no such value", "use LATEST or TRIM_HORIZON")
+
+
+def _epoch_seconds(text: str) -> InitialPosition:
+    seconds = _integer(text, LONG_MAX)
+    if seconds >= EPOCH_SECONDS_MAX:
+        raise BadValue("looks like epoch milliseconds", f"write epoch seconds: {seconds // 1000}")
+    if seconds < 0:
+        raise BadValue("is before 1970", "write epoch seconds, for example 1767225600")
+    return InitialPosition(InitialPositionKind.AT_TIMESTAMP, seconds)
+
+
+def _duration(text: str) -> timedelta:
+    match = _DURATION.fullmatch(text)
+    parts = {unit: value for unit, value in match.groupdict().items() if value is not None} if match else {}
+    if not parts:
+        remedy = "write days and time as PT24H, P1DT30M or PT1.5S"
+        raise BadValue("is not an ISO-8601 duration", remedy)
+    try:
+        return timedelta(**{unit: float(value.replace(",", ".")) for unit, value in parts.items()})
+    except OverflowError:
+        raise BadValue("is too long a duration", "write a shorter one") from None
+
+
+def _tags(text: str) -> tuple[tuple[str, str], ...]:
+    tags = []
+    for number, pair in enumerate(text.split(",") if text else [], start=1):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not name or not value or "=" in value:
+            raise BadValue(f"tag {number} is not name=value", "write name=value,name=value")
+        tags.append((name, value))
+    return tuple(tags)
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or True)
+    except ValueError:
+        complete = False
+    if not complete or any(character.isspace() for character in text):
+        raise BadValue("is not an http or https URL", "write it as https://host[:port]")
+    return text
+
+
+def _region(text: str) -> str:
+    if not _REGION.fullmatch(text):
+        raise BadValue("is not a region name", "write it as eu-west-1")
+    return text
+
+
+def _stream_arn(text: str) -> StreamArn | None:
+    if not text:
+        return None
+    arn = StreamArn.parse(text)
+    if arn is None:
+        remedy = "write it as arn:aws:kinesis:<region>:<12 digits>:stream/<name>"
+        raise BadValue("is not the ARN of a Kinesis stream", remedy)
+    return arn

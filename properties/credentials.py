@@ -1,0 +1,234 @@
+"""The value of an `AwsCredentialsProvider…` key -> frozen specs. Syntax only: nothing is looked up and no one is asked.
+
+Rules: configuration spec, section 10. A value is a chain `provider,provider,…`; a provider is `name|argument|…`; an
+assume-role provider takes a role, a session name and nested `key=value` arguments. Java drops what it cannot use and
+says nothing; here every dropped provider or argument becomes a complaint. What a spec shows of itself hides secrets.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+_HIDDEN = "***"
+_CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+", re.ASCII)
+_PACKAGES = (
+    "software.amazon.kinesis.multilang.auth.",
+    "software.amazon.awssdk.auth.credentials.",
+    "software.amazon.awssdk.services.sts.auth.",
+    "com.amazonaws.services.kinesis.multilang.auth.",
+    "com.amazonaws.auth.profile.",
+    "com.amazonaws.auth.",
+)
+_V1_PACKAGE_PREFIX = "com.amazonaws."
+
+
+class ProviderKind(Enum):
+    """The providers that can be built; the value is the SDK's class name."""
+
+    DEFAULT = "DefaultCredentialsProvider"
+    ENVIRONMENT = "EnvironmentVariableCredentialsProvider"
+    SYSTEM_PROPERTY = "SystemPropertyCredentialsProvider"
+    PROFILE = "ProfileCredentialsProvider"
+    INSTANCE_METADATA = "InstanceProfileCredentialsProvider"
+    CONTAINER = "ContainerCredentialsProvider"
+    WEB_IDENTITY = "WebIdentityTokenFileCredentialsProvider"
+    ANONYMOUS = "AnonymousCredentialsProvider"
+    ASSUME_ROLE = "StsAssumeRoleCredentialsProvider"
+    CALLABLE = "module:callable"
+
+
+_V2_ALIASES = {"KclStsAssumeRoleCredentialsProvider": ProviderKind.ASSUME_ROLE}
+_V1_NAMES = {
+    "DefaultAWSCredentialsProviderChain": ProviderKind.DEFAULT,
+    "SystemPropertiesCredentialsProvider": ProviderKind.SYSTEM_PROPERTY,
+    "EC2ContainerCredentialsProviderWrapper": ProviderKind.CONTAINER,
+    "WebIdentityTokenCredentialsProvider": ProviderKind.WEB_IDENTITY,
+    "STSAssumeRoleSessionCredentialsProvider": ProviderKind.ASSUME_ROLE,
+    "KclSTSAssumeRoleSessionCredentialsProvider": ProviderKind.ASSUME_ROLE,
+    "AnonymousAWSCredentials": ProviderKind.ANONYMOUS,
+}
+_BY_NAME = {kind.value: kind for kind in ProviderKind if kind is not ProviderKind.CALLABLE} | _V2_ALIASES | _V1_NAMES
+_UNBUILDABLE = {
+    "StaticCredentialsProvider": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and use "
+    "EnvironmentVariableCredentialsProvider",
+    "ProcessCredentialsProvider": "put credential_process into a profile and use ProfileCredentialsProvider|<profile>",
+    "AwsCredentialsProviderChain": "list its providers here, separated by commas",
+    "HttpCredentialsProvider": "use ContainerCredentialsProvider or InstanceProfileCredentialsProvider",
+    "PropertiesFileCredentialsProvider": "put the keys into a profile and use ProfileCredentialsProvider|<profile>",
+    "ClasspathPropertiesFileCredentialsProvider": "put the keys into a profile and use "
+    "ProfileCredentialsProvider|<profile>",
+}
+_ARGUMENTS_MAX = {ProviderKind.PROFILE: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class AssumeRole:
+    """The arguments of an assume-role provider; `endpoint_url` comes with `sts_region`, its signing region."""
+
+    role_arn: str
+    session_name: str
+    external_id: str | None = field(default=None, repr=False)
+    sts_region: str | None = None
+    endpoint_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider: `arguments` are the profile's name or a callable's arguments, `target` is `module:callable`."""
+
+    kind: ProviderKind
+    arguments: tuple[str, ...] = field(default=(), repr=False)
+    role: AssumeRole | None = None
+    target: str | None = None
+
+    def __str__(self) -> str:
+        parts = [self.target or self.kind.value]
+        if self.role is not None:
+            parts += [self.role.role_arn, self.role.session_name]
+            parts += [f"externalId={_HIDDEN}"] if self.role.external_id is not None else []
+            if self.role.endpoint_url is not None:
+                parts.append(f"endpoint={_without_user(self.role.endpoint_url)}^{self.role.sts_region}")
+            elif self.role.sts_region is not None:
+                parts.append(f"endpointRegion={self.role.sts_region}")
+        elif self.kind is ProviderKind.PROFILE:
+            parts += self.arguments
+        else:
+            parts += [_HIDDEN for _ in self.arguments]
+        return "|".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsChain:
+    """Providers in the order in which they are asked; the first that yields credentials is used."""
+
+    providers: tuple[Provider, ...]
+
+    def __str__(self) -> str:
+        return ",".join(str(provider) for provider in self.providers)
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Something dropped or mapped on the way, free of secrets; `fatal` when its provider cannot be used."""
+
+    message: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedChain:
+    """`chain` is None when no provider is left, which is an error."""
+
+    chain: CredentialsChain | None
+    complaints: tuple[Complaint, ...]
+
+
+def parse_chain(text: str, *, reveal_names: bool = True) -> ParsedChain:
+    """Parse a credentials value. `reveal_names` False keeps unknown names out of complaints (they may be secrets)."""
+    complaints: list[Complaint] = []
+    providers = []
+    for piece in (piece.strip() for piece in text.split(",")):
+        if piece:
+            provider = _parse_provider(piece, complaints, reveal_names)
+            if provider is not None:
+                providers.append(provider)
+    return ParsedChain(CredentialsChain(tuple(providers)) if providers else None, tuple(complaints))
+
+
+def _parse_provider(text: str, complaints: list[Complaint], reveal_names: bool) -> Provider | None:
+    name, *arguments = (part.strip() for part in text.split("|"))
+    if _CALLABLE.fullmatch(name):
+        return Provider(ProviderKind.CALLABLE, tuple(arguments), target=name)
+    kind = _known_kind(name, complaints, reveal_names)
+    if kind is None:
+        return None
+    if kind is ProviderKind.ASSUME_ROLE:
+        role = _parse_role(arguments, complaints)
+        return None if role is None else Provider(kind, role=role)
+    allowed = _ARGUMENTS_MAX.get(kind, 0)
+    if len(arguments) > allowed:
+        complaints.append(
+            Complaint(f"{kind.value} takes {allowed or 'no'} argument{'s' * (allowed != 1)}, {len(arguments)} given",
+                      f"only the first {allowed} is used" if allowed else "remove them")
+        )  # fmt: skip
+    used = tuple(argument for argument in arguments[:allowed] if argument)
+    return Provider(kind, used)
+
+
+def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> ProviderKind | None:
+    package = next((package for package in _PACKAGES if name.startswith(package)), "")
+    short = name.removeprefix(package)
+    kind = _BY_NAME.get(short)
+    if kind is None:
+        complaints.append(_unknown(short, name if reveal_names else "a provider taken from the environment"))
+        return None
+    if package.startswith(_V1_PACKAGE_PREFIX) or short in _V1_NAMES:
+        complaints.append(
+            Complaint(f"{short} is the name of the SDK v1, used as {kind.value}; Java KCL 3.x does not know it",
+                      f"write {kind.value}")
+        )  # fmt: skip
+    return kind
+
+
+def _unknown(short: str, shown: str) -> Complaint:
+    if short in _UNBUILDABLE:
+        return Complaint(f"{short} cannot be built from a properties file and is skipped", _UNBUILDABLE[short], True)
+    folded = {name.lower(): name for name in _BY_NAME}
+    close = difflib.get_close_matches(short.lower(), folded, n=1, cutoff=0.7)
+    remedy = f"did you mean {folded[close[0]]}?" if close else "see the credentials section of docs/configuration.md"
+    return Complaint(f"unknown credentials provider {shown}, skipped", remedy, True)
+
+
+def _parse_role(arguments: list[str], complaints: list[Complaint]) -> AssumeRole | None:
+    name = ProviderKind.ASSUME_ROLE.value
+    if len(arguments) < 2 or not arguments[0] or not arguments[1]:
+        remedy = f"write {name}|<role ARN>|<session name>"
+        complaints.append(Complaint(f"{name} needs a role ARN and a session name", remedy, True))
+        return None
+    nested: dict[str, str] = {}
+    for position, argument in enumerate(arguments[2:], start=3):
+        _collect_nested(argument, position, nested, complaints)
+    region, url = nested.get("endpointRegion"), None
+    if region is not None and not _REGION.fullmatch(region):
+        complaints.append(Complaint(f"{name}: endpointRegion is no region name", "write one as eu-west-1", True))
+        return None
+    if "endpoint" in nested:
+        endpoint = _parse_endpoint(nested["endpoint"])
+        if endpoint is None:
+            remedy = "write endpoint=<URL or host>^<signing region>"
+            complaints.append(Complaint(f"{name}: malformed endpoint", remedy, True))
+            return None
+        url, region = endpoint
+    return AssumeRole(arguments[0], arguments[1], nested.get("externalId"), region, url)
+
+
+def _collect_nested(argument: str, position: int, nested: dict[str, str], complaints: list[Complaint]) -> None:
+    """Java splits at every `=` and drops what has more than two parts; here the first `=` counts."""
+    key, equals, value = argument.partition("=")
+    if not equals or not value:
+        complaints.append(Complaint(f"argument {position} of the assume-role provider is no key=value, ignored"))
+    elif key not in ("endpoint", "endpointRegion", "externalId"):
+        remedy = "known are endpoint, endpointRegion and externalId"
+        complaints.append(Complaint(f"argument {position} of the assume-role provider has an unknown key", remedy))
+    else:
+        if "=" in value:
+            complaints.append(Complaint(f"the value of {key} contains '='; Java ignores this argument"))
+        nested[key] = value
+
+
+def _parse_endpoint(text: str) -> tuple[str, str] | None:
+    url, hat, region = text.partition("^")
+    if not hat or not url or not _REGION.fullmatch(region):
+        return None
+    return (url if "://" in url else f"https://{url}"), region
+
+
+def _without_user(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"

@@ -1,0 +1,170 @@
+"""Checked keys -> settings: what is required, what follows from several keys, all defaults. Pure.
+
+Rules: configuration spec, sections 4 (required keys, their order), 7 (region, stream), 8 (initial position) and 14. A
+`Derivation` collects values and remarks; `settings` is made only when no remark is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from properties.checks import Given
+from properties.keys import CREDENTIALS_PREFIX, KEYS
+from properties.remarks import Level, Remark
+from properties.retrieval import SELECTING_WHEN_NOT_ZERO, SELECTING_WHEN_PRESENT, choose_retrieval
+from properties.settings import Settings
+from properties.values import RetrievalMode, StreamArn
+
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
+_SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
+_MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
+
+
+@dataclass(slots=True)
+class Derivation:
+    """Values by the name of their field in `Settings`; `sources` names where a value that is in no line comes from."""
+
+    given: Mapping[str, Given]
+    env: Mapping[str, str]
+    file_name: str
+    values: dict[str, object] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+
+    def value_of(self, name: str) -> object:
+        """The value a key is set to; None if it is not set."""
+        return self.given[name].value if name in self.given else None
+
+    def derived(self, field_name: str, value: object, source: str) -> None:
+        self.values[field_name] = value
+        self.sources[field_name] = source
+
+    def say(self, level: Level, key: str, message: str, remedy: str = "") -> None:
+        place = self.given[key].place if key in self.given else self.file_name
+        self.remarks.append(Remark(level, key, place, message, remedy))
+
+
+def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -> Derivation:
+    """Fill in everything that does not stand in the file. Keys are checked in Java's order."""
+    derivation = Derivation(given, env, file_name)
+    for key in KEYS:
+        if key.field not in _MERGED_FIELDS:
+            derivation.values[key.field] = given[key.name].value if key.name in given else key.default
+    _application(derivation)
+    _stream(derivation)
+    _credentials(derivation)
+    _region(derivation)
+    _initial_position(derivation)
+    _leases(derivation)
+    _retrieval(derivation)
+    _child(derivation)
+    return derivation
+
+
+def settings_of(derivation: Derivation) -> Settings:
+    """The settings; only for a derivation (and keys) without errors."""
+    return Settings(**derivation.values)  # type: ignore[arg-type]
+
+
+def _application(derivation: Derivation) -> None:
+    name = derivation.value_of("applicationName")
+    if name is None:
+        derivation.say(Level.ERROR, "applicationName", "is required", "give the application a name")
+        return
+    for field_name, suffix in (
+        ("table_name", ""),
+        ("fanout_consumer_name", ""),
+        ("worker_metrics_table_name", "-WorkerMetricStats"),
+        ("coordinator_state_table_name", "-CoordinatorState"),
+    ):
+        if derivation.values[field_name] is None:
+            derivation.derived(field_name, f"{name}{suffix}", "applicationName")
+
+
+def _stream(derivation: Derivation) -> None:
+    arn, name = derivation.value_of("streamArn"), derivation.value_of("streamName")
+    if isinstance(arn, StreamArn):
+        derivation.values["stream_arn"] = arn.text
+        derivation.derived("stream_name", arn.name, "streamArn")
+        if name is not None and name != arn.name:
+            message = f"is ignored: the stream of streamArn, {arn.name}, is read"
+            derivation.say(Level.WARNING, "streamName", message, "remove streamName")
+    elif name is None:
+        derivation.say(Level.ERROR, "streamName", "is required", "give streamName or streamArn")
+
+
+def _credentials(derivation: Derivation) -> None:
+    if derivation.value_of(CREDENTIALS_PREFIX) is None:
+        remedy = f"for example {CREDENTIALS_PREFIX}=DefaultCredentialsProvider"
+        derivation.say(Level.ERROR, CREDENTIALS_PREFIX, "is required", remedy)
+    main = derivation.values["aws_credentials_provider"]
+    for service in ("dynamo_db", "cloud_watch"):
+        if derivation.values[f"aws_credentials_provider_{service}"] is None:
+            derivation.derived(f"aws_credentials_provider_{service}", main, CREDENTIALS_PREFIX)
+
+
+def _region(derivation: Derivation) -> None:
+    """regionName, else the ARN's, else the environment's; profile and instance metadata are the session's business."""
+    arn = derivation.value_of("streamArn")
+    in_arn = arn.region if isinstance(arn, StreamArn) else None
+    variable = next((name for name in REGION_VARIABLES if derivation.env.get(name)), None)
+    region = derivation.value_of("regionName")
+    if region is None and in_arn is not None:
+        region = in_arn
+        derivation.derived("region_name", region, "streamArn")
+        if variable is not None and derivation.env[variable] != in_arn:
+            message = f"its region {in_arn} is used; Java uses {derivation.env[variable]} of {variable}"
+            derivation.say(Level.WARNING, "streamArn", message, "set regionName")
+    elif region is None and variable is not None:
+        region = derivation.env[variable]
+        derivation.derived("region_name", region, f"environment {variable}")
+    for prefix, service in _SERVICES:
+        own = derivation.value_of(f"{prefix}.region")
+        if own is None:
+            source = derivation.sources.get("region_name", "regionName" if region is not None else "default")
+            derivation.derived(f"{service}_region", region, source)
+        elif derivation.value_of("regionName") not in (None, own):
+            message = f"{own} wins over regionName for this client; in Java either may win"
+            derivation.say(Level.WARNING, f"{prefix}.region", message, "remove one of the two")
+    used = derivation.values["kinesis_region"]
+    if in_arn is not None and used != in_arn:
+        message = f"its region {in_arn} is not the region used for Kinesis, {used}"
+        derivation.say(Level.WARNING, "streamArn", message, "make regionName and the region of streamArn agree")
+
+
+def _initial_position(derivation: Derivation) -> None:
+    extended = derivation.value_of("initialPositionInStreamExtended")
+    if extended is None:
+        return
+    derivation.derived("initial_position", extended, "initialPositionInStreamExtended")
+    if "initialPositionInStream" in derivation.given:
+        message = "is ignored because initialPositionInStreamExtended is set; in Java either may win"
+        derivation.say(Level.WARNING, "initialPositionInStream", message, "remove one of the two")
+
+
+def _leases(derivation: Derivation) -> None:
+    if derivation.values["lease_assignment_interval_millis"] is None:
+        failover = derivation.values["failover_time_millis"]
+        assert isinstance(failover, int)
+        derivation.derived("lease_assignment_interval_millis", 2 * failover, "failoverTimeMillis")
+
+
+def _retrieval(derivation: Derivation) -> None:
+    polling_keys = [name for name in SELECTING_WHEN_PRESENT if name in derivation.given]
+    polling_keys += [name for name in SELECTING_WHEN_NOT_ZERO if derivation.value_of(name)]
+    derivation.values["polling_keys_given"] = tuple(polling_keys)
+    mode = derivation.values["retrieval_mode"]
+    assert isinstance(mode, RetrievalMode)
+    choice = choose_retrieval(mode, polling_keys)
+    if choice.warning:
+        derivation.say(Level.WARNING, "retrievalMode", choice.warning, choice.remedy)
+
+
+def _child(derivation: Derivation) -> None:
+    first, longest = (derivation.values[f"child_restart_backoff{part}_millis"] for part in ("", "_max"))
+    assert isinstance(first, int)
+    assert isinstance(longest, int)
+    if first > longest:
+        message = f"{longest} is less than mld.childRestartBackoffMillis, {first}; no pause exceeds {longest}"
+        derivation.say(Level.WARNING, "mld.childRestartBackoffMaxMillis", message, "raise it, or lower the other")

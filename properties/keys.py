@@ -1,0 +1,357 @@
+"""The table of every key the daemon knows. Parsing, docs/configuration.md and `mld check` are driven by it.
+
+Rules: configuration spec, sections 5 (keys) and 6 (dotted forms); keys of KCL 1.x are in `obsolete`. A new
+key is a new row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java ignores them, so that one
+file serves both daemons. Meanings are for operators: one sentence, no class names.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Kind, Section, snake_case
+from properties.values import (
+    BillingMode,
+    ChildFailurePolicy,
+    ClientVersion,
+    InitialPosition,
+    InitialPositionKind,
+    MetricsLevel,
+    RetrievalMode,
+)
+
+BOOL, CHOICE, DOUBLE, INT, LONG, TEXT = Kind.BOOL, Kind.CHOICE, Kind.DOUBLE, Kind.INT, Kind.LONG, Kind.TEXT
+
+FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; below this nothing can keep up
+READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
+MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
+BAKE_SECONDS_MIN, BAKE_SECONDS_MAX = 3_600, 604_800  # Java clamps to an hour .. a week
+CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and only this, in any case
+
+_NO_FANOUT = "Enhanced fan-out is not part of this version."
+_NO_METRICS = "Metrics are not published by this version."
+_NO_3X = "Assignment by utilization is not part of this version, which takes leases as KCL 2.x does."
+_NO_HANDOFF = "Graceful handoff is not part of this version."
+_NO_LEGACY_TABLES = "Java KCL 3.5 never creates these tables; neither do we."
+_SDK_TIMEOUT = "Time-outs of AWS calls are fixed in this daemon."
+_SELECTS_POLLING = "Its presence selects polling when retrievalMode is DEFAULT; it does nothing else."
+
+_DAEMON = (
+    Key("executableName", TEXT, Section.DAEMON,
+        "Command of the record processor, split at spaces (no quotes, no shell).", default_text="required"),
+    Key("processingLanguage", TEXT, Section.DAEMON, "Language of the record processor.",
+        effect=Effect.NONE, note="Only ever logged."),
+    Key("maxActiveThreads", INT, Section.DAEMON, "Size of Java's thread pool.", default=0,
+        effect=Effect.NONE, note="This daemon has no such pool."),
+    Key("timeoutInSeconds", INT, Section.DAEMON,
+        "Longest wait for an answer of a child before that child counts as failed.", default_text="no limit",
+        boxed=True, minimum=1, maximum=INT_MAX),
+    Key("shutdownGraceMillis", LONG, Section.DAEMON,
+        "Longest duration of a graceful stop; after it children are ended by force.", default=25_000,
+        boxed=True, minimum=0, note="Java's default is 0, no graceful stop at all."),
+    Key("workerId", TEXT, Section.DAEMON, "Name of this worker in the lease table; must be unique.",
+        default_text="random at each start", aliases=("workerIdentifier",)),
+)  # fmt: skip
+
+_APPLICATION = (
+    Key("applicationName", TEXT, Section.APPLICATION,
+        "Name of the application: lease table, metrics namespace and fan-out consumer are named after it.",
+        default_text="required"),
+    Key("streamName", TEXT, Section.APPLICATION, "Stream to read.", default_text="required, or streamArn"),
+    Key("streamArn", Kind.STREAM_ARN, Section.APPLICATION,
+        "ARN of the stream to read; its name wins over streamName.",
+        note="Its region is used when regionName is absent; Java never uses it."),
+    Key("tableName", TEXT, Section.APPLICATION, "Name of the lease table.", default_text="applicationName"),
+)  # fmt: skip
+
+_AWS = (
+    Key(CREDENTIALS_PREFIX, Kind.CREDENTIALS, Section.AWS, "Credentials for Kinesis, and for the others by default.",
+        default_text="required"),
+    Key(f"{CREDENTIALS_PREFIX}DynamoDB", Kind.CREDENTIALS, Section.AWS, "Credentials for DynamoDB.",
+        default_text=CREDENTIALS_PREFIX),
+    Key(f"{CREDENTIALS_PREFIX}CloudWatch", Kind.CREDENTIALS, Section.AWS, "Credentials for CloudWatch.",
+        default_text=CREDENTIALS_PREFIX, effect=Effect.LATER, note=_NO_METRICS),
+    Key("regionName", Kind.REGION, Section.AWS, "Region of Kinesis, DynamoDB and CloudWatch.",
+        default_text="region of streamArn, AWS_REGION, AWS_DEFAULT_REGION, profile, instance metadata"),
+    Key("kinesisEndpoint", Kind.URL, Section.AWS, "Endpoint of Kinesis.", default_text="that of the region",
+        aliases=("kinesisClient.endpointOverride",)),
+    Key("dynamoDBEndpoint", Kind.URL, Section.AWS, "Endpoint of DynamoDB.", default_text="that of the region",
+        aliases=("dynamoDbClient.endpointOverride",)),
+    Key("cloudWatchEndpoint", Kind.URL, Section.AWS, "Endpoint of CloudWatch.", default_text="that of the region",
+        aliases=("cloudWatchClient.endpointOverride",), effect=Effect.LATER,
+        note=f"Java knows only the dotted form. {_NO_METRICS}"),
+)  # fmt: skip
+
+
+def _client_keys(prefix: str, field: str, service: str, effect: Effect, note: str) -> tuple[Key, ...]:
+    """The dotted keys of one AWS client (section 6)."""
+    timeouts = ("apiCallTimeout", "apiCallAttemptTimeout")
+    return (
+        Key(f"{prefix}.region", Kind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
+            default_text="regionName", effect=effect, note=note, field_name=f"{field}_region"),
+        Key(f"{prefix}.dualstackEnabled", BOOL, Section.AWS, f"Use the dual-stack (IPv6) endpoint of {service}.",
+            default=False, effect=effect, note=note, field_name=f"{field}_dualstack_enabled"),
+        Key(f"{prefix}.fipsEnabled", BOOL, Section.AWS, f"Use the FIPS endpoint of {service}.",
+            default=False, effect=effect, note=note, field_name=f"{field}_fips_enabled"),
+    ) + tuple(
+        Key(f"{prefix}.overrideConfiguration.{name}", Kind.DURATION, Section.AWS, f"{title} of calls to {service}.",
+            effect=Effect.NONE, note=_SDK_TIMEOUT, field_name=f"{field}_{snake}")
+        for name, title, snake in zip(
+            timeouts, ("Time-out", "Time-out of each attempt"), ("api_call_timeout", "api_call_attempt_timeout"),
+            strict=True)
+    )  # fmt: skip
+
+
+_CLIENTS = (
+    *_client_keys("kinesisClient", "kinesis", "Kinesis", Effect.EFFECTIVE, ""),
+    *_client_keys("dynamoDbClient", "dynamo_db", "DynamoDB", Effect.EFFECTIVE, ""),
+    *_client_keys("cloudWatchClient", "cloud_watch", "CloudWatch", Effect.LATER, _NO_METRICS),
+)
+
+_LEASES = (
+    Key("failoverTimeMillis", LONG, Section.LEASES,
+        "Duration of a lease: a worker silent for longer loses its shards.", default=10_000,
+        minimum=FAILOVER_MILLIS_MIN),
+    Key("leaseAssignmentIntervalMillis", LONG, Section.LEASES, "Interval of the leader's lease assignment.",
+        default_text="twice failoverTimeMillis", minimum=1, effect=Effect.LATER, note=_NO_3X),
+    Key("maxLeasesForWorker", INT, Section.LEASES, "Most leases this worker takes.", default=INT_MAX, minimum=1),
+    Key("maxLeasesToStealAtOneTime", INT, Section.LEASES,
+        "Most leases taken from a busier worker in one round (2.x-compatible taking).", default=1, minimum=1),
+    Key("enablePriorityLeaseAssignment", BOOL, Section.LEASES,
+        "Take leases expired for very long first (2.x-compatible taking).", default=True, boxed=True),
+    Key("maxLeaseRenewalThreads", INT, Section.LEASES, "Most lease renewals under way at once.", default=20,
+        minimum=1),
+    Key("shardSyncIntervalMillis", LONG, Section.LEASES,
+        "Pause after a shard sync; not the period of the leader's audit.", default=60_000, minimum=1),
+    Key("cleanupLeasesUponShardCompletion", BOOL, Section.LEASES,
+        "Delete the leases of shards that were read to their end once their children are under way.", default=True,
+        note="Java ignores false."),
+    Key("ignoreUnexpectedChildShards", BOOL, Section.LEASES,
+        "Tolerate child shards of parents that look open (DynamoDB Streams).", default=False),
+    Key("initialLeaseTableReadCapacity", INT, Section.LEASES, "Read capacity of a new lease table.", default=10,
+        minimum=1, effect=Effect.NONE, note="The table is created with on-demand billing."),
+    Key("initialLeaseTableWriteCapacity", INT, Section.LEASES, "Write capacity of a new lease table.", default=10,
+        minimum=1, effect=Effect.NONE, note="The table is created with on-demand billing."),
+    Key("leaseTableDeletionProtectionEnabled", BOOL, Section.LEASES,
+        "Create the lease table with deletion protection.", default=False, boxed=True),
+    Key("leaseTablePitrEnabled", BOOL, Section.LEASES,
+        "Switch on point-in-time recovery of the lease table at start, also of an existing one.", default=False,
+        boxed=True),
+    Key("leaseTableScanTotalSegments", INT, Section.LEASES, "Parallel segments of a scan of the lease table.",
+        default=0, minimum=0, note="0 chooses by the size of the table."),
+    Key("listShardsBackoffTimeInMillis", LONG, Section.LEASES, "Pause between throttled ListShards attempts.",
+        default=1_500, minimum=1),
+    Key("maxListShardsRetryAttempts", INT, Section.LEASES, "Most ListShards attempts.", default=50, minimum=1),
+    Key("initialPositionInStream", Kind.INITIAL_POSITION, Section.LEASES,
+        "Where an application without checkpoints starts.", default=InitialPosition(InitialPositionKind.LATEST),
+        default_text="LATEST", field_name="initial_position"),
+    Key("initialPositionInStreamExtended", Kind.EPOCH_SECONDS, Section.LEASES,
+        "Time at which an application without checkpoints starts; wins over initialPositionInStream.",
+        note="Seconds, not milliseconds.", field_name="initial_position_at"),
+)  # fmt: skip
+
+_HANDOFF_PREFIX = ("gracefulLeaseHandoffConfigBean.",)
+_ASSIGNMENT_PREFIX = ("workerUtilizationAwareAssignmentConfigBean.",)
+
+
+def _later(
+    section: Section, prefixes: tuple[str, ...], note: str, name: str, kind: Kind, meaning: str, default: object,
+    *, boxed: bool = False, minimum: float | None = None, maximum: float | None = None, field_name: str = "",
+) -> Key:  # fmt: skip
+    """A key of a feature to come, with its dotted spelling."""
+    aliases = tuple(prefix + name for prefix in prefixes)
+    return Key(name, kind, section, meaning, default=default, aliases=aliases, boxed=boxed, minimum=minimum,
+               maximum=maximum, effect=Effect.LATER, note=note, field_name=field_name)  # fmt: skip
+
+
+def _handoff(name: str, kind: Kind, meaning: str, default: object, *, minimum: float | None = None) -> Key:
+    return _later(Section.HANDOFF, _HANDOFF_PREFIX, _NO_HANDOFF, name, kind, meaning, default, boxed=True,
+                  minimum=minimum)  # fmt: skip
+
+
+def _assignment(
+    name: str, kind: Kind, meaning: str, default: object,
+    *, boxed: bool = False, minimum: float | None = None, maximum: float | None = None, field_name: str = "",
+) -> Key:  # fmt: skip
+    return _later(Section.ASSIGNMENT, _ASSIGNMENT_PREFIX, _NO_3X, name, kind, meaning, default, boxed=boxed,
+                  minimum=minimum, maximum=maximum, field_name=field_name)  # fmt: skip
+
+
+_HANDOFF_KEYS = (
+    _handoff("isGracefulLeaseHandoffEnabled", BOOL, "Let the old owner finish before a lease moves.", True),
+    _handoff("gracefulLeaseHandoffTimeoutMillis", LONG, "Shortest wait before a requested handoff is forced.",
+             30_000, minimum=0),
+)  # fmt: skip
+
+_ASSIGNMENT_KEYS = (
+    _assignment("inMemoryWorkerMetricsCaptureFrequencyMillis", LONG, "Sampling period of this worker's load.", 1_000,
+                minimum=1),
+    _assignment("workerMetricsReporterFreqInMillis", LONG, "Period of writing this worker's load to its row.", 30_000,
+                minimum=1),
+    _assignment("noOfPersistedMetricsPerWorkerMetrics", INT, "Samples kept per metric in the row.", 10, minimum=1),
+    _assignment("disableWorkerMetrics", BOOL, "Balance by throughput only.", False, boxed=True),
+    _assignment("maxThroughputPerHostKBps", DOUBLE, "Most KB/s assigned to one worker.", 1.7976931348623157e308,
+                minimum=0, field_name="max_throughput_per_host_kbps"),
+    _assignment("dampeningPercentage", INT, "Share of the excess moved in one run.", 60, minimum=1, maximum=100),
+    _assignment("reBalanceThresholdPercentage", INT, "Band around the fleet's average that is left alone.", 10,
+                minimum=1, maximum=100, field_name="rebalance_threshold_percentage"),
+    _assignment("allowThroughputOvershoot", BOOL, "Move one lease even if it exceeds the target.", True, boxed=True),
+    Key("staleWorkerMetricsEntryCleanupDuration", Kind.DURATION, Section.ASSIGNMENT,
+        "Age at which rows of vanished workers are deleted.", default=timedelta(hours=24), default_text="PT24H",
+        boxed=True,
+        aliases=(_ASSIGNMENT_PREFIX[0] + "staleWorkerMetricsEntryCleanupDuration",), effect=Effect.LATER,
+        note=_NO_3X),
+    _assignment("varianceBalancingFrequency", INT, "Re-balance at every n-th run.", 3, minimum=1),
+    _assignment("workerMetricsEMAAlpha", DOUBLE, "Weight of the newest sample, 0 to 1.", 0.5, minimum=0, maximum=1),
+)  # fmt: skip
+
+
+def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> tuple[Key, ...]:
+    """The keys of one legacy table (section 5.7): its name is looked up, the rest has had no effect since 3.5."""
+
+    def key(suffix: str, kind: Kind, meaning: str, default: object, **more: object) -> Key:
+        name = stem + suffix
+        row: dict[str, object] = {"aliases": (f"{bean}.{name}",), "effect": Effect.NONE, "note": _NO_LEGACY_TABLES}
+        return Key(name, kind, Section.LEGACY_TABLES, meaning, default, **(row | more))  # type: ignore[arg-type]
+
+    return (
+        key("TableName", TEXT, f"Name of the legacy {table} table.", None, default_text=default_name,
+            effect=Effect.LATER, note=_NO_3X),
+        key("BillingMode", CHOICE, f"Billing of the {table} table.", BillingMode.PAY_PER_REQUEST, choices=BillingMode),
+        key("ReadCapacity", LONG, f"Read capacity of the {table} table.", 0, minimum=0),
+        key("WriteCapacity", LONG, f"Write capacity of the {table} table.", 0, minimum=0),
+        key("PointInTimeRecoveryEnabled", BOOL, f"Point-in-time recovery of the {table} table.", False, boxed=True),
+        key("DeletionProtectionEnabled", BOOL, f"Deletion protection of the {table} table.", False, boxed=True),
+        key("Tags", Kind.TAGS, f"Tags of the {table} table.", ()),
+    )  # fmt: skip
+
+
+_LEGACY_TABLE_KEYS = (
+    *_legacy_table_keys("workerMetrics", "workerMetricStatsTableConfigBean", "worker-metrics",
+                        "<applicationName>-WorkerMetricStats"),
+    *_legacy_table_keys("coordinatorState", "coordinatorStateTableConfigBean", "coordinator-state",
+                        "<applicationName>-CoordinatorState"),
+)  # fmt: skip
+
+_COORDINATOR = (
+    Key("clientVersionConfig", CHOICE, Section.COORDINATOR,
+        "Which generations of workers share the application.", default=ClientVersion.VERSION_3X,
+        choices=ClientVersion, effect=Effect.LATER, note=_NO_3X),
+    Key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
+        "Second phase of the migration to a single table.", default=False, effect=Effect.LATER, note=_NO_3X),
+    Key("tableMigrationCompleteBakeTimeSeconds", LONG, Section.COORDINATOR,
+        "Time before the migration to a single table counts as complete.", default=86_400, minimum=0,
+        effect=Effect.LATER, note=f"Used within {BAKE_SECONDS_MIN} to {BAKE_SECONDS_MAX}. {_NO_3X}"),
+    Key("parentShardPollIntervalMillis", LONG, Section.COORDINATOR,
+        "Interval at which a child shard looks whether its parents are done.", default=10_000, minimum=1),
+    Key("skipShardSyncAtWorkerInitializationIfLeasesExist", BOOL, Section.COORDINATOR,
+        "Skip the shard sync at start when the lease table has rows.", default=False),
+    Key("schedulerInitializationBackoffTimeMillis", LONG, Section.COORDINATOR,
+        "Pause between attempts to initialize.", default=1_000, minimum=1),
+    Key("shardPrioritization", TEXT, Section.COORDINATOR, "Order in which shards are served.",
+        effect=Effect.NONE, note="Java refuses to start with any value of it."),
+)  # fmt: skip
+
+_LIFECYCLE = (
+    Key("taskBackoffTimeMillis", LONG, Section.LIFECYCLE, "Pause after a failed step of a shard consumer.",
+        default=500, minimum=1),
+    Key("logWarningForTaskAfterMillis", LONG, Section.LIFECYCLE, "Warn about steps that take longer.",
+        default_text="off", boxed=True, minimum=0),
+    Key("callProcessRecordsEvenForEmptyRecordList", BOOL, Section.LIFECYCLE, "Deliver empty batches too.",
+        default=False),
+    Key("validateSequenceNumberBeforeCheckpointing", BOOL, Section.LIFECYCLE,
+        "Check sequence numbers before a checkpoint.", default=False, effect=Effect.NONE,
+        note="A feature of KCL 1.x."),
+)  # fmt: skip
+
+_METRICS = (
+    Key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.", default=MetricsLevel.DETAILED,
+        choices=MetricsLevel, effect=Effect.LATER, note=_NO_METRICS),
+    Key("metricsEnabledDimensions", Kind.DIMENSIONS, Section.METRICS,
+        "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),
+        default_text="ALL", effect=Effect.LATER, note=_NO_METRICS),
+    Key("metricsBufferTimeMillis", LONG, Section.METRICS, "Longest time metrics are buffered.", default=10_000,
+        minimum=1, effect=Effect.LATER, note=_NO_METRICS),
+    Key("metricsMaxQueueSize", INT, Section.METRICS, "Most buffered metrics.", default=10_000, minimum=1,
+        effect=Effect.LATER, note=_NO_METRICS),
+)  # fmt: skip
+
+_POLLING = (
+    Key("retrievalMode", CHOICE, Section.POLLING,
+        "DEFAULT polls if a polling key is present and else uses fan-out.", default=RetrievalMode.DEFAULT,
+        choices=RetrievalMode, note="This version always polls."),
+    Key("maxRecords", INT, Section.POLLING, "Most records of one read.", default=10_000, minimum=1,
+        maximum=MAX_RECORDS_MAX, aliases=("pollingConfig.maxRecords",)),
+    Key("idleTimeBetweenReadsInMillis", LONG, Section.POLLING, "Pause between reads of a shard without news.",
+        default=1_500, aliases=("pollingConfig.idleTimeBetweenReadsInMillis",),
+        note=f"Below {READ_INTERVAL_MILLIS_MIN} it is raised to that."),
+    Key("millisBehindLatestThresholdForReducedTps", LONG, Section.POLLING,
+        "Read less often when the shard is less behind than this.", default=0, default_text="0, off", minimum=0,
+        aliases=("pollingConfig.millisBehindLatestThresholdForReducedTps",)),
+    Key("retryGetRecordsInSeconds", INT, Section.POLLING, "A setting of KCL 1.x.", boxed=True,
+        aliases=("pollingConfig.retryGetRecordsInSeconds",), effect=Effect.NONE, note=_SELECTS_POLLING),
+    Key("maxGetRecordsThreadPool", INT, Section.POLLING, "A setting of KCL 1.x.", boxed=True,
+        aliases=("pollingConfig.maxGetRecordsThreadPool",), effect=Effect.NONE, note=_SELECTS_POLLING),
+)  # fmt: skip
+
+
+def _fanout(name: str, kind: Kind, meaning: str, default: object = None, default_text: str = "") -> Key:
+    minimum = 1 if kind in (INT, LONG) else None
+    return Key(f"fanoutConfig.{name}", kind, Section.FANOUT, meaning, default=default, default_text=default_text,
+               minimum=minimum, effect=Effect.LATER, note=_NO_FANOUT,
+               field_name=f"fanout_{snake_case(name)}")  # fmt: skip
+
+
+_FANOUT = (
+    _fanout("consumerName", TEXT, "Consumer to find or register.", default_text="applicationName"),
+    _fanout("consumerArn", TEXT, "ARN of a registered consumer to use; none is registered then."),
+    _fanout("maxDescribeStreamSummaryRetries", INT, "Most DescribeStreamSummary attempts.", 10),
+    _fanout("maxDescribeStreamConsumerRetries", INT, "Most DescribeStreamConsumer attempts.", 10),
+    _fanout("registerStreamConsumerRetries", INT, "Most RegisterStreamConsumer attempts.", 10),
+    _fanout("retryBackoffMillis", LONG, "Pause between these attempts.", 1_000),
+)
+
+_OWN = (
+    Key("mld.strict", BOOL, Section.OWN, "Treat every warning about this file as an error.", default=False,
+        boxed=True),
+    Key("mld.protocolVersion", INT, Section.OWN,
+        "Dialect spoken with the child: 2, or 1 for record processors written for KCL 1.x.", default=2, boxed=True,
+        minimum=1, maximum=2),
+    Key("mld.childFailurePolicy", CHOICE, Section.OWN,
+        "A failed child restarts its shard from the last checkpoint (restart) or ends the daemon as in Java (exit).",
+        default=ChildFailurePolicy.RESTART, choices=ChildFailurePolicy),
+    Key("mld.childRestartsMax", INT, Section.OWN,
+        "Restarts of a shard without checkpoint progress before the daemon gives up.", default=5, boxed=True,
+        minimum=0),
+    Key("mld.childRestartBackoffMillis", LONG, Section.OWN, "Pause before the first restart; it doubles each time.",
+        default=1_000, boxed=True, minimum=0),
+    Key("mld.childRestartBackoffMaxMillis", LONG, Section.OWN, "Longest pause before a restart.", default=60_000,
+        boxed=True, minimum=0),
+    Key("mld.childStopTimeoutMillis", LONG, Section.OWN,
+        "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, boxed=True,
+        minimum=0),
+    Key("mld.catchUpIntervalMillis", LONG, Section.OWN, "Pause between reads of a shard that is behind.",
+        default=READ_INTERVAL_MILLIS_MIN, boxed=True, minimum=READ_INTERVAL_MILLIS_MIN),
+)  # fmt: skip
+
+KEYS: tuple[Key, ...] = (
+    *_DAEMON, *_APPLICATION, *_AWS, *_CLIENTS, *_LEASES, *_HANDOFF_KEYS, *_ASSIGNMENT_KEYS, *_LEGACY_TABLE_KEYS,
+    *_COORDINATOR, *_LIFECYCLE, *_METRICS, *_POLLING, *_FANOUT, *_OWN,
+)  # fmt: skip
+
+BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
+
+
+def canonical_spelling(name: str) -> str:
+    """Java's one liberty: the prefix of the credentials keys is accepted in any case."""
+    size = len(CREDENTIALS_PREFIX)
+    return CREDENTIALS_PREFIX + name[size:] if name[:size].lower() == CREDENTIALS_PREFIX.lower() else name
+
+
+def find(name: str) -> Key | None:
+    """The key of a spelling; None if there is none."""
+    return BY_NAME.get(canonical_spelling(name))
+
+
+assert len(BY_NAME) == sum(len(key.names) for key in KEYS), "two keys share a spelling"
+assert all(key.maximum is None or key.maximum <= LONG_MAX for key in KEYS)

@@ -1,0 +1,115 @@
+"""What a key is: its kind of value, whether it has an effect, where it belongs. The table itself is in `keys`.
+
+Rules: configuration spec, section 3 (conversion) and its zero rule: Java copies a primitive number only if it is not 0,
+so 0 means "not set" there. Keys of boxed types, and our own, take 0 as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+OWN_PREFIX = "mld."
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class Kind(Enum):
+    """The kind of a value; the text is what the reference page calls it."""
+
+    TEXT = "text"
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "number"
+    BOOL = "boolean"
+    CHOICE = "one of"
+    INITIAL_POSITION = "LATEST or TRIM_HORIZON"
+    EPOCH_SECONDS = "epoch seconds"
+    DURATION = "ISO-8601 duration"
+    TAGS = "name=value, …"
+    DIMENSIONS = "names"
+    URL = "URL"
+    REGION = "region"
+    STREAM_ARN = "ARN"
+    CREDENTIALS = "credentials"
+
+
+NUMERIC_KINDS = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
+
+
+class Effect(Enum):
+    """Whether this version acts on a key."""
+
+    EFFECTIVE = "effective"
+    LATER = "not yet"  # parsed and checked; the feature it belongs to is not part of this version
+    NONE = "none"  # parsed and checked; neither Java nor we do anything with it
+
+
+class Section(Enum):
+    """A group of keys; the value is the heading of its table on the reference page."""
+
+    DAEMON = "Daemon and child process"
+    APPLICATION = "Application and stream"
+    AWS = "Access to AWS"
+    LEASES = "Leases and shard sync"
+    HANDOFF = "Graceful lease handoff"
+    ASSIGNMENT = "Utilization-aware assignment"
+    LEGACY_TABLES = "Legacy worker-metrics and coordinator-state tables"
+    COORDINATOR = "Coordinator"
+    LIFECYCLE = "Life cycle of a shard consumer"
+    METRICS = "Metrics"
+    POLLING = "Retrieval by polling"
+    FANOUT = "Retrieval by enhanced fan-out"
+    OWN = "Keys of this daemon"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the file.
+
+    `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
+    `boxed` keys take 0 and false as they are. `minimum`/`maximum` bound numbers. `note` is what an operator should know
+    about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE.
+    """
+
+    name: str
+    kind: Kind
+    section: Section
+    meaning: str
+    default: object = None
+    default_text: str = ""
+    aliases: tuple[str, ...] = ()
+    boxed: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: type[Enum] | None = None
+    effect: Effect = Effect.EFFECTIVE
+    note: str = ""
+    field_name: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.choices is not None) == (self.kind is Kind.CHOICE), self.name
+        assert self.effect is Effect.EFFECTIVE or self.note, self.name
+
+    @property
+    def field(self) -> str:
+        """The name of the field in `Settings`."""
+        return self.field_name or snake_case(self.name.removeprefix(OWN_PREFIX))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every spelling of the key."""
+        return (self.name, *self.aliases)
+
+    @property
+    def zero_is_unset(self) -> bool:
+        """Whether the zero rule turns a 0 into the default."""
+        return self.kind in NUMERIC_KINDS and not self.boxed and self.default != 0
+
+
+def snake_case(name: str) -> str:
+    """`dynamoDBEndpoint` -> ``dynamo_db_endpoint``."""
+    return _WORD_START.sub("_", name).lower()

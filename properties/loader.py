@@ -1,0 +1,121 @@
+"""`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
+
+The way: grammar -> assignments -> checks (one key each) -> derive (keys together). All problems are collected and raised
+as one ConfigurationError. Reading the file is the only I/O of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from properties.assignments import collect
+from properties.checks import Given, check
+from properties.derive import derive, settings_of
+from properties.effective import EffectiveValue, effective_values, remark_to_json
+from properties.errors import ConfigurationError
+from properties.grammar import Entry, GrammarError, parse
+from properties.keys import BY_NAME
+from properties.remarks import OVERRIDE_PLACE, Level, Remark
+from properties.settings import Settings
+
+FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
+_LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
+Overrides = Mapping[str, str] | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What `load` found out; nothing in it but `settings` may hold a secret."""
+
+    path: str
+    settings: Settings
+    remarks: tuple[Remark, ...]
+    effective: tuple[EffectiveValue, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Everything fit to be shown, as plain JSON types."""
+        return {
+            "file": self.path,
+            "values": [value.to_json() for value in self.effective],
+            "remarks": [remark_to_json(remark) for remark in self.remarks],
+        }
+
+
+def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | None = None) -> Loaded:
+    """Read, check and complete the configuration.
+
+    `overrides` are the ``-D`` of the command line, as a mapping or as texts ``key=value``; `env` serves ``${NAME}`` and
+    the region, and defaults to nothing. Raises ConfigurationError with every problem found.
+    """
+    file_name = str(path)
+    env = {} if env is None else env
+    entries = _entries(Path(path), file_name)
+    pairs, remarks = _pairs(overrides)
+    assignments, more = collect(file_name, entries, pairs)
+    remarks += more
+    if "executableName" not in assignments:
+        remedy = "give the command of the record processor"
+        remarks.append(Remark(Level.ERROR, "executableName", file_name, "is required", remedy))
+    given: dict[str, Given] = {}
+    failed: set[str] = set()
+    for name, assignment in assignments.items():
+        checked = check(assignment, env)
+        remarks += checked.remarks
+        if checked.given is not None:
+            given[name] = checked.given
+        elif any(remark.level is Level.ERROR for remark in checked.remarks):
+            failed.add(name)
+    derivation = derive(given, env, file_name)
+    # A key with a bad value is not missing as well.
+    remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
+    if derivation.values["strict"]:
+        remarks = [remark.as_error() if remark.level is Level.WARNING else remark for remark in remarks]
+    problems = [remark for remark in remarks if remark.level is Level.ERROR]
+    remarks.sort(key=lambda remark: _LEVEL_ORDER[remark.level])
+    if problems:
+        raise ConfigurationError(problems, remarks)
+    return Loaded(file_name, settings_of(derivation), tuple(remarks), effective_values(derivation, remarks))
+
+
+def _follows(remark: Remark, failed: set[str]) -> bool:
+    """Whether a derived remark only repeats that a key could not be converted."""
+    key = BY_NAME[remark.key].name
+    return key in failed or (key == "streamName" and remark.level is Level.ERROR and "streamArn" in failed)
+
+
+def _pairs(overrides: Overrides) -> tuple[list[tuple[str, str]], list[Remark]]:
+    if isinstance(overrides, Mapping):
+        return list(overrides.items()), []
+    pairs, remarks = [], []
+    for number, text in enumerate(overrides, start=1):
+        name, equals, value = text.partition("=")
+        if equals and name.strip():
+            pairs.append((name.strip(), value))
+        else:
+            message = f"override {number} is not key=value"
+            remarks.append(Remark(Level.ERROR, "", OVERRIDE_PLACE, message, "write -D key=value"))
+    return pairs, remarks
+
+
+def _entries(path: Path, file_name: str) -> list[Entry]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _file_problem(
+            file_name, f"cannot be read: {error.strerror}", "check the path and its permissions"
+        ) from None
+    except ValueError:
+        raise _file_problem(repr(file_name), "is no file name", "check the path") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise _file_problem(file_name, f"is larger than {FILE_BYTES_MAX} bytes", "is this the properties file?")
+    try:
+        return parse(data)
+    except GrammarError as error:
+        raise _file_problem(f"{file_name}:{error.line}", str(error), "write \\\\ for a backslash") from None
+
+
+def _file_problem(place: str, message: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError([Remark(Level.ERROR, "", place, message, remedy)])

@@ -1,0 +1,32 @@
+"""What may be shown of a value. A credentials value is shown by its parsed form only; others lose what looks secret.
+
+Configuration spec, section 14: credentials-related values never reach a log, `mld check` or an error message.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+SHOWN_CHARACTERS_MAX = 400  # a value longer than this is somebody's mistake; it must not flood the log
+
+_SECRET_WORD = r"(?:passw(?:or)?d|secret|token|api[-_]?key|access[-_]?key(?:[-_]?id)?|external[-_]?id|credentials?)"
+_SECRET_KEY = re.compile(_SECRET_WORD, re.IGNORECASE)
+_SECRET_ARGUMENT = re.compile(
+    rf"(?P<name>-[-\w]*{_SECRET_WORD}[-\w]*\s+|[-\w]*{_SECRET_WORD}[-\w]*\s*[=:]\s*)[^\s|,]+", re.IGNORECASE
+)
+_URL_USER = re.compile(r"://[^/@\s]*@")
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether the name of a key says that its value is nobody's business."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def shown(key: str, text: str) -> str:
+    """`text` fit for a log: nothing of a key with a secret name, no user in URLs, no `--password …` argument."""
+    if is_secret_key(key):
+        return HIDDEN
+    text = _URL_USER.sub(f"://{HIDDEN}@", text)
+    text = _SECRET_ARGUMENT.sub(rf"\g<name>{HIDDEN}", text)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"

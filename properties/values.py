@@ -1,0 +1,84 @@
+"""The closed sets and small values that keys convert to. Configuration spec, sections 3, 5, 7 and 8. Imports nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+_STREAM_ARN = re.compile(
+    r"arn:aws[^:]*:kinesis:(?P<region>[-a-z0-9]+):(?P<account>[0-9]{12}):stream/(?P<name>[^/:]+)(?:[/:].*)?"
+)
+
+
+class RetrievalMode(Enum):
+    """How records are fetched; DEFAULT leaves the choice to the keys given (see `retrieval`)."""
+
+    DEFAULT = "DEFAULT"
+    POLLING = "POLLING"
+    FANOUT = "FANOUT"
+
+
+class MetricsLevel(Enum):
+    NONE = "NONE"
+    SUMMARY = "SUMMARY"
+    DETAILED = "DETAILED"
+
+
+class ClientVersion(Enum):
+    """Which generation of workers the lease table is shared with."""
+
+    COMPATIBLE_WITH_2X_PHASE1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
+    COMPATIBLE_WITH_2X = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
+    VERSION_3X = "CLIENT_VERSION_CONFIG_3X"
+
+
+class BillingMode(Enum):
+    PROVISIONED = "PROVISIONED"
+    PAY_PER_REQUEST = "PAY_PER_REQUEST"
+
+
+class ChildFailurePolicy(Enum):
+    """What a failed child costs: a restart of its shard, or the daemon (as in Java)."""
+
+    RESTART = "restart"
+    EXIT = "exit"
+
+
+class InitialPositionKind(Enum):
+    LATEST = "LATEST"
+    TRIM_HORIZON = "TRIM_HORIZON"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class InitialPosition:
+    """Where shards without a lease start; `timestamp_s` (epoch seconds) belongs to AT_TIMESTAMP only."""
+
+    kind: InitialPositionKind
+    timestamp_s: int | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.timestamp_s is not None) == (self.kind is InitialPositionKind.AT_TIMESTAMP)
+
+    def __str__(self) -> str:
+        return self.kind.value if self.timestamp_s is None else f"{self.kind.value} {self.timestamp_s}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamArn:
+    """A stream's ARN, or the one of a consumer of it; `name` is the stream's name."""
+
+    text: str
+    region: str
+    account: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> StreamArn | None:
+        """None if `text` is no ARN of a stream (configuration spec, section 7)."""
+        match = _STREAM_ARN.fullmatch(text)
+        return None if match is None else cls(text, match["region"], match["account"], match["name"])
+
+    def __str__(self) -> str:
+        return self.text
