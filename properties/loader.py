@@ -1,7 +1,7 @@
 """`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
 
-The way: grammar -> assignments -> checks (one key each) -> derive (keys together). All problems are collected and raised
-as one ConfigurationError. Reading the file is the only I/O of this package.
+The way: grammar -> assignments -> checks (one key each) -> derive (keys together). All problems are collected and
+raised as one ConfigurationError. Reading the file is the only I/O of this package.
 """
 
 from __future__ import annotations

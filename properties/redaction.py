@@ -10,10 +10,10 @@ import re
 HIDDEN = "***"
 SHOWN_CHARACTERS_MAX = 400  # a value longer than this is somebody's mistake; it must not flood the log
 
-_SECRET_WORD = r"(?:passw(?:or)?d|secret|token|api[-_]?key|access[-_]?key(?:[-_]?id)?|external[-_]?id|credentials?)"
-_SECRET_KEY = re.compile(_SECRET_WORD, re.IGNORECASE)
+_TELLING_WORD = r"(?:passw(?:or)?d|secret|token|api[-_]?key|access[-_]?key(?:[-_]?id)?|external[-_]?id|credentials?)"
+_SECRET_KEY = re.compile(_TELLING_WORD, re.IGNORECASE)
 _SECRET_ARGUMENT = re.compile(
-    rf"(?P<name>-[-\w]*{_SECRET_WORD}[-\w]*\s+|[-\w]*{_SECRET_WORD}[-\w]*\s*[=:]\s*)[^\s|,]+", re.IGNORECASE
+    rf"(?P<name>-[-\w]*{_TELLING_WORD}[-\w]*\s+|[-\w]*{_TELLING_WORD}[-\w]*\s*[=:]\s*)[^\s|,]+", re.IGNORECASE
 )
 _URL_USER = re.compile(r"://[^/@\s]*@")
 

@@ -1,7 +1,7 @@
 """The settings: every value the daemon runs with, converted, checked and with all defaults filled in. Immutable.
 
-One field per key of `keys` (its `field`), in the same order, and a few that are derived (named at the end). Units are in
-the names, as in the keys. Defaults live in the table of `keys`, not here; `loader.load` makes this object.
+One field per key of `keys` (its `field`), in the same order, and a few that are derived (named at the end). Units
+are in the names, as in the keys. Defaults live in the table of `keys`, not here; `loader.load` makes this object.
 """
 
 from __future__ import annotations

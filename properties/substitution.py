@@ -1,7 +1,7 @@
 """`${NAME}` and `${NAME:-default}` in values, taken from an environment that is passed in.
 
-Our own addition; Java leaves such text as it is. As in a shell, the default counts when the variable is missing or empty.
-`$${` stands for a literal `${`. Defaults are not substituted again, so there is no recursion.
+Our own addition; Java leaves such text as it is. As in a shell, the default counts when the variable is missing or
+empty. `$${` stands for a literal `${`. Defaults are not substituted again, so there is no recursion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The closed sets and small values that keys convert to. Configuration spec, sections 3, 5, 7 and 8. Imports nothing."""
+"""The closed sets and small values that keys convert to. Configuration spec, sections 3, 5, 7, 8."""
 
 from __future__ import annotations
 
