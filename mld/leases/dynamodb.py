@@ -1,0 +1,327 @@
+"""The lease table in DynamoDB: carries out what `rows` and `writes` say, one request per call, no retries.
+
+Rules: leases spec, 2 (table), 5 (operations), 6 (errors), with 15.8 (consistent reads), 15.12, 15.14 and 15.17. Never
+writes without a condition and never hides an error: what is not a definite answer leaves as a `TableError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from mld.aws.service import Service
+from mld.clock import Clock
+from mld.errors import AwsError, AwsUnreachableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.leases import rows, writes
+from mld.leases.lease import Lease
+from mld.leases.rows import CorruptRowError
+from mld.leases.table import Refusal, TableScan
+from mld.positions import Position
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 3.0  # a third of the default lease duration: a hanging request must not cost the lease
+SCAN_TIMEOUT_S = 20.0  # a page is up to 1 MB; nothing expires because of a slow scan
+READY_TIMEOUT_S = 600.0  # Java's limit for a new table
+FIRST_POLL_S = 0.2
+POLL_S_MAX = 10.0
+POLL_GROWTH = 1.6
+SEGMENTS_MAX = 32
+SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
+TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
+ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
+RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
+
+THROTTLING_CODES = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ProvisionedThroughputExceeded",
+        "ThrottlingException",
+        "Throttling",
+        "ThrottledException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "LimitExceededException",
+        "SlowDown",
+    }
+)
+THROTTLING_STATUS = 429
+REFUSED_CODE = "ConditionalCheckFailedException"
+MISSING_CODE = "ResourceNotFoundException"
+EXISTS_CODE = "ResourceInUseException"
+BACKUPS_NOT_YET_CODE = "ContinuousBackupsUnavailableException"
+READY_STATES = frozenset({"ACTIVE", "UPDATING"})
+
+
+class DynamoLeaseTable:
+    """The `LeaseTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for."""
+
+    def __init__(
+        self,
+        service: Service,
+        clock: Clock,
+        *,
+        table_name: str,
+        billing_mode: Literal["PAY_PER_REQUEST", "PROVISIONED"] = "PAY_PER_REQUEST",
+        read_capacity: int = 10,
+        write_capacity: int = 10,
+        deletion_protection: bool = False,
+        point_in_time_recovery: bool = False,
+        tags: Mapping[str, str] | None = None,
+        scan_segments: int = 0,
+        consistent_scans: bool = False,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        scan_timeout_s: float = SCAN_TIMEOUT_S,
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._table_name = table_name
+        self._billing_mode = billing_mode
+        self._capacity = {"ReadCapacityUnits": read_capacity, "WriteCapacityUnits": write_capacity}
+        self._deletion_protection = deletion_protection
+        self._point_in_time_recovery = point_in_time_recovery
+        self._tags = dict(tags or {})
+        self._scan_segments = scan_segments
+        self._consistent_scans = consistent_scans
+        self._request_timeout_s = request_timeout_s
+        self._scan_timeout_s = scan_timeout_s
+        self._had_many_pages = False
+        self._size_segments = 1
+        self._size_known_until = clock.monotonic()
+
+    # --- the table itself ---------------------------------------------------------------------------------------------
+
+    async def ensure(self) -> bool:
+        """See `LeaseTable.ensure`; waits at most 600 s. Raises TableError."""
+        deadline = self._clock.monotonic() + READY_TIMEOUT_S
+        poll_s = FIRST_POLL_S
+        created = False
+        while (status := await self._status()) not in READY_STATES:
+            if status is None and await self._create_table():
+                created = True
+                log.info("created lease table %s", self._table_name, extra={"action": "lease_table_created"})
+            if self._clock.monotonic() + poll_s > deadline:
+                raise TableUnavailableError(
+                    f"lease table {self._table_name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"
+                )
+            await self._clock.sleep(poll_s)
+            poll_s = min(POLL_S_MAX, poll_s * POLL_GROWTH)
+        if self._point_in_time_recovery:
+            await self._enable_backups(deadline)
+        return created
+
+    async def _status(self) -> str | None:
+        """The table's status, None if it does not exist."""
+        try:
+            answer = await self._call("DescribeTable", {})
+        except TableMissingError:
+            return None
+        return str(answer["Table"].get("TableStatus", "ACTIVE"))
+
+    async def _create_table(self) -> bool:
+        """True if this call created the table, False if it exists already or DynamoDB has too much to do now."""
+        params: dict[str, Any] = {
+            "AttributeDefinitions": [{"AttributeName": rows.KEY, "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": rows.KEY, "KeyType": "HASH"}],
+            "BillingMode": self._billing_mode,
+            "DeletionProtectionEnabled": self._deletion_protection,
+        }
+        if self._billing_mode == "PROVISIONED":
+            params["ProvisionedThroughput"] = self._capacity
+        if self._tags:
+            params["Tags"] = [{"Key": key, "Value": value} for key, value in self._tags.items()]
+        try:
+            await self._call("CreateTable", params, refusals=(EXISTS_CODE,))
+        except (_RefusedError, TableThrottledError):
+            return False
+        return True
+
+    async def _enable_backups(self, deadline: float) -> None:
+        """Switch point-in-time recovery on, if it is not. A table just created may need some time for that."""
+        poll_s = FIRST_POLL_S
+        while True:
+            try:
+                answer = await self._call("DescribeContinuousBackups", {}, refusals=(BACKUPS_NOT_YET_CODE,))
+                recovery = answer["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
+                if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
+                    wanted = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
+                    await self._call("UpdateContinuousBackups", wanted, refusals=(BACKUPS_NOT_YET_CODE,))
+                return
+            except _RefusedError as error:
+                if self._clock.monotonic() + poll_s > deadline:
+                    raise TableUnavailableError(str(error)) from error
+            await self._clock.sleep(poll_s)
+            poll_s = min(POLL_S_MAX, poll_s * POLL_GROWTH)
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    async def scan(self) -> TableScan:
+        """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
+        segments = await self._segments()
+        found: list[Lease] = []
+        corrupt: list[tuple[str, str]] = []
+        if segments == 1:
+            await self._scan_segment({}, found, corrupt)
+        else:
+            await _all_or_first_error(
+                self._scan_segment({"Segment": segment, "TotalSegments": segments}, found, corrupt)
+                for segment in range(segments)
+            )
+        for key, reason in corrupt:
+            log.error("lease row %s ignored: %s", key, reason, extra={"action": "lease_row_corrupt", "shard": key})
+        return TableScan(tuple(found), tuple(corrupt))
+
+    async def _scan_segment(self, segment: dict[str, Any], found: list[Lease], corrupt: list[tuple[str, str]]) -> None:
+        params = segment | {"ConsistentRead": self._consistent_scans}
+        while True:
+            answer = await self._call("Scan", params, timeout_s=self._scan_timeout_s)
+            await _parse_page(answer.get("Items", ()), found, corrupt)
+            if not answer.get("LastEvaluatedKey"):
+                return
+            self._had_many_pages = True
+            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    async def _segments(self) -> int:
+        """How many parallel segments to scan. Asks for the size only of tables that have filled more than a page."""
+        if self._scan_segments > 0:
+            return self._scan_segments
+        if self._had_many_pages and self._clock.monotonic() >= self._size_known_until:
+            answer = await self._call("DescribeTable", {})
+            self._size_segments = segments_for(int(answer["Table"].get("TableSizeBytes", 0)))
+            self._size_known_until = self._clock.monotonic() + TABLE_SIZE_VALID_S
+        return self._size_segments
+
+    async def get(self, key: str) -> Lease | None:
+        """See `LeaseTable.get`. Raises TableError, for a corrupt row its subclass CorruptRowError."""
+        answer = await self._call("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": True})
+        row = answer.get("Item")
+        return rows.parse_row(row) if row else None
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    async def create(self, lease: Lease) -> bool:
+        return await self._try("PutItem", writes.create(lease))
+
+    async def renew(self, lease: Lease, *, resent: bool = False) -> Lease | Refusal:
+        try:
+            return await self._update(writes.renew(lease))
+        except _RefusedError as refused:
+            row = await self._row_behind(refused, lease.key)
+            return writes.judge_refused(lease, row, resent=resent)
+
+    async def checkpoint(self, lease: Lease, position: Position, *, resent: bool = False) -> Lease | Refusal:
+        try:
+            return await self._update(writes.checkpoint(lease, position))
+        except _RefusedError as refused:
+            row = await self._row_behind(refused, lease.key)
+            return writes.judge_refused(lease, row, resent=resent, position=position)
+
+    async def take(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
+        try:
+            return await self._update(writes.take(lease, owner))
+        except _RefusedError as refused:
+            row = await self._row_behind(refused, lease.key)
+            return writes.judge_refused_take(lease, owner, row, resent=resent)
+
+    async def release(self, lease: Lease) -> bool:
+        current: Lease | None = lease
+        for _ in range(RELEASE_WRITES_MAX):
+            if current is None:
+                return False
+            try:
+                await self._call("UpdateItem", writes.release(current), refusals=(REFUSED_CODE,))
+                return True
+            except _RefusedError as refused:
+                current = writes.judge_refused_release(current, await self._row_behind(refused, lease.key))
+        return False
+
+    async def record_children(self, key: str, children: frozenset[str]) -> bool:
+        return await self._try("UpdateItem", writes.record_children(key, children))
+
+    async def delete_completed(self, key: str) -> bool:
+        return await self._try("DeleteItem", writes.delete_completed(key))
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    async def _try(self, operation: str, params: writes.Request) -> bool:
+        try:
+            await self._call(operation, params, refusals=(REFUSED_CODE,))
+        except _RefusedError:
+            return False
+        return True
+
+    async def _update(self, params: writes.Request) -> Lease:
+        answer = await self._call("UpdateItem", params, refusals=(REFUSED_CODE,))
+        lease = rows.parse_row(answer["Attributes"])
+        if lease is None:
+            raise TableUnavailableError(f"row {params['Key']} of {self._table_name} has stopped being a lease")
+        return lease
+
+    async def _row_behind(self, refused: _RefusedError, key: str) -> Lease | None:
+        """The row that refused a write: as the service sent it, else read (it may be gone, or the server cannot)."""
+        return rows.parse_row(refused.row) if refused.row else await self.get(key)
+
+    async def _call(
+        self,
+        operation: str,
+        params: Mapping[str, Any],
+        *,
+        refusals: tuple[str, ...] = (),
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """One request. Raises _RefusedError for the codes in `refusals`, else the TableError of section 6."""
+        limit_s = self._request_timeout_s if timeout_s is None else timeout_s
+        try:
+            return await self._service.call(operation, {"TableName": self._table_name, **params}, timeout_s=limit_s)
+        except AwsUnreachableError as error:
+            raise TableUnavailableError(str(error)) from error
+        except AwsError as error:
+            if error.code in refusals:
+                raise _RefusedError(str(error), error.item) from error
+            if error.code in THROTTLING_CODES or error.status == THROTTLING_STATUS:
+                raise TableThrottledError(str(error)) from error
+            if error.code == MISSING_CODE:
+                raise TableMissingError(f"lease table {self._table_name}: {error}") from error
+            raise TableUnavailableError(str(error)) from error
+
+
+class _RefusedError(Exception):
+    """An expected refusal; `row` is the old row if the service sent it."""
+
+    def __init__(self, text: str, row: rows.Row | None) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+def segments_for(table_bytes: int) -> int:
+    """Parallel scan segments for a table of this size (leases spec, 5.1)."""
+    full, rest = divmod(table_bytes, SEGMENT_BYTES)
+    return min(max(int(full) + (1 if rest else 0), 1), SEGMENTS_MAX)
+
+
+async def _parse_page(page: Sequence[rows.Row], found: list[Lease], corrupt: list[tuple[str, str]]) -> None:
+    for start in range(0, len(page), ROWS_PER_SLICE):
+        for row in page[start : start + ROWS_PER_SLICE]:
+            try:
+                lease = rows.parse_row(row)
+            except CorruptRowError as error:
+                corrupt.append((error.key, error.reason))
+                continue
+            if lease is not None:
+                found.append(lease)
+        await asyncio.sleep(0)
+
+
+async def _all_or_first_error(works: Iterable[Any]) -> None:
+    """Run the coroutines together; on the first error cancel the others and raise it by its own type."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,394 @@
+"""`LeaseKeeper`: what this worker holds. Renews, checkpoints, releases, and stops believing in time.
+
+Rules: leases spec, 8 and 11.1, with the improvements 15.2 (recovery only after a known re-send), 15.3 (validity counts
+from the time of sending), 15.5 (retries inside the remaining life), 15.6, 15.10, 15.13 and 15.15 (twin worker ids).
+
+A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
+release, by `drop`, or by a new adoption of the same key. All writes of a holding go through its lock, one at a time.
+Before a write is sent its outcome counts as unknown; only an answer changes that. So a lost reply, a time-out and a
+cancelled caller all lead to the same place: the next write says `resent`, and its refusal may turn out to be our own
+earlier success. Validity then counts from the first of these attempts, because others may have seen that one.
+
+What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from mld.clock import Clock, wait_for_event
+from mld.errors import LeaseLostError, TableError
+from mld.leases.lease import Lease
+from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.table import LeaseTable, Refusal
+from mld.leases.throughput import Throughput
+from mld.positions import Position
+
+log = logging.getLogger(__name__)
+
+RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
+CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
+RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
+REACQUIRE_ATTEMPTS_MAX = 4  # what fails here comes back through the taker
+STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
+EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
+
+Send = Callable[[Lease, bool], Awaitable[Lease | Refusal]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease of ours at one moment. `token` names the holding: a later one of the same key has another."""
+
+    lease: Lease
+    token: str
+
+
+@dataclass(eq=False, slots=True)
+class _Holding:
+    lease: Lease
+    token: str
+    valid_until: float
+    throughput: Throughput
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    unknown_since: float | None = None
+    """Send time of the first write with the current counter whose outcome is unknown."""
+    expired: bool = False
+    renewing: bool = False
+
+
+class LeaseKeeper:
+    """Owner of the fact "which leases are ours now". `on_change` is called after every change of that set."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        worker_id: str,
+        lease_duration_s: float,
+        renew_interval_s: float,
+        renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX,
+        new_token: Callable[[], str],
+        on_change: Callable[[], None],
+    ) -> None:
+        assert 0 < renew_interval_s < lease_duration_s, "leases must be renewed more often than they expire"
+        self._table = table
+        self._clock = clock
+        self._rng = rng
+        self._worker_id = worker_id
+        self._lease_duration_s = lease_duration_s
+        self._renew_interval_s = renew_interval_s
+        self._slots = asyncio.Semaphore(renewals_concurrent_max)
+        self._new_token = new_token
+        self._on_change = on_change
+        self._holdings: dict[str, _Holding] = {}
+        self._adopted = asyncio.Event()
+
+    # --- what is held -------------------------------------------------------------------------------------------------
+
+    def held(self) -> dict[str, HeldLease]:
+        """The leases that are ours and not expired, by key."""
+        now = self._clock.monotonic()
+        return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < h.valid_until}
+
+    def is_held(self, key: str, token: str) -> bool:
+        holding = self._holdings.get(key)
+        return holding is not None and holding.token == token and self._clock.monotonic() < holding.valid_until
+
+    def adopt(self, lease: Lease, sent_at: float) -> HeldLease | None:
+        """Hold `lease`, which a write sent at `sent_at` has just made or confirmed ours. A new token every time.
+
+        None if the answer came so late that the lease has expired already.
+        """
+        valid_until = sent_at + self._lease_duration_s
+        if self._clock.monotonic() >= valid_until:
+            log.warning(
+                "lease %s expired before its answer came", lease.key, extra=self._about(lease.key, "lease_late")
+            )
+            return None
+        throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
+        holding = _Holding(lease, self._new_token(), valid_until, throughput)
+        self._holdings[lease.key] = holding
+        self._adopted.set()
+        log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
+        self._on_change()
+        return HeldLease(lease, holding.token)
+
+    def drop(self, key: str, token: str) -> bool:
+        """Stop holding a lease without telling the table. False if it is not held under this token."""
+        holding = self._holdings.get(key)
+        if holding is None or holding.token != token:
+            return False
+        self._forget(holding)
+        return True
+
+    def record_delivery(self, key: str, data_bytes: int) -> None:
+        """A batch with `data_bytes` of payload went to the processor of `key`."""
+        holding = self._holdings.get(key)
+        if holding is not None:
+            holding.throughput.record(data_bytes)
+
+    # --- writes on behalf of a consumer -------------------------------------------------------------------------------
+
+    async def checkpoint(self, key: str, token: str, position: Position) -> Position:
+        """Store `position` in the row; returns what the row holds now, which is SHARD_END if it was complete before.
+
+        Raises LeaseLostError, or TableError if it is unknown whether the position is stored; the lease is kept then.
+        """
+        holding = self._current(key, token)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                lease = await self._write(
+                    holding, lambda seen, resent: self._table.checkpoint(seen, position, resent=resent)
+                )
+            except TableError as error:
+                delay_s = self._retry_delay_s(holding, attempt, CHECKPOINT_ATTEMPTS_MAX)
+                if delay_s is None:
+                    log.warning("checkpoint of %s failed: %s", key, error, extra=self._about(key, "checkpoint_failed"))
+                    raise
+                await self._clock.sleep(delay_s)
+                continue
+            if lease.checkpoint == position or lease.is_complete:
+                return lease.checkpoint
+            # Our unknown write was another one (a renewal); the lease has its counter now, so this one goes on top.
+
+    async def release(self, key: str, token: str) -> bool:
+        """Give the lease back to the table so that others may take it at once; True if that is known to have worked.
+
+        Whatever the outcome, it is not ours any more afterwards.
+        """
+        holding = self._holdings.get(key)
+        if holding is None or holding.token != token:
+            return False
+        async with holding.lock:
+            try:
+                return self._is_current(holding) and await self._release_row(holding)
+            finally:
+                self._forget(holding)
+
+    async def _release_row(self, holding: _Holding) -> bool:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._table.release(holding.lease)
+            except TableError as error:
+                delay_s = self._retry_delay_s(holding, attempt, RELEASE_ATTEMPTS_MAX)
+                if delay_s is None:
+                    key = holding.lease.key
+                    log.warning("release of %s failed: %s", key, error, extra=self._about(key, "release_failed"))
+                    return False
+            await self._clock.sleep(delay_s)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
+        """Resume the leases that the table says are ours: renew them in parallel, hold each as soon as it is renewed.
+
+        Rows of others, in handoff, or held already are passed over. One failure does not touch the others. Returns the
+        keys held by this call.
+        """
+        mine = [lease for lease in leases if self._is_resumable(lease)]
+        held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine))
+        return tuple(lease.key for lease, is_held in zip(mine, held, strict=True) if is_held)
+
+    def _is_resumable(self, lease: Lease) -> bool:
+        return lease.owner == self._worker_id and lease.checkpoint_owner is None and lease.key not in self._holdings
+
+    async def _reacquire_one(self, lease: Lease) -> bool:
+        unknown_since: float | None = None
+        seen = replace(lease, throughput_kbps=None)
+        started_at = self._clock.monotonic()
+        for attempt in range(1, REACQUIRE_ATTEMPTS_MAX + 1):
+            try:
+                async with self._slots:
+                    sent_at = self._clock.monotonic()
+                    answer = await self._table.renew(seen, resent=unknown_since is not None)
+            except TableError as error:
+                if unknown_since is None and may_be_applied(error):
+                    unknown_since = sent_at
+                delay_s = retry_delay_s(attempt, started_at + self._lease_duration_s - sent_at, self._rng)
+                if delay_s is None or attempt == REACQUIRE_ATTEMPTS_MAX:
+                    log.warning("cannot resume %s: %s", lease.key, error, extra=self._about(lease.key, "resume_failed"))
+                    return False
+                await self._clock.sleep(delay_s)
+                continue
+            if isinstance(answer, Refusal):
+                self._log_loss(lease.key, answer)
+                return False
+            if answer.checkpoint_owner is not None or lease.key in self._holdings:
+                return False  # a handoff began meanwhile, or somebody adopted it first
+            return self.adopt(answer, sent_at if unknown_since is None else unknown_since) is not None
+        return False
+
+    # --- loops --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Renew and expire until cancelled. Nothing in the table changes when it ends."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._expire_forever())
+            await self._renew_forever(tasks)
+
+    async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
+        tick_at = self._clock.monotonic()
+        while True:
+            await self._start_renewals(tasks)
+            late_s = self._clock.monotonic() - tick_at
+            tick_at += self._renew_interval_s * (late_s // self._renew_interval_s + 1)
+            await self._clock.sleep(max(0.0, tick_at - self._clock.monotonic()))
+
+    async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
+        """A task per lease that has none, the most urgent first."""
+        urgent_first = sorted(self._holdings.values(), key=lambda holding: holding.valid_until)
+        for number, holding in enumerate(urgent_first, start=1):
+            if not holding.renewing:
+                holding.renewing = True
+                tasks.create_task(self._renew(holding))
+            if number % STARTS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+
+    async def _renew(self, holding: _Holding) -> None:
+        """Renew one lease, retrying until it is renewed, lost, or expired."""
+        key = holding.lease.key
+        kbps = holding.throughput.sample_kbps()
+        attempt = 0
+        try:
+            while True:
+                attempt += 1
+                try:
+                    async with self._slots:
+                        await self._write(
+                            holding,
+                            lambda seen, resent: self._table.renew(replace(seen, throughput_kbps=kbps), resent=resent),
+                        )
+                    return
+                except LeaseLostError:
+                    return
+                except TableError as error:
+                    delay_s = self._retry_delay_s(holding, attempt, None)
+                    level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
+                    log.log(level, "renewal of %s failed: %s", key, error, extra=self._about(key, "renew_failed"))
+                    if delay_s is None:
+                        return
+                await self._clock.sleep(delay_s)
+        finally:
+            holding.renewing = False
+
+    async def _expire_forever(self) -> None:
+        """End each holding when its time is over, whether or not anybody asks."""
+        while True:
+            self._adopted.clear()
+            for holding in list(self._holdings.values()):
+                self._is_current(holding)
+            now = self._clock.monotonic()
+            next_s = min((holding.valid_until - now for holding in self._holdings.values()), default=None)
+            await wait_for_event(self._adopted, None if next_s is None else next_s + EXPIRY_MARGIN_S)
+
+    # --- the one way to write -----------------------------------------------------------------------------------------
+
+    async def _write(self, holding: _Holding, send: Send) -> Lease:
+        """One conditional write of a holding; afterwards the holding has the row as it is now.
+
+        Raises LeaseLostError if the holding is over or the row refused, TableError if the outcome is unknown.
+        """
+        async with holding.lock:
+            key = holding.lease.key
+            if not self._is_current(holding):
+                raise LeaseLostError(key, "expired or given up")
+            before = holding.lease
+            resent = holding.unknown_since is not None
+            valid_from = self._clock.monotonic() if holding.unknown_since is None else holding.unknown_since
+            holding.unknown_since = valid_from
+            try:
+                answer = await send(before, resent)
+            except TableError as error:
+                if not resent and not may_be_applied(error):
+                    holding.unknown_since = None
+                raise
+            if isinstance(answer, Refusal):
+                self._lose(holding, answer)
+                raise LeaseLostError(key, answer.why)
+            self._accept(holding, answer, valid_from)
+            return answer
+
+    def _accept(self, holding: _Holding, row: Lease, valid_from: float) -> None:
+        before, holding.lease = holding.lease, row
+        if row.counter == before.counter:
+            return  # nothing was written: a complete row stays as it is, an unknown write stays unknown
+        holding.unknown_since = None
+        holding.valid_until = valid_from + self._lease_duration_s
+        if holding.expired and row.key not in self._holdings and row.checkpoint_owner is None:
+            self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
+            return
+        if row.checkpoint_owner is not None and before.checkpoint_owner is None:
+            self._on_handoff_asked(row)
+
+    def _on_handoff_asked(self, row: Lease) -> None:
+        """Somebody has named a next owner. Until handoffs are served, the lease stays ours until it is taken."""
+        log.warning(
+            "handoff of %s to %s asked for; going on until the lease is taken",
+            row.key,
+            row.owner,
+            extra=self._about(row.key, "handoff_asked"),
+        )
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _current(self, key: str, token: str) -> _Holding:
+        holding = self._holdings.get(key)
+        if holding is None or holding.token != token or not self._is_current(holding):
+            raise LeaseLostError(key, "not held under this token")
+        return holding
+
+    def _is_current(self, holding: _Holding) -> bool:
+        """Whether a holding still is one; ends it if its time is over."""
+        if self._holdings.get(holding.lease.key) is not holding:
+            return False
+        if self._clock.monotonic() < holding.valid_until:
+            return True
+        key = holding.lease.key
+        holding.expired = True
+        log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
+        self._forget(holding)
+        return False
+
+    def _lose(self, holding: _Holding, refusal: Refusal) -> None:
+        if self._holdings.get(holding.lease.key) is holding:
+            self._log_loss(holding.lease.key, refusal)
+            self._forget(holding)
+
+    def _forget(self, holding: _Holding) -> None:
+        if self._holdings.get(holding.lease.key) is holding:
+            del self._holdings[holding.lease.key]
+            self._on_change()
+
+    def _log_loss(self, key: str, refusal: Refusal) -> None:
+        if not refusal.by_twin:
+            log.info("lease %s lost: %s", key, refusal.why, extra=self._about(key, "lease_lost"))
+            return
+        log.error(
+            "lease %s lost to another process with worker id %s (%s); give every process its own workerId",
+            key,
+            self._worker_id,
+            refusal.why,
+            extra=self._about(key, "worker_id_twin"),
+        )
+
+    # --- small helpers ------------------------------------------------------------------------------------------------
+
+    def _retry_delay_s(self, holding: _Holding, attempt: int, attempts_max: int | None) -> float | None:
+        if attempts_max is not None and attempt >= attempts_max:
+            return None
+        return retry_delay_s(attempt, holding.valid_until - self._clock.monotonic(), self._rng)
+
+    def _about(self, key: str, action: str) -> dict[str, str]:
+        return {"action": action, "shard": key}

@@ -1,0 +1,213 @@
+"""Lease rows: DynamoDB JSON (typed attribute values) to `Lease` and back. Pure.
+
+Rules: leases spec, section 3 (attributes, skip rule), 12 (what a compatible writer may create), 15.15 (one bad row
+never hides the others). Reading is lenient where Java writers are, creating is strict. Existing rows are never
+rewritten from here: `new_row` is for creation only, everything else is a partial update in `writes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, TypeAlias
+
+from mld.errors import TableError
+from mld.leases.lease import Lease, PendingCheckpoint
+from mld.positions import Position
+from mld.streams import HASH_KEY_MAX, HashRange
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+KEY = "leaseKey"
+COUNTER = "leaseCounter"
+OWNER = "leaseOwner"
+CHECKPOINT_OWNER = "checkpointOwner"
+OWNER_SWITCHES = "ownerSwitchesSinceCheckpoint"
+CHECKPOINT = "checkpoint"
+CHECKPOINT_SUB = "checkpointSubSequenceNumber"
+PENDING = "pendingCheckpoint"
+PENDING_SUB = "pendingCheckpointSubSequenceNumber"
+PENDING_STATE = "pendingCheckpointState"
+PARENTS = "parentShardId"
+CHILDREN = "childShardIds"
+HASH_START = "startingHashKey"
+HASH_END = "endingHashKey"
+THROUGHPUT = "throughputKBps"
+ENTITY_TYPE = "entityType"
+
+LEASE_ENTITY = "LEASE"
+UNKNOWN_KEY = "(no leaseKey)"
+NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage, not a counter
+
+
+class CorruptRowError(TableError):
+    """A row claims to be a lease and cannot be read. `key` names it, `reason` says which attribute and why."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"lease row {key} cannot be read: {reason}; repair or delete the row")
+        self.key = key
+        self.reason = reason
+
+
+def is_lease(row: Row) -> bool:
+    """Whether the row is a lease: `entityType` absent or LEASE (leases spec, 3.4)."""
+    return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == LEASE_ENTITY
+
+
+def parse_row(row: Row) -> Lease | None:
+    """The lease of a row, None if the row is something else.
+
+    Raises CorruptRowError. Tolerated: exponents in numbers, missing sub numbers (0), empty texts (absent), a hash range
+    of one key, half a hash range (absent), attributes we do not know.
+    """
+    if not is_lease(row):
+        return None
+    key = _text(row, KEY)
+    try:
+        return _parse(row, key)
+    except (ValueError, InvalidOperation) as error:
+        raise CorruptRowError(key or UNKNOWN_KEY, str(error)) from error
+
+
+def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
+    """The full row to create for `lease` (leases spec, 3.1 and 12).
+
+    Raises ValueError for what no row may be born with. A hash range of one key is left out, because Java readers refuse
+    such rows and can do without the range.
+    """
+    if not lease.key:
+        raise ValueError("a lease needs a key")
+    if lease.counter or lease.owner_switches or lease.checkpoint_owner is not None or lease.pending is not None:
+        raise ValueError(f"lease {lease.key} is not new: counter, switches, handoff, pending must be empty")
+    if lease.checkpoint.sub < 0 or (lease.checkpoint.is_sentinel and lease.checkpoint.sub):
+        raise ValueError(f"lease {lease.key}: sub number {lease.checkpoint.sub} does not fit {lease.checkpoint}")
+    if lease.owner == "":
+        raise ValueError(f"lease {lease.key}: an empty owner means no owner; use None")
+    row: dict[str, dict[str, Any]] = {
+        KEY: {"S": lease.key},
+        COUNTER: {"N": "0"},
+        OWNER_SWITCHES: {"N": "0"},
+        CHECKPOINT: {"S": lease.checkpoint.sequence},
+        CHECKPOINT_SUB: {"N": str(lease.checkpoint.sub)},
+        ENTITY_TYPE: {"S": LEASE_ENTITY},
+    }
+    if lease.owner is not None:
+        row[OWNER] = {"S": lease.owner}
+    if lease.parents:
+        row[PARENTS] = {"SS": sorted(lease.parents)}
+    if lease.children:
+        row[CHILDREN] = {"SS": sorted(lease.children)}
+    if lease.hash_range is not None:
+        row.update(_hash_attributes(lease.key, lease.hash_range))
+    return row
+
+
+def number_text(value: float) -> str:
+    """A throughput as DynamoDB takes it: at most six decimals, no exponent."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _parse(row: Row, key: str | None) -> Lease:
+    if key is None:
+        raise ValueError(f"{KEY} is missing")
+    checkpoint = _position(row, CHECKPOINT, CHECKPOINT_SUB)
+    if checkpoint is None:
+        raise ValueError(f"{CHECKPOINT} is missing")
+    return Lease(
+        key=key,
+        checkpoint=checkpoint,
+        counter=_required_integer(row, COUNTER),
+        owner=_text(row, OWNER),
+        checkpoint_owner=_text(row, CHECKPOINT_OWNER),
+        owner_switches=_required_integer(row, OWNER_SWITCHES),
+        pending=_pending(row),
+        parents=_names(row, PARENTS),
+        children=_names(row, CHILDREN),
+        hash_range=_hash_range(row),
+        throughput_kbps=_throughput(row),
+    )
+
+
+def _text(row: Row, name: str) -> str | None:
+    """An S attribute; None if it is absent, NULL or empty. Raises ValueError for another type."""
+    value = row.get(name)
+    if value is None or "NULL" in value:
+        return None
+    if not isinstance(value.get("S"), str):
+        raise ValueError(f"{name} is not a string")
+    return str(value["S"]) or None
+
+
+def _integer(row: Row, name: str) -> int | None:
+    value = row.get(name)
+    if value is None or "NULL" in value:
+        return None
+    if "N" not in value:
+        raise ValueError(f"{name} is not a number")
+    number = Decimal(str(value["N"]))
+    if not number.is_finite() or number.adjusted() > NUMBER_EXPONENT_MAX or number != int(number):
+        raise ValueError(f"{name} is not an integer: {value['N']}")
+    return int(number)
+
+
+def _required_integer(row: Row, name: str) -> int:
+    number = _integer(row, name)
+    if number is None:
+        raise ValueError(f"{name} is missing")
+    return number
+
+
+def _position(row: Row, name: str, sub_name: str) -> Position | None:
+    text = _text(row, name)
+    if text is None:
+        return None
+    return Position(text, _integer(row, sub_name) or 0)
+
+
+def _pending(row: Row) -> PendingCheckpoint | None:
+    position = _position(row, PENDING, PENDING_SUB)
+    if position is None:
+        return None
+    value = row.get(PENDING_STATE)
+    if value is None or "NULL" in value:
+        return PendingCheckpoint(position)
+    if not isinstance(value.get("B"), bytes | bytearray):
+        raise ValueError(f"{PENDING_STATE} is not binary")
+    return PendingCheckpoint(position, bytes(value["B"]))
+
+
+def _names(row: Row, name: str) -> frozenset[str]:
+    value = row.get(name)
+    if value is None or "NULL" in value:
+        return frozenset()
+    if "SS" not in value:
+        raise ValueError(f"{name} is not a string set")
+    return frozenset(value["SS"])
+
+
+def _hash_range(row: Row) -> HashRange | None:
+    texts = (_text(row, HASH_START), _text(row, HASH_END))
+    if texts[0] is None or texts[1] is None:
+        return None
+    if not all(text.isascii() and text.isdigit() for text in texts if text):
+        raise ValueError(f"{HASH_START} and {HASH_END} are not decimal integers")
+    start, end = int(texts[0]), int(texts[1])
+    if not start <= end <= HASH_KEY_MAX:
+        raise ValueError(f"{HASH_START} {start} and {HASH_END} {end} are no range")
+    return HashRange(start, end)
+
+
+def _throughput(row: Row) -> float | None:
+    """Informational, so a damaged value is no reason to lose the row."""
+    try:
+        return float(row[THROUGHPUT]["N"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:
+    if not 0 <= hash_range.start <= hash_range.end <= HASH_KEY_MAX:
+        raise ValueError(f"lease {key}: {hash_range.start} to {hash_range.end} is no hash range")
+    if hash_range.start == hash_range.end:
+        return {}
+    return {HASH_START: {"S": str(hash_range.start)}, HASH_END: {"S": str(hash_range.end)}}

@@ -1,0 +1,193 @@
+"""`LeaseTaker`: finds leases this worker should hold, takes them, hands them to the keeper.
+
+Rules: leases spec, section 7, with the improvements of 15.9: each lease is held as soon as it is taken, one failure
+does not touch the others, a steal after a slow scan re-checks row and victim, starts are spread. What to take is
+decided in `taking`.
+
+A take whose outcome stayed unknown may have made us the owner of a row that nobody renews. Its counter is remembered,
+and the next pass resumes such a row instead of waiting for it to expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mld.clock import Clock, wait_for_event
+from mld.errors import TableError
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import Lease
+from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.table import LeaseTable, Refusal, TableScan
+from mld.leases.taking import Choice, Seen, TakePlan, TakingRules, decide, observe
+
+log = logging.getLogger(__name__)
+
+EPSILON_S = 0.025  # Java's epsilonMillis
+START_JITTER_S = 0.5  # keeps workers that start together from scanning together, and is short beside their start
+TAKES_CONCURRENT_MAX = 10
+TAKE_ATTEMPTS_MAX = 3
+SLOW_SCAN_RENEWALS = 0.5  # a scan this many renewal intervals long is too old to steal by (7.5)
+RENEWALS_PER_LEASE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TakeReport:
+    """What one pass saw and did."""
+
+    plan: TakePlan
+    taken: tuple[str, ...]
+    corrupt: tuple[tuple[str, str], ...] = ()
+
+
+class LeaseTaker:
+    """Takes leases once per `period_s` (default: twice the lease duration), earlier when woken."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        worker_id: str,
+        rules: TakingRules,
+        period_s: float | None = None,
+        start_jitter_s: float = START_JITTER_S,
+        takes_concurrent_max: int = TAKES_CONCURRENT_MAX,
+    ) -> None:
+        self._table = table
+        self._keeper = keeper
+        self._clock = clock
+        self._rng = rng
+        self._worker_id = worker_id
+        self._rules = rules
+        self._period_s = (rules.lease_duration_s + EPSILON_S) * 2 if period_s is None else period_s
+        self._start_jitter_s = start_jitter_s
+        self._slots = asyncio.Semaphore(takes_concurrent_max)
+        self._pass_lock = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._seen: dict[str, Seen] = {}
+        self._unknown_takes: dict[str, int] = {}
+        self._passes = 0
+
+    def wake(self) -> None:
+        """Make the next pass now: leases were created, or the number of workers is known to have changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Take for ever. A failed pass is logged and made up for by the next one."""
+        if self._passes:  # the start made a pass already: spread the later ones over the period
+            first_delay_s = self._rng.uniform(self._period_s / 2, self._period_s)
+        else:
+            first_delay_s = self._rng.uniform(0.0, self._start_jitter_s)
+        await wait_for_event(self._woken, first_delay_s)
+        while True:
+            self._woken.clear()
+            try:
+                await self.take_once()
+            except TableError as error:
+                log.warning("no leases taken: %s", error, extra={"action": "take_failed"})
+            await wait_for_event(self._woken, self._period_s)
+
+    async def take_once(self, scan: TableScan | None = None, scan_sent_at: float | None = None) -> TakeReport:
+        """One pass. A `scan` just made elsewhere, sent at `scan_sent_at`, saves one here.
+
+        Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
+        """
+        async with self._pass_lock:
+            if scan is None or scan_sent_at is None:
+                scan_sent_at = self._clock.monotonic()
+                scan = await self._table.scan()
+            now = self._clock.monotonic()
+            self._passes += 1
+            self._seen = observe(self._seen, scan.leases, now)
+            await self._resume_unknown_takes(scan.leases)
+            plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
+            self._report_spillover(plan)
+            is_slow = now - scan_sent_at > self._rules.lease_duration_s / RENEWALS_PER_LEASE * SLOW_SCAN_RENEWALS
+            held = self._keeper.held()
+            wanted = [choice for choice in plan.choices if choice.lease.key not in held]
+            taken = await asyncio.gather(*(self._take(choice, is_slow) for choice in wanted))
+            return TakeReport(plan, tuple(key for key in taken if key is not None), scan.corrupt)
+
+    async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
+        """Hold what an earlier take has made ours after all; remember those that may still arrive."""
+        by_key = {lease.key: lease for lease in leases if lease.key in self._unknown_takes}
+        ours = [lease for key, lease in by_key.items() if self._is_our_take(lease, self._unknown_takes[key])]
+        self._unknown_takes = {
+            key: counter
+            for key, counter in self._unknown_takes.items()
+            if key in by_key and by_key[key].counter == counter
+        }
+        await self._keeper.reacquire(ours)
+
+    def _is_our_take(self, lease: Lease, counter: int) -> bool:
+        return lease.owner == self._worker_id and lease.counter == counter + 1
+
+    async def _take(self, choice: Choice, is_slow: bool) -> str | None:
+        """Take one lease; its key if we hold it now."""
+        async with self._slots:
+            lease = await self._fresh_victim(choice) if choice.is_steal and is_slow else choice.lease
+            return None if lease is None else await self._take_row(lease, choice.is_steal)
+
+    async def _fresh_victim(self, choice: Choice) -> Lease | None:
+        """The row as it is after a slow scan; None if it is gone or does not belong to the chosen victim any more."""
+        try:
+            fresh = await self._table.get(choice.lease.key)
+        except TableError:
+            return choice.lease  # the take's own condition protects us
+        return fresh if fresh is not None and fresh.owner == choice.lease.owner else None
+
+    async def _take_row(self, lease: Lease, is_steal: bool) -> str | None:
+        key = lease.key
+        started_at = self._clock.monotonic()
+        unknown_since: float | None = None
+        for attempt in range(1, TAKE_ATTEMPTS_MAX + 1):
+            sent_at = self._clock.monotonic()
+            resent = unknown_since is not None
+            self._unknown_takes[key] = lease.counter
+            try:
+                answer = await self._table.take(lease, self._worker_id, resent=resent)
+            except TableError as error:
+                if may_be_applied(error):
+                    unknown_since = sent_at if unknown_since is None else unknown_since
+                elif not resent:
+                    del self._unknown_takes[key]
+                remaining_s = started_at + self._rules.lease_duration_s - self._clock.monotonic()
+                delay_s = retry_delay_s(attempt, remaining_s, self._rng)
+                if delay_s is None or attempt == TAKE_ATTEMPTS_MAX:
+                    log.warning("cannot take %s: %s", key, error, extra={"action": "take_failed", "shard": key})
+                    return None
+                await self._clock.sleep(delay_s)
+                continue
+            return self._settle(lease, answer, sent_at if unknown_since is None else unknown_since, is_steal)
+        return None
+
+    def _settle(self, lease: Lease, answer: Lease | Refusal, sent_at: float, is_steal: bool) -> str | None:
+        if isinstance(answer, Refusal):
+            log.debug("%s not taken: %s", lease.key, answer.why, extra={"action": "take_refused", "shard": lease.key})
+            return None
+        self._seen[lease.key] = Seen(answer.counter, self._clock.monotonic())
+        log.info(
+            "took lease %s from %s",
+            lease.key,
+            lease.actual_owner or "nobody",
+            extra={"action": "lease_stolen" if is_steal else "lease_taken", "shard": lease.key},
+        )
+        if self._keeper.adopt(answer, sent_at) is None:
+            return None  # too late to count on it; the next pass resumes the row
+        del self._unknown_takes[lease.key]
+        return lease.key
+
+    def _report_spillover(self, plan: TakePlan) -> None:
+        if plan.spillover:
+            log.warning(
+                "%d leases per worker are needed, %d more than maxLeasesForWorker allows",
+                plan.target + plan.spillover,
+                plan.spillover,
+                extra={"action": "lease_spillover"},
+            )

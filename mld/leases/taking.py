@@ -1,0 +1,157 @@
+"""Which leases to take: the decision of the 2.x-mode taker. Pure; the shell is `taker`.
+
+Rules: leases spec, section 7, with the improvements of 15.9: an explicit "never" instead of time 0, and an empty
+very-old result does not end the pass. Bounding the very-old rule by the target differs from Java and is off by default.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mld.leases.lease import Lease
+
+VERY_OLD_LEASE_DURATIONS = 3
+LEASES_MAX = 2**31 - 1
+STEALS_MAX = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was last seen of a row. `changed_at` is when its counter was seen to change; None means never."""
+
+    counter: int
+    changed_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakingRules:
+    """The settings of the decision: failoverTimeMillis, maxLeasesForWorker, maxLeasesToStealAtOneTime, ..."""
+
+    lease_duration_s: float
+    leases_max: int = LEASES_MAX
+    steals_max: int = STEALS_MAX
+    very_old_first: bool = True
+    very_old_bounded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A lease to take. A stolen one still belongs to a worker that seems alive: `lease.owner`."""
+
+    lease: Lease
+    is_steal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakePlan:
+    """The leases to take, and the figures behind the choice (they are Java's metrics of `TakeLeases`)."""
+
+    choices: tuple[Choice, ...] = ()
+    leases: int = 0
+    workers: int = 0
+    mine: int = 0
+    available: int = 0
+    target: int = 0
+    needed: int = 0
+    spillover: int = 0
+    very_old: int = 0
+
+
+def observe(previous: Mapping[str, Seen], leases: Iterable[Lease], now: float) -> dict[str, Seen]:
+    """The observations after a scan that ended at `now` (7.1). Rows that are gone are forgotten."""
+    return {lease.key: _observe_one(previous.get(lease.key), lease, now) for lease in leases}
+
+
+def decide(
+    leases: Iterable[Lease],
+    seen: Mapping[str, Seen],
+    me: str,
+    now: float,
+    rng: random.Random,
+    rules: TakingRules,
+) -> TakePlan:
+    """What worker `me` should take (7.2 to 7.4). `seen` holds an observation of each lease."""
+    ordered = sorted(leases, key=lambda lease: lease.key)  # so that the same random seed gives the same choice
+    if not ordered:
+        return TakePlan()
+    available = [lease for lease in ordered if is_available(lease, seen[lease.key], now, rules.lease_duration_s)]
+    available_keys = {lease.key for lease in available}
+    loads = Counter({me: 0})
+    loads.update(lease.owner for lease in ordered if lease.owner is not None and lease.key not in available_keys)
+    target, spillover = _target(len(ordered), len(loads), rules.leases_max)
+    needed = target - loads[me]
+    very_old = _very_old(ordered, seen, now, rules) if rules.very_old_first else []
+
+    wanted = rules.leases_max - loads[me]
+    if rules.very_old_bounded and len(loads) > 1:
+        wanted = min(wanted, needed)
+    chosen = [Choice(lease) for lease in _some(very_old, wanted, rng)]
+    if not chosen and available:
+        chosen = [Choice(lease) for lease in _some(available, needed, rng)]
+    elif not chosen:
+        chosen = [Choice(lease, is_steal=True) for lease in _steals(ordered, loads, target, needed, rng, rules)]
+    return TakePlan(
+        choices=tuple(chosen),
+        leases=len(ordered),
+        workers=len(loads),
+        mine=loads[me],
+        available=len(available),
+        target=target,
+        needed=needed,
+        spillover=spillover,
+        very_old=len(very_old),
+    )
+
+
+def is_available(lease: Lease, seen: Seen, now: float, lease_duration_s: float) -> bool:
+    """Without owner, or its counter has stood still for more than a lease duration."""
+    return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s
+
+
+def _observe_one(before: Seen | None, lease: Lease, now: float) -> Seen:
+    if before is None:
+        return Seen(lease.counter, None if lease.owner is None else now)
+    return before if before.counter == lease.counter else Seen(lease.counter, now)
+
+
+def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
+    """(target, spillover): how many leases each worker should have, and how many of them I must not have."""
+    fair = 1 if workers >= leases else -(-leases // workers)
+    target = min(fair, leases_max)
+    return target, fair - target
+
+
+def _very_old(leases: Iterable[Lease], seen: Mapping[str, Seen], now: float, rules: TakingRules) -> list[Lease]:
+    """All leases, owned or not, that nobody has touched for three lease durations."""
+    before = now - VERY_OLD_LEASE_DURATIONS * rules.lease_duration_s
+    touched = ((lease, seen[lease.key].changed_at) for lease in leases)
+    return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
+
+
+def _steals(
+    leases: Iterable[Lease],
+    loads: Mapping[str, int],
+    target: int,
+    needed: int,
+    rng: random.Random,
+    rules: TakingRules,
+) -> list[Lease]:
+    """Leases of the most loaded worker, a few of them (7.4). Every lease has a live owner here."""
+    most = max(loads.values())
+    if needed <= 0 or most < target:
+        return []
+    count = min(needed, most - target)
+    if needed > 1 and count == 0:
+        count = 1
+    victim = rng.choice(sorted(worker for worker, load in loads.items() if load == most))
+    return _some([lease for lease in leases if lease.owner == victim], min(count, rules.steals_max), rng)
+
+
+def _some(leases: list[Lease], count: int, rng: random.Random) -> list[Lease]:
+    """At most `count` of them, at random: shuffling is what keeps several takers apart."""
+    shuffled = list(leases)
+    rng.shuffle(shuffled)
+    return shuffled[: max(0, count)]

@@ -1,0 +1,216 @@
+"""Every conditional write of a lease row, and what a refusal means. Pure.
+
+Rules: leases spec, 5.2 to 5.4 with the improvements of section 15 (1 one guarded renew, 2 recovery of our own lost
+replies, 12 SHARD_END never regresses, 17 conditional delete). Functions return request parameters without `TableName`.
+
+The holder's guard, used by renew and checkpoint:
+
+    leaseCounter = n AND ((leaseOwner = me AND no checkpointOwner) OR (checkpointOwner = me AND leaseOwner <> me))
+
+It holds before and during a handoff, so that one write also learns of one; the last clause leaves alone a row that
+names one worker twice, which nobody may renew. When it is refused, the old row decides (`judge_refused`):
+
+    row                            an attempt of ours is unknown     no such attempt
+    gone, or another actual owner  lost                              lost
+    ours, counter n + 1            ours: the lost reply said yes     lost to a twin: same worker id, other process
+    ours, counter beyond           lost to a twin                    lost to a twin
+    ours, counter n                the SHARD_END guard refused: the row as it is, nothing written
+
+At most one of our attempts with counter n can have been applied, and only a process with our worker id could have
+written (n + 1, us) otherwise. Never accept n + 1 without an unknown attempt: that is how twins go unnoticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from mld.leases import rows
+from mld.leases.lease import Lease
+from mld.leases.table import Refusal
+from mld.positions import SHARD_END_NAME, Position
+
+Request: TypeAlias = dict[str, Any]
+
+GUARD = (
+    "#leaseCounter = :seen AND ((#leaseOwner = :me AND attribute_not_exists(#checkpointOwner))"
+    " OR (#checkpointOwner = :me AND #leaseOwner <> :me))"
+)
+NOT_COMPLETE = "#checkpoint <> :shardEnd"
+
+_PLACEHOLDER = re.compile(r"#(\w+)")
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def create(lease: Lease) -> Request:
+    """PutItem, if the key is free. Raises ValueError as `rows.new_row` does."""
+    condition = "attribute_not_exists(#leaseKey)"
+    return {
+        "Item": rows.new_row(lease),
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": _names(condition),
+    }
+
+
+def renew(lease: Lease) -> Request:
+    """The heartbeat; carries the throughput if the lease has one."""
+    update = "SET #leaseCounter = :next"
+    values = _guard_values(lease)
+    if lease.throughput_kbps is not None:
+        update += ", #throughputKBps = :throughput"
+        values[":throughput"] = {"N": rows.number_text(lease.throughput_kbps)}
+    return _update(lease.key, GUARD, update, values)
+
+
+def checkpoint(lease: Lease, position: Position) -> Request:
+    """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END."""
+    values = _guard_values(lease) | {
+        ":checkpoint": {"S": position.sequence},
+        ":sub": {"N": str(0 if position.is_sentinel else position.sub)},
+        ":zero": {"N": "0"},
+    }
+    condition = GUARD
+    if not position.is_shard_end:
+        condition += f" AND {NOT_COMPLETE}"
+        values[":shardEnd"] = {"S": SHARD_END_NAME}
+    update = (
+        "SET #leaseCounter = :next, #checkpoint = :checkpoint, #checkpointSubSequenceNumber = :sub,"
+        " #ownerSwitchesSinceCheckpoint = :zero"
+        " REMOVE #pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
+    )
+    return _update(lease.key, condition, update, values)
+
+
+def take(lease: Lease, owner: str) -> Request:
+    """Change the owner if the counter stands where it was read; ends a pending handoff. Counts a switch as 5.4 says."""
+    values = {":seen": _number(lease.counter), ":next": _number(lease.counter + 1), ":owner": {"S": owner}}
+    update = "SET #leaseCounter = :next, #leaseOwner = :owner REMOVE #checkpointOwner"
+    if is_owner_switch(lease, owner):
+        update += " ADD #ownerSwitchesSinceCheckpoint :one"
+        values[":one"] = _number(1)
+    return _update(lease.key, "#leaseCounter = :seen", update, values)
+
+
+def release(lease: Lease) -> Request:
+    """Evict (5.2): remove our side of the owner pair as seen, raise the counter.
+
+    It depends on the owners only, so that it also works right after a renewal whose reply was lost.
+    """
+    assert lease.actual_owner is not None, "only an owned lease can be released"
+    values = {":key": {"S": lease.key}, ":one": _number(1), ":me": {"S": lease.actual_owner}}
+    if lease.checkpoint_owner is None:
+        condition = "#leaseKey = :key AND #leaseOwner = :me AND attribute_not_exists(#checkpointOwner)"
+        update = "REMOVE #leaseOwner, #checkpointOwner ADD #leaseCounter :one"
+    else:
+        condition = "#leaseKey = :key AND #checkpointOwner = :me AND "
+        if lease.owner is None:
+            condition += "attribute_not_exists(#leaseOwner)"
+        else:
+            condition += "#leaseOwner = :nextOwner"
+            values[":nextOwner"] = {"S": lease.owner}
+        update = "REMOVE #checkpointOwner ADD #leaseCounter :one"
+    return _update(lease.key, condition, update, values)
+
+
+def record_children(key: str, children: frozenset[str]) -> Request:
+    """Note the child shards on an existing row; the counter stays. `children` must not be empty."""
+    assert children, "DynamoDB has no empty sets"
+    values: dict[str, Any] = {":key": {"S": key}, ":children": {"SS": sorted(children)}}
+    request = _update(key, "#leaseKey = :key", "SET #childShardIds = :children", values)
+    del request["ReturnValues"]
+    return request
+
+
+def delete_completed(key: str) -> Request:
+    """DeleteItem, only while the checkpoint is SHARD_END: the row may have been recreated meanwhile."""
+    condition = "#checkpoint = :shardEnd"
+    return {
+        "Key": {rows.KEY: {"S": key}},
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": _names(condition),
+        "ExpressionAttributeValues": {":shardEnd": {"S": SHARD_END_NAME}},
+    }
+
+
+# --- judgements ------------------------------------------------------------------------------------------------------
+
+
+def judge_refused(
+    lease: Lease, row: Lease | None, *, resent: bool, position: Position | None = None
+) -> Lease | Refusal:
+    """What a refused renew (or, with `position`, checkpoint) of our `lease` means, given the row as it is.
+
+    A lease: the row is still ours and this is its state; the module's page says when. Otherwise why it is lost.
+    """
+    me = lease.actual_owner
+    if row is None:
+        return Refusal("the row was deleted")
+    if row.actual_owner != me:
+        return Refusal(f"the row belongs to {row.actual_owner}" if row.actual_owner else "the row was released")
+    if row.owner == row.checkpoint_owner:
+        return Refusal("the row names us as both owners of a handoff, which nobody may renew")
+    if row.counter == lease.counter + 1 and resent:
+        return row
+    if row.counter == lease.counter and row.is_complete and position is not None:
+        return row
+    if row.counter > lease.counter:
+        return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
+    return Refusal(f"the row was recreated or restored (counter {row.counter}, ours {lease.counter})")
+
+
+def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
+    """Whether a refused take was in truth our own earlier attempt; else why it was refused."""
+    if row is None:
+        return Refusal("the row was deleted")
+    ours = row.owner == owner and row.checkpoint_owner is None and row.counter == lease.counter + 1
+    if ours and resent:
+        return row
+    return Refusal(f"counter moved from {lease.counter} to {row.counter}, owner {row.actual_owner}")
+
+
+def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
+    """The lease to release instead: ours, but a handoff began or ended since it was seen. None: nothing to release."""
+    if row is None or row.actual_owner != lease.actual_owner:
+        return None
+    same_owners = (row.owner, row.checkpoint_owner) == (lease.owner, lease.checkpoint_owner)
+    return None if same_owners else row
+
+
+def is_owner_switch(seen: Lease, owner: str) -> bool:
+    """Whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases spec, 5.4)."""
+    return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _guard_values(lease: Lease) -> dict[str, Any]:
+    assert lease.actual_owner is not None, "only a held lease can be written"
+    return {
+        ":seen": _number(lease.counter),
+        ":next": _number(lease.counter + 1),
+        ":me": {"S": lease.actual_owner},
+    }
+
+
+def _update(key: str, condition: str, update: str, values: Mapping[str, Any]) -> Request:
+    return {
+        "Key": {rows.KEY: {"S": key}},
+        "ConditionExpression": condition,
+        "UpdateExpression": update,
+        "ExpressionAttributeNames": _names(condition + update),
+        "ExpressionAttributeValues": dict(values),
+        "ReturnValues": "ALL_NEW",
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def _names(expressions: str) -> dict[str, str]:
+    return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
+
+
+def _number(value: int) -> dict[str, str]:
+    return {"N": str(value)}
