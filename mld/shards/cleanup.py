@@ -1,0 +1,290 @@
+"""Deletes the rows of finished shards, when nobody needs them any more.
+
+Rules: shards spec, section 6 and invariant 6; section 13, points 15 to 19. A completed row goes once all its children have
+rows and have left their start, and none of its parents' rows remains; or once its shard has left retention.
+
+Never deletes a row that is not at SHARD_END (the table refuses), nor on the word of a stream that may be a wrong one, nor
+while a child row is missing: the parent row is the proof from which shard sync restores it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mld.clock import Clock
+from mld.errors import MldError, StreamError, TableMissingError, TableThrottledError
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable
+from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
+from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.graph import children_in, id_order
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, judge_missing_shard
+from mld.streams import Shard
+
+_log = logging.getLogger(__name__)
+
+TICK_S = 60.0
+COMPLETED_INTERVAL_S = 300.0
+GARBAGE_INTERVAL_S = 1800.0
+ENTRIES_PER_TICK_MAX = 200  # at about five reads each, a tick stays below 1000 reads
+ENTRIES_MAX = 50_000  # finished shards one worker remembers; the next owner of a row queues it again
+
+_START_SENTINELS = (TRIM_HORIZON_NAME, AT_TIMESTAMP_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the row, if it is still at SHARD_END."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Look again next time. `missing_child` names a child that has no row although its parent is over."""
+
+    reason: str
+    missing_child: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing to do any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskService:
+    """The rows do not decide; the shard list may."""
+
+
+Decision = Delete | Keep | Forget | AskService
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView:
+    """What one tick learnt from the service: the unfiltered listing, and all rows as read before it."""
+
+    shards: tuple[Shard, ...]
+    leases: tuple[Lease, ...]
+
+
+def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision:
+    """What the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
+
+    A child counts as started at LATEST, at any sequence number and at SHARD_END.
+    """
+    if row is None:
+        return Forget("the row is gone")
+    if not row.is_complete:
+        return Forget("the row is not at SHARD_END; whoever ends the shard queues it again")
+    if not completed_due or not row.children:
+        return AskService()
+    missing = next((child for child in sorted(row.children) if family.get(child) is None), None)
+    if missing is not None:
+        return Keep(f"child {missing} has no row", missing_child=missing)
+    parent = next((parent for parent in sorted(row.parents) if family.get(parent) is not None), None)
+    if parent is not None:
+        return Keep(f"parent {parent} still has a row")
+    children = [child for child in (family[key] for key in sorted(row.children)) if child is not None]
+    waiting = next((child.key for child in children if child.checkpoint.sequence in _START_SENTINELS), None)
+    if waiting is not None:
+        return Keep(f"child {waiting} has not started")
+    return Delete("all children have started")
+
+
+def judge_garbage(row: Lease, view: StreamView | None) -> Delete | Keep:
+    """Whether the shard of a completed `row` has left retention, so that the row is of no more use (6.2)."""
+    match judge_missing_shard(row, view.leases if view else (), view.shards if view else None):
+        case Park(reason):
+            return Keep(reason)
+        case ShardIsListed():
+            return Keep("the shard is still listed")
+        case ShardIsOver(evidence):
+            assert view is not None
+            rows = {lease.key for lease in view.leases}
+            children = (child.shard_id for child in children_in(view.shards, row.key))
+            missing = next((child for child in children if child not in rows), None)
+            if missing is not None:
+                return Keep(f"child {missing} has no row", missing_child=missing)
+            return Delete(evidence)
+
+
+class LeaseCleanup:
+    """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
+
+    `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Checks happen on
+    ticks, `tick_s` apart, of rows once every `completed_interval_s` and of the service once every `garbage_interval_s`.
+    `on_missing_child` hears of a child without a row, which a shard sync restores.
+    """
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        detector: ShardDetector,
+        clock: Clock,
+        *,
+        enabled: bool = True,
+        tick_s: float = TICK_S,
+        completed_interval_s: float = COMPLETED_INTERVAL_S,
+        garbage_interval_s: float = GARBAGE_INTERVAL_S,
+        on_missing_child: Callable[[str], None] | None = None,
+    ) -> None:
+        self._table = table
+        self._detector = detector
+        self._clock = clock
+        self._enabled = enabled
+        self._tick_s = tick_s
+        self._completed_interval_s = completed_interval_s
+        self._garbage_interval_s = garbage_interval_s
+        self._on_missing_child = on_missing_child
+        self._queue: dict[str, Lease] = {}
+        self._completed_round = _Round()
+        self._garbage_round = _Round()
+
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Keys of the leases that wait for their deletion."""
+        return tuple(self._queue)
+
+    def enqueue(self, lease: Lease) -> None:
+        """Queue a lease whose row is at SHARD_END. A key that is queued already is replaced."""
+        if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
+            _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
+            return
+        self._queue[lease.key] = lease
+
+    async def run(self) -> None:
+        """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
+        now_s = self._clock.monotonic()
+        self._completed_round.last_start_s = self._garbage_round.last_start_s = now_s
+        while True:
+            await self.tick()
+            now_s, started_s = self._clock.monotonic(), now_s
+            await self._clock.sleep(max(0.0, started_s + self._tick_s - now_s))
+            now_s = self._clock.monotonic()
+
+    async def tick(self) -> None:
+        """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
+        now_s = self._clock.monotonic()
+        in_order = sorted(self._queue, key=id_order)  # parents first, so that a chain goes in one tick
+        if self._enabled:
+            self._completed_round.start_if_due(now_s, self._completed_interval_s, in_order)
+        self._garbage_round.start_if_due(now_s, self._garbage_interval_s, in_order)
+        service = _ServiceView(self._table, self._detector)
+        for _ in range(ENTRIES_PER_TICK_MAX):
+            garbage_due = not self._completed_round.todo
+            key = (self._garbage_round if garbage_due else self._completed_round).next_key()
+            if key is None:
+                return
+            if key not in self._queue:
+                continue
+            # One look serves both: the service is not asked twice about an entry in the same round.
+            garbage_due = self._garbage_round.take(key) or garbage_due
+            if not await self._attempt(key, service, completed_due=self._enabled, garbage_due=garbage_due):
+                return
+
+    async def _attempt(self, key: str, service: _ServiceView, *, completed_due: bool, garbage_due: bool) -> bool:
+        """One entry; False if the rest of the tick should wait, because the table is in trouble."""
+        try:
+            await self._carry_out(key, await self._decide(key, service, completed_due, garbage_due))
+        except MldError as error:
+            _log.warning(
+                "lease cleanup failed; it is tried again",
+                extra={"action": "cleanup_failed", "shard": key, "error": str(error)},
+            )
+            return not isinstance(error, (TableThrottledError, TableMissingError))
+        return True
+
+    async def _decide(self, key: str, service: _ServiceView, completed_due: bool, garbage_due: bool) -> Decision:
+        row = await self._table.get(key)
+        decision = await self._judge_rows(row, completed_due)
+        if row is None or isinstance(decision, (Delete, Forget)):
+            return decision
+        if isinstance(decision, AskService) and completed_due:
+            view = await service.view()
+            children = frozenset(child.shard_id for child in children_in(view.shards, key)) if view else frozenset()
+            if children and view is not None and any(shard.shard_id == key for shard in view.shards):
+                # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
+                await self._table.record_children(key, children)
+                row = await self._table.get(key)
+                decision = await self._judge_rows(row, completed_due)
+                return Keep("its children are not known") if isinstance(decision, AskService) else decision
+            return judge_garbage(row, view)
+        if garbage_due:
+            return judge_garbage(row, await service.view())
+        return Keep("the service is not asked now") if isinstance(decision, AskService) else decision
+
+    async def _judge_rows(self, row: Lease | None, completed_due: bool) -> Decision:
+        relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and completed_due else []
+        family = {relative: await self._table.get(relative) for relative in relatives}
+        return judge_cleanup(row, family, completed_due=completed_due)
+
+    async def _carry_out(self, key: str, decision: Decision) -> None:
+        match decision:
+            case Delete(reason):
+                deleted = await self._table.delete_completed(key)
+                # Refused: somebody else deleted it, or it is in use again; either way it is not ours to delete.
+                self._queue.pop(key, None)
+                if deleted:
+                    _log.info("lease deleted", extra={"action": "lease_deleted", "shard": key, "reason": reason})
+            case Forget(reason):
+                self._queue.pop(key, None)
+                _log.debug(
+                    "lease cleanup forgotten", extra={"action": "cleanup_forgotten", "shard": key, "why": reason}
+                )
+            case Keep(reason, missing_child):
+                _log.debug("lease kept", extra={"action": "cleanup_kept", "shard": key, "why": reason})
+                if missing_child is not None and self._on_missing_child is not None:
+                    self._on_missing_child(missing_child)
+            case AskService():
+                raise AssertionError("the service was asked already")
+
+
+class _Round:
+    """One pass over the queue, spread over ticks. Its stopwatch restarts with the pass, whatever comes of it."""
+
+    def __init__(self) -> None:
+        self.last_start_s = 0.0
+        self.todo: dict[str, None] = {}
+
+    def start_if_due(self, now_s: float, interval_s: float, keys: Sequence[str]) -> None:
+        if not self.todo and now_s - self.last_start_s >= interval_s:
+            self.last_start_s = now_s
+            self.todo = dict.fromkeys(keys)
+
+    def next_key(self) -> str | None:
+        key = next(iter(self.todo), None)
+        if key is not None:
+            del self.todo[key]
+        return key
+
+    def take(self, key: str) -> bool:
+        """Strike `key` off; whether it was still to do."""
+        return key in self.todo and self.todo.pop(key) is None
+
+
+class _ServiceView:
+    """At most one scan and one listing a tick, made when the first entry needs them. Rows are read before the shards."""
+
+    def __init__(self, table: LeaseTable, detector: ShardDetector) -> None:
+        self._table = table
+        self._detector = detector
+        self._known = False
+        self._view: StreamView | None = None
+
+    async def view(self) -> StreamView | None:
+        """None if the stream is missing, not ready, or cannot be listed now."""
+        if not self._known:
+            self._known = True
+            leases = (await self._table.scan()).leases
+            try:
+                listing = await self._detector.list_all()
+            except StreamError as error:
+                _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
+                return None
+            self._view = StreamView(listing.shards, leases) if isinstance(listing, ShardsListed) else None
+        return self._view

@@ -1,0 +1,156 @@
+"""ListShards with paging and bounded retries: the only reader of a stream's shard list.
+
+Rules: shards spec, 1.1 to 1.3 and improvement 6 of its section 13 (transient errors and time-outs are retried with
+jitter, an expired page token restarts the listing, "not ready" is an answer of its own); retrieval spec, 12.8.
+
+Never returns part of a listing, and never takes an error for an empty list.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+
+from mld.clock import Clock
+from mld.errors import (
+    InvalidStreamResponseError,
+    IteratorExpiredError,
+    StreamInUseError,
+    StreamNotFoundError,
+    StreamThrottledError,
+    StreamUnavailableError,
+)
+from mld.shards.graph import children_in
+from mld.streams import ChildShard, Shard, ShardFilter, ShardsPage, Streams
+
+_log = logging.getLogger(__name__)
+
+BACKOFF_S = 1.5  # listShardsBackoffTimeInMillis
+ATTEMPTS_MAX = 50  # maxListShardsRetryAttempts, per page: about 75 s of throttling
+# Transient errors include ones that only an operator can end (access denied), so they are given up much sooner.
+TRANSIENT_ATTEMPTS_MAX = 5
+TRANSIENT_BACKOFF_FIRST_S = 0.2
+RESTARTS_MAX = 3  # a page token lives 300 s; needing more than that four times over means that something else is wrong
+PAGES_MAX = 10_000  # 10 million shards: the service is repeating itself
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsListed:
+    """A complete listing. Empty only if the service really named no shard."""
+
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNotReady:
+    """ResourceInUse: the stream is being created or deleted; try again later. `reason` is a sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMissing:
+    """ResourceNotFound: no such stream in this account and region. `reason` is a sentence."""
+
+    reason: str
+
+
+Listing = ShardsListed | StreamNotReady | StreamMissing
+
+
+class ShardDetector:
+    """Lists the shards of one stream. `backoff_s` and `attempts_max` are the two listShards settings of the daemon."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        backoff_s: float = BACKOFF_S,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> None:
+        self._streams = streams
+        self._clock = clock
+        self._rng = rng
+        self._backoff_s = backoff_s
+        self._attempts_max = max(1, attempts_max)
+
+    async def list_all(self, shard_filter: ShardFilter | None = None) -> Listing:
+        """Every shard the filter selects; without one, every shard inside retention.
+
+        Raises StreamThrottledError, StreamUnavailableError, IteratorExpiredError or InvalidStreamResponseError once the
+        retries are used up, and any other `errors.StreamError` at once.
+        """
+        try:
+            return ShardsListed(await self._complete_listing(shard_filter))
+        except StreamInUseError as error:
+            return StreamNotReady(f"the stream is neither ACTIVE nor UPDATING ({error}); it is asked again later")
+        except StreamNotFoundError as error:
+            return StreamMissing(
+                f"Kinesis knows no such stream ({error}); check streamName or streamArn, regionName, kinesisEndpoint "
+                "and the AWS account of the credentials"
+            )
+
+    async def child_shards_of(self, shard_id: str) -> tuple[ChildShard, ...]:
+        """The listed shards that name `shard_id` as a parent; none if it has not ended, or if they are trimmed too.
+
+        Raises StreamInUseError or StreamNotFoundError where `list_all` has an answer of its own for them.
+        """
+        match await self.list_all():
+            case ShardsListed(shards):
+                return children_in(shards, shard_id)
+            case StreamNotReady(reason):
+                raise StreamInUseError(reason)
+            case StreamMissing(reason):
+                raise StreamNotFoundError(reason)
+
+    async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
+        for restart in range(RESTARTS_MAX + 1):
+            try:
+                return await self._one_listing(shard_filter)
+            except IteratorExpiredError:
+                if restart == RESTARTS_MAX:
+                    raise
+                _log.info("page token of ListShards expired", extra={"action": "list_shards_restart"})
+        raise AssertionError("unreachable")
+
+    async def _one_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
+        found: dict[str, Shard] = {}
+        token: str | None = None
+        for _ in range(PAGES_MAX):
+            page = await self._page(shard_filter if token is None else None, token)
+            # A shard that was split between two pages may come twice; the later answer knows more.
+            found.update((shard.shard_id, shard) for shard in page.shards)
+            token = page.next_token
+            if not token:
+                return tuple(found.values())
+        raise InvalidStreamResponseError(f"ListShards did not come to an end within {PAGES_MAX} pages")
+
+    async def _page(self, shard_filter: ShardFilter | None, token: str | None) -> ShardsPage:
+        throttled = transient = 0
+        while True:
+            try:
+                return await self._streams.list_shards(shard_filter, token)
+            except StreamThrottledError as error:
+                throttled += 1
+                if throttled >= self._attempts_max:
+                    raise
+                # Java waits the same time in every worker; up to half of it more spreads them.
+                delay_s = self._backoff_s * self._rng.uniform(1.0, 1.5)
+                self._log_retry(error, delay_s)
+            except (StreamUnavailableError, InvalidStreamResponseError) as error:
+                transient += 1
+                if transient >= min(TRANSIENT_ATTEMPTS_MAX, self._attempts_max):
+                    raise
+                ceiling_s = min(self._backoff_s, TRANSIENT_BACKOFF_FIRST_S * 2 ** (transient - 1))
+                delay_s = ceiling_s * self._rng.uniform(0.5, 1.0)
+                self._log_retry(error, delay_s)
+            await self._clock.sleep(delay_s)
+
+    @staticmethod
+    def _log_retry(error: Exception, delay_s: float) -> None:
+        _log.info(
+            "ListShards is tried again", extra={"action": "list_shards_retry", "error": str(error), "in_s": delay_s}
+        )

@@ -1,0 +1,228 @@
+"""What must stand in the lease table before a shard may end: its children's rows, then their names on its own row.
+
+Rules: shards spec, 4.1 and 4.2, invariants 3 and 4; section 13, points 9, 12 and 14; retrieval spec, 12.8.
+
+The order is the point: child rows, `childShardIds`, and only then (by the consumer) `shardEnded` and SHARD_END. A crash
+in between leaves an unfinished parent, which ends again. Nothing here writes a checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mld.clock import Clock
+from mld.errors import LeaseLostError
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable
+from mld.positions import TRIM_HORIZON
+from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.graph import children_in, row_hash_range
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, judge_missing_shard
+from mld.shards.sync import ShardSync, SyncResult
+from mld.streams import ChildShard, Shard
+
+_log = logging.getLogger(__name__)
+
+MERGE_PARENTS = 2
+# A blocked shard end is asked for about once a second; a sync reads the whole table and lists the whole stream.
+SYNC_SPACING_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create these rows, which may exist already, in this order."""
+
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedOnMergeParent:
+    """The merge child must not get a row yet: it would not wait for `parent`, which has none."""
+
+    parent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """The child list contradicts itself; `reason` is a sentence. Give the lease up and read the end again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The table is ready for `shardEnded` and SHARD_END. `created` are keys of new rows: wake whoever takes leases."""
+
+    created: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Not yet; keep the lease and the checkpoint and ask again. `reason` is a sentence."""
+
+    reason: str
+
+
+Preparation = Prepared | Blocked | Invalid
+
+
+def plan_shard_end(
+    lease: Lease,
+    children: Sequence[ChildShard],
+    parent_rows_present: Collection[str],
+    *,
+    child_row_present: bool = False,
+    trimmed: Collection[str] = (),
+) -> Create | BlockedOnMergeParent | Invalid:
+    """The rows to create when the shard of `lease` ends with `children` (4.2, step 2; `children` is not empty).
+
+    `parent_rows_present` are those of a merge child's parents that have a row, whatever its checkpoint. One of two
+    missing blocks, unless nothing is left to wait for: the child has its row (`child_row_present`), or the parent left
+    retention (`trimmed`) and its lease can never come back. Java stays blocked in both cases.
+    """
+    assert children, "the end of a shard without children is looked up first"
+    if len(children) == 1:
+        parents = children[0].parents
+        if len(parents) != MERGE_PARENTS:
+            return Invalid(
+                f"shard {lease.key} ended with the single child {children[0].shard_id}, which names {len(parents)} "
+                "parents instead of 2; the end of the shard is read again"
+            )
+        missing = sorted(parents - set(parent_rows_present))
+        if len(missing) == 1 and not child_row_present and missing[0] not in trimmed:
+            return BlockedOnMergeParent(missing[0])
+    in_order = sorted(children, key=lambda child: child.shard_id)
+    return Create(tuple(_child_lease(child) for child in in_order))
+
+
+def _child_lease(child: ChildShard) -> Lease:
+    """Always at TRIM_HORIZON, whatever the configured initial position (invariant 3)."""
+    return Lease(child.shard_id, TRIM_HORIZON, parents=child.parents, hash_range=row_hash_range(child.hash_range))
+
+
+class ShardEnding:
+    """Prepares the table for the end of any shard of one stream; one object serves all of this worker's shards."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        sync: ShardSync,
+        detector: ShardDetector,
+        clock: Clock,
+        *,
+        sync_spacing_s: float = SYNC_SPACING_S,
+    ) -> None:
+        self._table = table
+        self._sync = sync
+        self._detector = detector
+        self._clock = clock
+        self._sync_spacing_s = sync_spacing_s
+        self._last_sync_at_s: float | None = None
+
+    async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
+        """Create the child rows and note them on the row of `lease`. Repeatable at any point.
+
+        Without `children` (the iterator had ended before, or ResourceNotFound) they are looked up by listing. A lease
+        that is complete already was prepared by whoever completed it (7.4).
+
+        Raises LeaseLostError if the row of `lease` is gone, and `errors.TableError` or `errors.StreamError`.
+        """
+        if lease.is_complete:
+            return Prepared(())
+        if children:
+            return await self._prepare_with(lease, children)
+        return await self._look_up(lease)
+
+    async def _look_up(self, lease: Lease) -> Preparation:
+        """The end without children: is the shard over, and who follows it? Rows are read before the listing."""
+        scan = await self._table.scan()
+        listing = await self._detector.list_all()
+        shards = listing.shards if isinstance(listing, ShardsListed) else None
+        match judge_missing_shard(lease, scan.leases, shards):
+            case Park(reason):
+                return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")
+            case ShardIsListed():
+                assert shards is not None
+                return await self._prepare_listed(lease, shards)
+            case ShardIsOver(evidence):
+                assert shards is not None
+                _log.info(
+                    "shard has left retention",
+                    extra={"action": "shard_expired", "shard": lease.key, "evidence": evidence},
+                )
+                unreadable = frozenset(key for key, _ in scan.corrupt)
+                result = await self._sync.sync_with(scan.leases, shards, unreadable=unreadable)
+                return await self._prepare_expired(lease, result)
+
+    async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
+        if any(shard.shard_id == lease.key and shard.is_open for shard in shards):
+            return Blocked(f"shard {lease.key} seemed to end, but ListShards shows it open; it is read again")
+        children = children_in(shards, lease.key)
+        if not children:
+            return Blocked(f"shard {lease.key} is closed, but ListShards does not name its children yet")
+        return await self._prepare_with(lease, children)
+
+    async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
+        """The sync made the rows of the listed children (13.9), except a merge child that waits for a bare parent."""
+        if not result.is_done or result.postponed:
+            return Blocked(
+                f"shard {lease.key} is over, but its children have no leases yet; {result.sentence or 'again'}"
+            )
+        children = frozenset(child.shard_id for child in children_in(result.shards, lease.key))
+        if children:
+            await self._record(lease, children)
+        return Prepared(tuple(created.key for created in result.created))
+
+    async def _prepare_with(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
+        child_row_present, trimmed = False, frozenset[str]()
+        present: frozenset[str] = frozenset()
+        if len(children) == 1:
+            present = await self._rows_of(children[0].parents)
+            child_row_present = await self._table.get(children[0].shard_id) is not None
+        plan = plan_shard_end(lease, children, present, child_row_present=child_row_present)
+        synced: tuple[str, ...] = ()
+        if isinstance(plan, BlockedOnMergeParent):
+            result = await self._sync_for_parent(plan.parent)
+            if isinstance(result, Blocked):
+                return result
+            synced = tuple(created.key for created in result.created)
+            trimmed = children[0].parents - {shard.shard_id for shard in result.shards}
+            present = await self._rows_of(children[0].parents)
+            plan = plan_shard_end(lease, children, present, trimmed=trimmed)
+        match plan:
+            case Invalid():
+                return plan
+            case BlockedOnMergeParent(parent):
+                return Blocked(
+                    f"merge parent {parent} of {children[0].shard_id} has no lease, though it is still listed"
+                )
+            case Create(leases):
+                created = tuple([child.key for child in leases if await self._create(child)])
+                await self._record(lease, frozenset(child.key for child in leases))
+                return Prepared(synced + created)
+
+    async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
+        """A sync at once may give the missing merge parent its row (13.14); Java waits for its auditor."""
+        now_s = self._clock.monotonic()
+        if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < self._sync_spacing_s:
+            return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")
+        self._last_sync_at_s = now_s
+        _log.info("merge parent without a lease", extra={"action": "shard_sync_for_merge_parent", "shard": parent})
+        scan = await self._table.scan()
+        result = await self._sync.sync(scan.leases, unreadable=frozenset(key for key, _ in scan.corrupt))
+        return result if result.is_done else Blocked(f"merge parent {parent} has no lease; {result.sentence}")
+
+    async def _rows_of(self, shard_ids: Collection[str]) -> frozenset[str]:
+        return frozenset([s for s in sorted(shard_ids) if await self._table.get(s) is not None])
+
+    async def _create(self, child: Lease) -> bool:
+        created = await self._table.create(child)
+        if created:
+            _log.info("child lease created", extra={"action": "lease_created", "shard": child.key})
+        return created
+
+    async def _record(self, lease: Lease, children: frozenset[str]) -> None:
+        if not await self._table.record_children(lease.key, children):
+            raise LeaseLostError(lease.key, "its row is gone")

@@ -1,0 +1,291 @@
+"""Which leases a stream needs: the shard graph and the rules of shard sync, as pure functions over one listing.
+
+Rules: shards spec, 3.3 (empty table), 3.4 (any other table) and section 13, points 8 to 11. One layer only: nothing is
+created below the first shard that must be read; the rest is created when its parents end (`mld.shards.ending`).
+
+Two things a reader must know:
+
+* A row counts by its shard id alone. The row of a parent that is over means that its child rows must exist too
+  (invariant 6): a completed row is deleted only after its children have started, and children only after their parents.
+* Over-reading is allowed, skipping is not: where a rule had to choose, it reads again.
+
+Never done here: a lease for a shard whose listed parent is still open, or a lease below a merge parent without a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from mld.errors import InvalidStreamResponseError
+from mld.leases.lease import Lease
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
+
+
+class ShardGraph:
+    """One listing, indexed. A parent that is named but not listed is outside: it has been trimmed."""
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self.shards: dict[str, Shard] = {shard.shard_id: shard for shard in shards}
+        self.children: dict[str, list[str]] = {}
+        for shard in self.shards.values():
+            for parent in shard.parents:
+                self.children.setdefault(parent, []).append(shard.shard_id)
+
+    def listed_parents(self, shard_id: str) -> list[str]:
+        return sorted(p for p in self.shards[shard_id].parents if p in self.shards)
+
+    def trimmed_parents(self, shard_id: str) -> list[str]:
+        return sorted(p for p in self.shards[shard_id].parents if p not in self.shards)
+
+    def inconsistent(self) -> frozenset[str]:
+        """Children of a listed parent that is still open: the listing straddles a reshard (3.2, step 5)."""
+        open_parents = (shard for shard in self.shards.values() if shard.is_open)
+        return frozenset(child for parent in open_parents for child in self.children.get(parent.shard_id, ()))
+
+    def above(self, shard_ids: Iterable[str]) -> set[str]:
+        """Every listed proper ancestor of any of `shard_ids`."""
+        return self._closure(shard_ids, lambda s: self.listed_parents(s) if s in self.shards else [])
+
+    def below(self, shard_ids: Iterable[str]) -> set[str]:
+        """Every proper descendant of any of `shard_ids`, which may be trimmed ones."""
+        return self._closure(shard_ids, lambda s: self.children.get(s, []))
+
+    @staticmethod
+    def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
+        found: set[str] = set()
+        todo = list(start)
+        while todo:
+            for neighbour in step(todo.pop()):
+                if neighbour not in found:
+                    found.add(neighbour)
+                    todo.append(neighbour)
+        return found
+
+
+def id_order(shard_id: str) -> tuple[int, str]:
+    """Sorts shard ids from old to young: they count up."""
+    return (len(shard_id), shard_id)
+
+
+def shares_keys(one: HashRange, other: HashRange | None) -> bool:
+    """Whether the ranges have a hash key in common; False for an unknown range."""
+    return other is not None and one.start <= other.end and other.start <= one.end
+
+
+def row_hash_range(hash_range: HashRange) -> HashRange | None:
+    """The range to store on a new row. A range of one key is left out: Java cannot parse a row with start = end.
+
+    KCL before 3.5 fails its whole listing on one such row (leases spec, 3.1 and 15.15); without the range it only has
+    to ask ListShards.
+    """
+    return hash_range if hash_range.start < hash_range.end else None
+
+
+def new_lease(shard: Shard, checkpoint: Position) -> Lease:
+    """The row to create for `shard`; it names all parents, even ones no longer listed."""
+    return Lease(
+        key=shard.shard_id,
+        checkpoint=checkpoint,
+        parents=shard.parents,
+        hash_range=row_hash_range(shard.hash_range),
+    )
+
+
+def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...]:
+    """The listed children of `shard_id`, for when the service no longer names them (retrieval spec, 12.8)."""
+    found = sorted((s for s in shards if shard_id in s.parents), key=lambda s: s.shard_id)
+    return tuple(ChildShard(s.shard_id, s.parents, s.hash_range) for s in found)
+
+
+def partition_fault(shards: Iterable[Shard]) -> str | None:
+    """Why `shards` do not cover the hash key space exactly once, or None if they do (3.2, step 1)."""
+    next_key = 0
+    for shard in sorted(shards, key=lambda s: (s.hash_range.start, s.hash_range.end)):
+        if shard.hash_range.start > next_key:
+            return f"no listed shard covers the hash keys {next_key} to {shard.hash_range.start - 1}"
+        if shard.hash_range.start < next_key or shard.hash_range.end < shard.hash_range.start:
+            return f"the hash range of {shard.shard_id} overlaps another listed shard"
+        next_key = shard.hash_range.end + 1
+    if next_key != HASH_KEY_MAX + 1:
+        return f"the listed shards end at hash key {next_key - 1} instead of {HASH_KEY_MAX}"
+    return None
+
+
+def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> tuple[Lease, ...]:
+    """One lease for every shard of the filtered listing, open or closed, at the configured position (3.3)."""
+    graph = ShardGraph(shards)
+    return _in_order(graph, dict.fromkeys(graph.shards, initial.sentinel))
+
+
+def plain_missing_leases(
+    shards: Sequence[Shard], leased: Collection[str], initial: InitialPosition, *, ignore_unexpected_children: bool
+) -> tuple[Lease, ...]:
+    """What KCL for Java creates for a table with rows (3.4), to the letter. `missing_leases` is what we create.
+
+    Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
+    """
+    graph = ShardGraph(shards)
+    skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
+    walk = _Walk(graph, frozenset(leased), initial.sentinel, settled=frozenset(), outside=frozenset())
+    return _in_order(graph, walk.over_open_shards(skipped))
+
+
+def missing_leases(
+    shards: Sequence[Shard],
+    existing: Sequence[Lease],
+    initial: InitialPosition,
+    *,
+    ignore_unexpected_children: bool,
+    unreadable: Collection[str] = (),
+) -> tuple[Lease, ...]:
+    """The leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
+
+    `unreadable` names rows that exist but cannot be parsed; they count as leased. Three additions to 3.4 (section 13):
+
+    * 8 and 9, `_heirs`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON.
+    * 9, merges: a trimmed parent with a row counts as a leased ancestor.
+    * 10, `_settled`: a generation that was passed already is not read again for the sake of one missing lease.
+
+    Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
+    """
+    graph = ShardGraph(shards)
+    skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
+    rows: dict[str, Lease | None] = {lease.key: lease for lease in existing}
+    rows.update(dict.fromkeys(set(unreadable) - rows.keys()))
+    heirs = _heirs(graph, rows, skipped)
+    leased = frozenset(rows) | heirs
+    # Under LATEST nothing old is read anyway, so there is nothing to settle.
+    settled = frozenset[str]() if initial.sentinel == LATEST else _settled(graph, leased)
+    walk = _Walk(graph, leased, initial.sentinel, settled=settled, outside=frozenset(rows) - graph.shards.keys())
+    return _in_order(graph, {**walk.over_open_shards(skipped), **dict.fromkeys(heirs, TRIM_HORIZON)})
+
+
+def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
+    """The inconsistent shards, to be left out; raises if there are any and they are not to be ignored."""
+    inconsistent = graph.inconsistent()
+    if inconsistent and not ignore_unexpected_children:
+        names = ", ".join(sorted(inconsistent)[:5])
+        raise InvalidStreamResponseError(
+            f"ListShards shows child shards of a shard that is still open ({names}), as it does during a reshard; "
+            "the listing is repeated, and ignoreUnexpectedChildShards=true accepts it"
+        )
+    return inconsistent
+
+
+def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]) -> frozenset[str]:
+    """Children without a row that nobody else will create, because a parent *with* a row is over (13.8, 13.9).
+
+    Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
+    By invariant 6 such a child was never processed and deleted, so TRIM_HORIZON repeats nothing; an unfinished parent
+    row makes the child wait. A child with a listed parent that has no row is left to the walk: created now, it would
+    not wait for that parent.
+
+    After an outage over several reshards the children are trimmed too. Then the oldest listed shards with hash keys of
+    an unfinished, trimmed row inherit: whatever has these keys and outlived that shard descends from it.
+    """
+    stranded = [row for row in rows.values() if row is not None and row.key not in graph.shards and not row.is_complete]
+
+    def is_over(parent: str) -> bool:
+        row = rows.get(parent)
+        return parent in rows and (parent not in graph.shards or (row is not None and row.is_complete))
+
+    def outlived(shard: Shard) -> bool:
+        return not graph.listed_parents(shard.shard_id) and any(
+            id_order(row.key) < id_order(shard.shard_id) and shares_keys(shard.hash_range, row.hash_range)
+            for row in stranded
+        )
+
+    return frozenset(
+        shard_id
+        for shard_id, shard in graph.shards.items()
+        if shard_id not in rows
+        and shard_id not in skipped
+        and all(parent in rows for parent in graph.listed_parents(shard_id))
+        and (any(is_over(parent) for parent in shard.parents) or outlived(shard))
+    )
+
+
+def _settled(graph: ShardGraph, leased: frozenset[str]) -> frozenset[str]:
+    """Shards without a row that the application has passed: something below has a row, nothing above has (13.10).
+
+    A row below exists because this shard ended, or because the application began after it. With a row above it, the
+    way down from there is still to come, and the plain rule is right.
+    """
+    outside = leased - graph.shards.keys()
+    passed = graph.above(leased & graph.shards.keys()) - leased
+    return frozenset(passed - graph.below(leased & graph.shards.keys()) - graph.below(outside))
+
+
+class _Walk:
+    """The recursion of 3.4 with an explicit stack: a chain of reshards may be longer than Python's."""
+
+    def __init__(
+        self,
+        graph: ShardGraph,
+        leased: frozenset[str],
+        sentinel: Position,
+        *,
+        settled: frozenset[str],
+        outside: frozenset[str],
+    ) -> None:
+        self._graph = graph
+        self._leased = leased
+        self._sentinel = sentinel
+        self._settled = settled
+        self._outside = outside
+        self._descends: dict[str, bool] = {}
+        self._wanted: set[str] = set()
+        self._new: dict[str, Position] = {}
+
+    def over_open_shards(self, skipped: frozenset[str]) -> dict[str, Position]:
+        """Shard id -> checkpoint of every lease to create."""
+        for shard_id, shard in self._graph.shards.items():
+            if not shard.is_open or shard_id in self._leased or shard_id in skipped:
+                continue
+            if not self._visit(shard_id):
+                self._new[shard_id] = self._sentinel
+        return self._new
+
+    def _parents(self, shard_id: str) -> list[str]:
+        return [p for p in self._graph.listed_parents(shard_id) if p not in self._settled]
+
+    def _visit(self, start: str) -> bool:
+        """Whether `start` descends from a shard that has a lease or gets one; memoised."""
+        entered: set[str] = set()
+        stack = [start]
+        while stack:
+            shard_id = stack[-1]
+            if shard_id not in self._descends and shard_id not in entered and shard_id not in self._leased:
+                entered.add(shard_id)
+                stack.extend(p for p in self._parents(shard_id) if p not in self._descends and p not in entered)
+                continue
+            stack.pop()
+            if shard_id not in self._descends:
+                self._descends[shard_id] = shard_id in self._leased or self._conclude(shard_id)
+        return self._descends[start]
+
+    def _conclude(self, shard_id: str) -> bool:
+        parents = self._parents(shard_id)
+        covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
+        if not covered and not self._outside.intersection(self._graph.trimmed_parents(shard_id)):
+            if self._sentinel != LATEST:
+                self._wanted.add(shard_id)
+            return False
+        if not parents:  # its only row is that of a trimmed parent, which will not create it
+            self._new[shard_id] = TRIM_HORIZON
+        for parent in parents:
+            if parent in self._leased:
+                continue
+            if parent in self._wanted or parent not in covered:
+                self._new.setdefault(parent, self._sentinel)
+            if parent in self._new:
+                from_start = parent in covered and self._sentinel != AT_TIMESTAMP
+                self._new[parent] = TRIM_HORIZON if from_start else self._sentinel
+        return True
+
+
+def _in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> tuple[Lease, ...]:
+    """Ancestors first, so that a run that breaks off leaves a table from which the next run goes on (3.2, step 8)."""
+    ordered = sorted(checkpoints, key=lambda shard_id: (int(graph.shards[shard_id].starting_sequence), shard_id))
+    return tuple(new_lease(graph.shards[shard_id], checkpoints[shard_id]) for shard_id in ordered)

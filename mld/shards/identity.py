@@ -1,0 +1,146 @@
+"""Does this lease table belong to this stream? Evidence, as pure functions over a listing and the lease rows.
+
+Rules: shards spec, section 11 ("wrong stream name", "stream recreated") and section 13, point 12. Java takes
+ResourceNotFound for the end of a shard, so that a wrong region marks every row SHARD_END and then deletes it.
+
+`foreign_evidence` speaks only when it is certain; `judge_missing_shard` declares a shard over only when the listing
+proves it. Between the two lies "unknown", and the unknown is parked: the checkpoint stays.
+
+The caller reads the rows *before* it lists the shards; the other way round a new shard's row could look foreign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mld.leases.lease import Lease
+from mld.shards.graph import id_order, shares_keys
+from mld.streams import Shard
+
+REMEDY = (
+    "check streamName or streamArn, regionName, kinesisEndpoint and the AWS account; a stream that was recreated under "
+    "its old name needs a new applicationName, or its old rows deleted from the lease table"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIsOver:
+    """The shard has ended and left retention: its lease may go to SHARD_END. `evidence` says why, for the log."""
+
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIsListed:
+    """The shard exists after all; ResourceNotFound was a passing answer. Ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Nobody can tell. Keep the lease and its checkpoint, deliver nothing, ask again later."""
+
+    reason: str
+
+
+Verdict = ShardIsOver | ShardIsListed | Park
+
+
+def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> str | None:
+    """Why the rows certainly belong to another stream, as a sentence with the remedy; None if that is not certain.
+
+    Certain are a shard id with another hash range, and a checkpoint outside its shard's sequence numbers: below the
+    first, or above the last of a closed shard. An open shard has no last number, so nothing is too high for it.
+    """
+    listed = {shard.shard_id: shard for shard in shards}
+    for lease in leases:
+        shard = listed.get(lease.key)
+        contradiction = None if shard is None else _contradiction(shard, lease)
+        if contradiction is not None:
+            return f"the lease table belongs to another stream: {contradiction}; {REMEDY}"
+    return None
+
+
+def _contradiction(shard: Shard, lease: Lease) -> str | None:
+    if lease.hash_range is not None and lease.hash_range != shard.hash_range:
+        return (
+            f"lease {lease.key} has the hash range {lease.hash_range.start}-{lease.hash_range.end}, but the shard has "
+            f"{shard.hash_range.start}-{shard.hash_range.end}"
+        )
+    number = lease.checkpoint.number
+    if number is None:
+        return None
+    if number < int(shard.starting_sequence):
+        return f"the checkpoint {number} of {lease.key} is before the first record of that shard"
+    if shard.ending_sequence is not None and number > int(shard.ending_sequence):
+        return f"the checkpoint {number} of {lease.key} is after the last record of that shard"
+    return None
+
+
+def judge_missing_shard(lease: Lease, all_leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Verdict:
+    """What ResourceNotFound for the shard of `lease` means, given all rows and then the unfiltered listing.
+
+    `shards` is None if the stream could not be listed. A shard is over only if
+
+    1. the listing is not empty, does not name it and does not contradict any row, and
+    2. every listed shard that shares hash keys with it began after its checkpoint, as its descendants did (its
+       ancestors left retention before it): a shard whose records were read within the retention period can not pass,
+       whatever stream was asked; and
+    3. a listed shard names it as a parent, or the table is known to be this stream's (`_is_known_stream`).
+    """
+    if shards is None:
+        return _park(lease, "the stream cannot be listed")
+    if any(shard.shard_id == lease.key for shard in shards):
+        return ShardIsListed()
+    if not shards:
+        return _park(lease, "ListShards names no shard at all")
+    foreign = foreign_evidence(shards, all_leases)
+    if foreign is not None:
+        return Park(foreign)
+    successors = [shard for shard in shards if _shares_keys(shard, lease)]
+    number = lease.checkpoint.number
+    for shard in successors:
+        if number is not None and int(shard.starting_sequence) <= number:
+            return _park(
+                lease, f"shard {shard.shard_id} began before its checkpoint {number} and is not one of its children"
+            )
+    child = next((s.shard_id for s in successors if lease.key in s.parents), None)
+    if child is not None:
+        return ShardIsOver(f"it is past retention, and its child {child} is listed")
+    younger = next((s.shard_id for s in successors if id_order(s.shard_id) > id_order(lease.key)), None)
+    witness = _is_known_stream(all_leases, shards)
+    if younger is not None and witness is not None:
+        return ShardIsOver(f"it is past retention: {younger} has its hash keys, and {witness} proves the stream")
+    return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
+
+
+def _park(lease: Lease, why: str) -> Park:
+    return Park(
+        f"Kinesis does not know shard {lease.key}, and {why}; its lease stays as it is: {REMEDY}. "
+        "If the stream is the right one, the shard's records are gone: delete its row, and its successors are read"
+    )
+
+
+def _shares_keys(shard: Shard, lease: Lease) -> bool:
+    """Whether the hash ranges meet. A row without a range (KCL before 2.3) is known by its child only."""
+    return lease.key in shard.parents if lease.hash_range is None else shares_keys(shard.hash_range, lease.hash_range)
+
+
+def _is_known_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> str | None:
+    """A listed shard that one of our rows describes, or None.
+
+    Streams of equal size share shard ids and hash ranges, so a row must also have a checkpoint among that shard's
+    sequence numbers. Only a table without any such checkpoint, which has none to lose, is taken by id and range alone.
+    """
+    rows = {lease.key: lease for lease in leases}
+    any_number = any(lease.checkpoint.number is not None for lease in leases)
+    for shard in shards:
+        row = rows.get(shard.shard_id)
+        if row is None or row.hash_range != shard.hash_range:
+            continue
+        number = row.checkpoint.number
+        if number is None and any_number:
+            continue
+        if number is None or number >= int(shard.starting_sequence):
+            return shard.shard_id
+    return None

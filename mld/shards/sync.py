@@ -1,0 +1,212 @@
+"""Shard sync: list the shards, decide which leases are missing, create them.
+
+Rules: shards spec, 1.2, 3.1 to 3.4 and section 13, point 7. The decisions are in `mld.shards.graph` and
+`mld.shards.identity`; here they are carried out.
+
+Creation is a conditional put, so any number of workers may sync at once, and a run that broke off is simply repeated.
+Never creates a row in a table that belongs to another stream, and never from a part of a listing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mld.clock import Clock
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, TableScan
+from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
+from mld.shards.detector import Listing, ShardDetector, ShardsListed, StreamMissing, StreamNotReady
+from mld.shards.graph import ShardGraph, leases_for_empty_table, missing_leases, partition_fault
+from mld.shards.identity import foreign_evidence
+from mld.streams import Shard, ShardFilter, ShardFilterType
+
+_log = logging.getLogger(__name__)
+
+# A reshard takes the service a moment; a listing that straddles one is repeated this often, this far apart.
+LISTINGS_MAX = 3
+LISTING_SPACING_S = 1.0
+
+
+class SyncStatus(Enum):
+    """How a sync ended. Everything but DONE created nothing and may be tried again."""
+
+    DONE = "done"
+    STREAM_NOT_READY = "stream not ready"
+    STREAM_MISSING = "stream missing"
+    NO_SHARDS = "no shards"
+    INCONSISTENT_LISTING = "inconsistent listing"
+    FOREIGN_TABLE = "foreign table"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """`sentence` is fit for the log and empty if DONE. `created` excludes rows that somebody else had created first.
+
+    `postponed` names leases that were not created because the table had changed meanwhile; the next sync decides anew.
+    `shards` is the listing the decision was made from.
+    """
+
+    status: SyncStatus
+    sentence: str = ""
+    created: tuple[Lease, ...] = ()
+    postponed: tuple[str, ...] = ()
+    shards: tuple[Shard, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return self.status is SyncStatus.DONE
+
+
+def bootstrap_filter(initial: InitialPosition) -> ShardFilter:
+    """The ListShards filter for an empty table (1.2)."""
+    if initial.sentinel == LATEST:
+        return ShardFilter(ShardFilterType.AT_LATEST)
+    if initial.sentinel == AT_TIMESTAMP:
+        return ShardFilter(ShardFilterType.AT_TIMESTAMP, initial.timestamp_s)
+    return ShardFilter(ShardFilterType.AT_TRIM_HORIZON)
+
+
+class ShardSync:
+    """Creates the missing leases of one stream. Every method raises `errors.TableError` and `errors.StreamError`."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        detector: ShardDetector,
+        clock: Clock,
+        *,
+        initial: InitialPosition,
+        ignore_unexpected_children: bool = False,
+    ) -> None:
+        self._table = table
+        self._detector = detector
+        self._clock = clock
+        self._initial = initial
+        self._ignore_unexpected_children = ignore_unexpected_children
+
+    async def bootstrap(self, scan: TableScan) -> SyncResult:
+        """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
+        if scan.leases or scan.corrupt:
+            return await self.sync(scan.leases, unreadable=frozenset(key for key, _ in scan.corrupt))
+        listed = await self._list_until_sound(bootstrap_filter(self._initial), partition_fault)
+        if not listed.is_done:
+            return listed
+        return await self._create(listed, leases_for_empty_table(listed.shards, self._initial), frozenset())
+
+    async def sync(self, leases: Sequence[Lease], *, unreadable: Collection[str] = ()) -> SyncResult:
+        """List the shards and create what is missing beside `leases`, which were read just before."""
+        listed = await self._list_until_sound(None, self._inconsistency)
+        if not listed.is_done:
+            return listed
+        return await self.sync_with(leases, listed.shards, unreadable=unreadable)
+
+    async def sync_with(
+        self, leases: Sequence[Lease], shards: Sequence[Shard], *, unreadable: Collection[str] = ()
+    ) -> SyncResult:
+        """As `sync`, for a complete, unfiltered, non-empty listing made after `leases` were read."""
+        foreign = foreign_evidence(shards, leases)
+        if foreign is not None:
+            return self._refused(SyncStatus.FOREIGN_TABLE, foreign)
+        fault = self._inconsistency(shards)
+        if fault is not None:
+            return self._refused(SyncStatus.INCONSISTENT_LISTING, fault)
+        wanted = self._missing(shards, leases, unreadable)
+        if wanted:
+            leases = [*leases, *await self._rows_seen_now(shards, {lease.key for lease in leases}.union(unreadable))]
+            wanted = self._missing(shards, leases, unreadable)
+        sound = SyncResult(SyncStatus.DONE, shards=tuple(shards))
+        return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
+
+    async def _list_until_sound(
+        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], str | None]
+    ) -> SyncResult:
+        fault: str | None = None
+        for attempt in range(LISTINGS_MAX):
+            if attempt:
+                await self._clock.sleep(LISTING_SPACING_S)
+            listing = await self._detector.list_all(shard_filter)
+            if not isinstance(listing, ShardsListed) or not listing.shards:
+                return self._unusable(listing)
+            fault = fault_in(listing.shards)
+            if fault is None:
+                return SyncResult(SyncStatus.DONE, shards=listing.shards)
+        assert fault is not None
+        return self._refused(SyncStatus.INCONSISTENT_LISTING, f"{fault} (after {LISTINGS_MAX} listings)")
+
+    def _unusable(self, listing: Listing) -> SyncResult:
+        match listing:
+            case StreamNotReady(reason):
+                return self._refused(SyncStatus.STREAM_NOT_READY, reason)
+            case StreamMissing(reason):
+                return self._refused(SyncStatus.STREAM_MISSING, reason)
+            case ShardsListed():
+                return self._refused(
+                    SyncStatus.NO_SHARDS, "ListShards names no shard; the shards are listed again later"
+                )
+
+    @staticmethod
+    def _refused(status: SyncStatus, sentence: str) -> SyncResult:
+        _log.warning("no leases created: %s", sentence, extra={"action": "shard_sync_refused", "status": status.value})
+        return SyncResult(status, sentence)
+
+    def _missing(
+        self, shards: Sequence[Shard], leases: Sequence[Lease], unreadable: Collection[str]
+    ) -> tuple[Lease, ...]:
+        return missing_leases(
+            shards,
+            leases,
+            self._initial,
+            ignore_unexpected_children=self._ignore_unexpected_children,
+            unreadable=unreadable,
+        )
+
+    def _inconsistency(self, shards: Sequence[Shard]) -> str | None:
+        if self._ignore_unexpected_children:
+            return None
+        unexpected = sorted(ShardGraph(shards).inconsistent())
+        if not unexpected:
+            return None
+        return (
+            f"ListShards shows {len(unexpected)} child shards of a shard that is still open, {unexpected[0]} first, as "
+            "it does during a reshard; ignoreUnexpectedChildShards=true accepts that"
+        )
+
+    async def _rows_seen_now(self, shards: Sequence[Shard], known: Collection[str]) -> list[Lease]:
+        """The rows, read consistently, that open shards got while or after the scan.
+
+        A scan is no snapshot: it may miss a child row and, pages later, the parent row that was cleaned up meanwhile.
+        Deciding from that would read the parent's whole shard again.
+        """
+        without_row = [shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in known]
+        rows = [await self._table.get(shard_id) for shard_id in without_row]
+        return [row for row in rows if row is not None]
+
+    async def _create(self, listed: SyncResult, wanted: Sequence[Lease], rows: frozenset[str]) -> SyncResult:
+        created: list[Lease] = []
+        postponed: list[str] = []
+        for lease in wanted:
+            if not await self._still_wanted(lease, rows):
+                postponed.append(lease.key)
+            elif await self._table.create(lease):
+                created.append(lease)
+                _log.info(
+                    "lease created",
+                    extra={"action": "lease_created", "shard": lease.key, "checkpoint": str(lease.checkpoint)},
+                )
+        return replace(listed, created=tuple(created), postponed=tuple(postponed))
+
+    async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
+        """Whether a lease that is wanted for its parents' rows still has one of them.
+
+        While a parent row exists, nobody deletes its children's rows (invariant 6), so a missing one was never there.
+        """
+        witnesses = sorted(lease.parents & rows)
+        if not witnesses:
+            return True
+        for parent in witnesses:
+            if await self._table.get(parent) is not None:
+                return True
+        return False
