@@ -11,6 +11,7 @@ import logging
 import logging.config
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -73,6 +74,14 @@ def _json_formatter() -> JsonFormatter:
         rename_fields={"levelname": "level", "name": "logger"},
         timestamp=True,
     )
+
+
+def log_remarks(remarks: Iterable[Remark]) -> None:
+    """What the properties file deserves to be told about, one line each."""
+    logger = logging.getLogger("mld.configuration")
+    for remark in remarks:
+        level = logging.WARNING if remark.level is Level.WARNING else logging.INFO
+        logger.log(level, "%s", remark, extra={"action": "configuration", "key": remark.key})
 
 
 def _apply_file(path: Path) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from random import Random
 
 from mld.clock import Clock, wait_for_event
 from mld.consumer.consumer import ShardConsumer
@@ -20,7 +19,7 @@ from mld.errors import (
     MldError,
     StartupError,
     StreamError,
-    StreamInUseError,
+    StreamNotFoundError,
     StreamThrottledError,
     StreamUnavailableError,
     TableError,
@@ -30,7 +29,7 @@ from mld.leases.keeper import HeldLease, LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.leases.taker import LeaseTaker
 from mld.shards.cleanup import LeaseCleanup
-from mld.shards.sync import ShardSync
+from mld.shards.sync import ShardSync, SyncStatus
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,6 @@ class WorkerParts:
     cleanup: LeaseCleanup
     consumer_parts: ConsumerParts
     clock: Clock
-    rng: Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +162,30 @@ class Worker:
             return TableScan(())
 
     async def _make_shard_leases(self, scan: TableScan) -> bool:
-        """Make the table true to the stream; True if rows were created."""
-        if not scan.leases and not scan.corrupt:
-            return bool((await self._parts.sync.bootstrap()).created)
-        if self._settings.skip_sync_if_leases_exist:
+        """Make the table true to the stream; True if rows were created. Raises StartupError for a foreign table."""
+        if scan.leases and self._settings.skip_sync_if_leases_exist:
             return False
         try:
-            return bool((await self._parts.sync.sync(scan.leases)).created)
-        except (StreamThrottledError, StreamUnavailableError, StreamInUseError) as error:
-            # The leases there are enough to work with; what is missing can come later.
-            log.warning("shard sync failed: %s", error, extra={"action": "sync_failed"})
-            self._sync_due = True
-            return False
+            result = await self._parts.sync.bootstrap(scan)
+        except (StreamThrottledError, StreamUnavailableError) as error:
+            return self._do_without_sync(scan, error)
+        match result.status:
+            case SyncStatus.DONE:
+                return bool(result.created)
+            case SyncStatus.FOREIGN_TABLE:
+                raise StartupError(result.sentence)
+            case SyncStatus.STREAM_MISSING | SyncStatus.NO_SHARDS:
+                raise StreamNotFoundError(result.sentence)
+            case SyncStatus.STREAM_NOT_READY | SyncStatus.INCONSISTENT_LISTING:
+                return self._do_without_sync(scan, StreamUnavailableError(result.sentence))
+
+    def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
+        """The leases there are enough to work with; what is missing can come later. Without any there is no start."""
+        if not scan.leases:
+            raise error
+        log.warning("shard sync failed, it is tried again: %s", error, extra={"action": "sync_failed"})
+        self._sync_due = True
+        return False
 
     # --- run ---------------------------------------------------------------------------------------------------------
 
@@ -224,11 +234,15 @@ class Worker:
         while self._sync_due:
             await self._parts.clock.sleep(SYNC_RETRY_S)
             try:
-                await self._parts.sync.sync((await self._parts.table.scan()).leases)
-                self._sync_due = False
-                self._parts.taker.wake()
+                result = await self._parts.sync.bootstrap(await self._parts.table.scan())
             except (TableError, StreamError) as error:
                 log.warning("shard sync failed: %s", error, extra={"action": "sync_failed"})
+                continue
+            if result.is_done:
+                self._sync_due = False
+                self._parts.taker.wake()
+            else:
+                log.warning("shard sync failed: %s", result.sentence, extra={"action": "sync_failed"})
 
     # --- stop --------------------------------------------------------------------------------------------------------
 

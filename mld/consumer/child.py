@@ -22,6 +22,7 @@ from typing import cast
 
 from mld.clock import Clock, wait_for_event
 from mld.consumer.host import ChildStartError
+from protocol.command import shell_command
 from protocol.lines import LineSplitter
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,7 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
         return _popen(command, environment)
     except OSError as error:
         if error.errno == errno.ENOEXEC:  # a script without "#!": as execvp does, and Java
-            file = shutil.which(command[0]) or command[0]
-            return _popen(["/bin/sh", file, *command[1:]], environment)
+            return _popen(shell_command(find_executable(command) or command[0], command), environment)
         raise ChildStartError(
             f"cannot start {command[0]!r} (key executableName): {error.strerror or error}; "
             "give a path that exists or a name on the daemon's PATH"

@@ -309,7 +309,7 @@ class ShardConsumer:
 
     async def _store(self, position: Position) -> CheckpointErrorName | None:
         try:
-            await self._parts.keeper.checkpoint(self.key, self.token, position)
+            position = await self._parts.keeper.checkpoint(self.key, self.token, position)
         except LeaseLostError as error:
             log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
             self.lose_lease()

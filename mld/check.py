@@ -1,0 +1,67 @@
+"""`mld check`: prints what a properties file means (configuration spec; the decisions are all in `properties`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
+from properties.errors import ConfigurationError
+from properties.loader import load
+from properties.remarks import Level, Remark
+
+EXIT_OK = 0
+EXIT_CONFIGURATION = 2
+_PLAIN_WIDTH = 160  # columns where stdout is no terminal
+_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
+
+
+def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all: bool) -> int:
+    """Print to stdout; returns the exit code: 2 with errors, else 0."""
+    try:
+        loaded = load(file, overrides, os.environ)
+    except ConfigurationError as error:
+        if as_json:
+            print(json.dumps({"file": file, "remarks": [remark_to_json(r) for r in error.remarks]}, indent=2))  # noqa: T201
+        else:
+            _print_remarks(_console(), error.remarks)
+        return EXIT_CONFIGURATION
+    if as_json:
+        print(json.dumps(loaded.to_json(), indent=2))  # noqa: T201
+        return EXIT_OK
+    console = _console()
+    shown = [value for value in loaded.effective if show_all or value.source != DEFAULT_SOURCE or value.remarks]
+    console.print(_table(shown))
+    hidden = len(loaded.effective) - len(shown)
+    if hidden:
+        console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
+    _print_remarks(console, loaded.remarks)
+    return EXIT_OK
+
+
+def _console() -> Console:
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def _table(values: Sequence[EffectiveValue]) -> Table:
+    table = Table(title=None, show_lines=False)
+    for column in ("key", "value", "from", "remark"):
+        table.add_column(column, overflow="fold")
+    for value in values:
+        remarks = "\n".join(remark.message for remark in value.remarks)
+        table.add_row(*(Text(cell) for cell in (value.key, value.value or "-", value.source, remarks)))
+    return table
+
+
+def _print_remarks(console: Console, remarks: Sequence[Remark]) -> None:
+    for remark in remarks:
+        console.print(Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + Text(str(remark)))
+    errors = sum(remark.level is Level.ERROR for remark in remarks)
+    warnings = sum(remark.level is Level.WARNING for remark in remarks)
+    console.print(f"{errors} error(s), {warnings} warning(s)")

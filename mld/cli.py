@@ -1,0 +1,196 @@
+"""The command line. Parsing and printing only; the work is elsewhere, imported by the command that needs it.
+
+`mld APP.properties` is `mld run APP.properties`. `-p` and `-l` are those of the Java daemon (protocol spec, 13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+import mld
+from mld.errors import ImportedSiblingError, MldError
+from mld.siblings import check_siblings
+
+if TYPE_CHECKING:
+    from properties.errors import ConfigurationError
+
+EXIT_FAILURE = 1
+EXIT_CONFIGURATION = 2
+
+_GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
+
+
+class _RunByDefault(click.Group):
+    """Inserts `run` where the first word is no command: a properties file, or an option of `run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in _GROUP_OPTIONS:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_RunByDefault,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Consume a Kinesis stream with one child process per shard. `mld APP.properties` runs the daemon.",
+)
+@click.version_option(mld.__version__, prog_name="mld", message="%(prog)s %(version)s")
+def commands() -> None:
+    """The group."""
+
+
+def main() -> NoReturn:
+    """Entry point of the console script and of `python -m mld`."""
+    try:
+        check_siblings()
+    except ImportedSiblingError as error:
+        sys.exit(f"mld: {error}")
+    commands(prog_name="mld")
+    raise AssertionError("click exits by itself")
+
+
+_define = click.option(
+    "-D",
+    "--define",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the properties file; may be repeated.",
+)
+_properties_option = click.option(
+    "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
+)
+_properties_argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
+
+
+def _chosen_file(option_file: str | None, argument_file: str | None) -> str:
+    if option_file and argument_file:
+        click.echo(f"mld: both -p {option_file} and {argument_file} are given; -p is used", err=True)
+    chosen = option_file or argument_file
+    if not chosen:
+        raise click.UsageError("give a properties file")
+    return chosen
+
+
+@commands.command()
+@_properties_argument
+@_properties_option
+@click.option(
+    "-l",
+    "--log-configuration",
+    metavar="FILE",
+    help="Logging configuration: logback XML (levels only), Python INI or JSON.",
+)
+@_define
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+)
+def run(
+    argument_file: str | None,
+    option_file: str | None,
+    log_configuration: str | None,
+    overrides: Sequence[str],
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Run the daemon until it is told to stop.
+
+    Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before it was done.
+    """
+    from properties.errors import ConfigurationError
+
+    file = _chosen_file(option_file, argument_file)
+    try:
+        sys.exit(_run(file, log_configuration, overrides, log_format, log_level))
+    except ConfigurationError as error:
+        _complain(error)
+
+
+def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log_format: str, log_level: str) -> int:
+    from mld import logs
+    from properties.loader import load
+
+    logs.configure(log_format, log_level, log_configuration)
+    loaded = load(file, overrides, os.environ)
+    logs.log_remarks(loaded.remarks)
+
+    from mld.daemon import run_daemon
+
+    return asyncio.run(run_daemon(loaded.settings, file))
+
+
+@commands.command()
+@_properties_argument
+@_properties_option
+@_define
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--all", "show_all", is_flag=True, help="Show keys at their defaults too.")
+def check(
+    argument_file: str | None, option_file: str | None, overrides: Sequence[str], as_json: bool, show_all: bool
+) -> None:
+    """Show what a properties file means, and what is wrong with it.
+
+    Every key with its effective value, where it comes from, and remarks. Exit code 2 if there are errors.
+    """
+    from mld.check import print_check
+
+    sys.exit(print_check(_chosen_file(option_file, argument_file), overrides, as_json=as_json, show_all=show_all))
+
+
+@commands.command(context_settings={"ignore_unknown_options": True})
+@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds per answer.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def conformance(timeout_s: float, command: Sequence[str]) -> None:
+    """Drive a record processor through scripted conversations and judge it: `mld conformance -- COMMAND ARGS…`."""
+    from protocol.conformance import run as judge
+
+    sys.exit(0 if judge(list(command), timeout_s=timeout_s, out=sys.stdout) else EXIT_FAILURE)
+
+
+@commands.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=4567, show_default=True, help="0 takes a free one.")
+@click.option("--enforce/--no-enforce", default=False, help="Throttle like AWS does (5 reads a second and shard, …).")
+def local(host: str, port: int, enforce: bool) -> None:
+    """Run the embedded AWS in the foreground: Kinesis, DynamoDB, CloudWatch, STS and Glue on one port."""
+    from mld.local import run_foreground
+
+    sys.exit(_guarded(lambda: run_foreground(host, port, enforce=enforce)))
+
+
+@commands.command()
+@click.option("--records", type=click.IntRange(min=100), default=20_000, show_default=True, help="How many to put.")
+@click.option("--directory", type=click.Path(file_okay=False), default="quickstart-data", show_default=True)
+def quickstart(records: int, directory: str) -> None:
+    """Try everything on this machine: embedded AWS, a stream with click events, the real daemon, a split on the way."""
+    from mld.quickstart import run_quickstart
+
+    sys.exit(_guarded(lambda: run_quickstart(records, directory)))
+
+
+def _guarded(action: Callable[[], int]) -> int:
+    try:
+        return action()
+    except MldError as error:
+        click.echo(f"mld: {error}", err=True)
+        return EXIT_FAILURE
+
+
+def _complain(error: ConfigurationError) -> NoReturn:
+    """Every problem on a line of its own, then the way to see more."""
+    click.echo("mld: the configuration cannot be used:", err=True)
+    for problem in error.problems:
+        click.echo(f"  {problem}", err=True)
+    click.echo("`mld check` on the same file shows every value and where it comes from.", err=True)
+    sys.exit(EXIT_CONFIGURATION)

@@ -1,0 +1,346 @@
+"""The process around a worker: real adapters from settings, signals, exit codes.
+
+Exit codes (protocol spec, 13 and 19): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
+came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import uuid
+from collections.abc import Mapping
+from random import Random
+
+from mld.aws.client import BotoService
+from mld.aws.kinesis import KinesisStreams
+from mld.aws.sessions import ClientFactory
+from mld.clock import Clock, LoopClock
+from mld.consumer.child import PipeHost, find_executable
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, Signal
+from mld.consumer.restarts import RestartPolicy
+from mld.errors import MldError
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.taker import LeaseTaker
+from mld.leases.taking import TakingRules
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.retrieval.page import RecordsPage
+from mld.retrieval.polling import PollingReader
+from mld.shards.cleanup import LeaseCleanup
+from mld.shards.detector import ShardDetector
+from mld.shards.ending import ShardEnding
+from mld.shards.sync import ShardSync
+from mld.steward import Steward
+from mld.streams import Streams
+from mld.worker import Worker, WorkerParts, WorkerSettings
+from properties.errors import ConfigurationError
+from properties.remarks import Level, Remark
+from properties.settings import Settings
+from properties.values import ChildFailurePolicy, InitialPositionKind
+from protocol.command import split_command
+from protocol.messages import Dialect
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_CONFIGURATION = 2
+EXIT_SIGNAL_BASE = 128
+
+RENEWALS_PER_LEASE = 3
+EPSILON_S = 0.025  # Java's epsilonMillis
+KINESIS_THREADS_MAX = (
+    32  # calls in flight, not shards: a call takes some 10 ms, so this is above 1000 shards at the tip
+)
+DYNAMO_READ_TIMEOUT_MIN_S = 1.0
+KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
+CONNECT_TIMEOUT_S = 3.0
+COMPLETED_CLEANUP_S = 60.0  # Java looks every 5 minutes
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+async def run_daemon(settings: Settings, properties_file: str) -> int:
+    """Run until stopped; returns the exit code. Raises ConfigurationError if the processor cannot be found."""
+    command = split_command(settings.executable_name)
+    _check_command(command, settings.executable_name, properties_file)
+    worker_id = settings.worker_id or str(uuid.uuid4())
+    factory = ClientFactory(settings)
+    kinesis, dynamo = _services(settings, factory)
+    log.info(
+        "starting",
+        extra={
+            "action": "daemon_starting",
+            "application": settings.application_name,
+            "stream": settings.stream_name,
+            "table": settings.table_name,
+            "worker": worker_id,
+            "command": command[0],
+        },
+    )
+    try:
+        await asyncio.gather(kinesis.open(), dynamo.open())
+        environment = {
+            "MLD_STREAM_NAME": settings.stream_name,
+            "MLD_APPLICATION_NAME": settings.application_name,
+            "MLD_WORKER_ID": worker_id,
+            "MLD_PROPERTIES_FILE": os.path.abspath(properties_file),  # noqa: PTH100 - touches no file
+        }
+        worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment)
+        return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
+    except MldError as error:
+        log.error("%s", error, extra={"action": "daemon_failed"})
+        return EXIT_FAILURE
+    finally:
+        await asyncio.gather(kinesis.close(), dynamo.close())
+
+
+def _check_command(command: list[str], text: str, properties_file: str) -> None:
+    if find_executable(command) is None:
+        problem = Remark(
+            Level.ERROR,
+            "executableName",
+            properties_file,
+            f"no executable file {command[0] if command else text!r} is found",
+            "give a path relative to the working directory, an absolute one, or a name on PATH, and make it executable",
+        )
+        raise ConfigurationError([problem])
+
+
+def _services(settings: Settings, factory: ClientFactory) -> tuple[BotoService, BotoService]:
+    request_timeout_s = _request_timeout_s(settings)
+    dynamo_threads = settings.max_lease_renewal_threads
+    kinesis = BotoService(
+        lambda: factory.create(
+            "kinesis",
+            read_timeout_s=KINESIS_READ_TIMEOUT_S,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            pool_connections_max=KINESIS_THREADS_MAX,
+        ),
+        threads_max=KINESIS_THREADS_MAX,
+        name="Kinesis",
+    )
+    dynamo = BotoService(
+        lambda: factory.create(
+            "dynamodb",
+            read_timeout_s=request_timeout_s,
+            connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
+            pool_connections_max=dynamo_threads,
+        ),
+        threads_max=dynamo_threads,
+        name="DynamoDB",
+    )
+    return kinesis, dynamo
+
+
+def _request_timeout_s(settings: Settings) -> float:
+    """Well below the lease duration, so that a slow reply cannot outlive the lease (leases spec, 15.3)."""
+    return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.failover_time_millis / 1000 / RENEWALS_PER_LEASE)
+
+
+async def _run_under_signals(worker: Worker, grace_s: float) -> int:
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(worker.run(grace_s))
+    received: list[signal.Signals] = []
+
+    def on_signal(number: signal.Signals) -> None:
+        received.append(number)
+        log.info("%s received", number.name, extra={"action": "signal", "count": len(received)})
+        if len(received) == 1:
+            worker.request_stop()
+        else:
+            running.cancel()
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        graceful = await running
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        graceful = False
+    finally:
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+    if worker.failure is not None:
+        return EXIT_FAILURE
+    return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (received[0] if received else signal.SIGTERM)
+
+
+def build_worker(
+    settings: Settings,
+    command: list[str],
+    worker_id: str,
+    kinesis: BotoService,
+    dynamo: BotoService,
+    environment: Mapping[str, str],
+) -> Worker:
+    """Wire the real adapters together."""
+    clock = LoopClock()
+    rng = Random()
+    streams = KinesisStreams(
+        kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, new_page=RecordsPage
+    )
+    table = DynamoLeaseTable(
+        dynamo,
+        clock,
+        table_name=settings.table_name,
+        deletion_protection=settings.lease_table_deletion_protection_enabled,
+        point_in_time_recovery=settings.lease_table_pitr_enabled,
+        scan_segments=settings.lease_table_scan_total_segments,
+        request_timeout_s=_request_timeout_s(settings),
+    )
+    host = PipeHost(command, clock, stop_timeout_s=settings.child_stop_timeout_millis / 1000, environment=environment)
+    return _assemble(settings, worker_id, streams, table, host, clock, rng)
+
+
+def _assemble(
+    settings: Settings,
+    worker_id: str,
+    streams: Streams,
+    table: DynamoLeaseTable,
+    host: PipeHost,
+    clock: Clock,
+    rng: Random,
+) -> Worker:
+    lease_duration_s = settings.failover_time_millis / 1000
+    initial = initial_position(settings)
+    wakes = _Wakes()
+    keeper = LeaseKeeper(
+        table,
+        clock,
+        rng,
+        worker_id=worker_id,
+        lease_duration_s=lease_duration_s,
+        renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
+        renewals_concurrent_max=settings.max_lease_renewal_threads,
+        new_token=lambda: str(uuid.uuid4()),
+        on_change=wakes.worker,
+    )
+    taker = LeaseTaker(
+        table,
+        keeper,
+        clock,
+        rng,
+        worker_id=worker_id,
+        rules=TakingRules(
+            lease_duration_s=lease_duration_s,
+            leases_max=settings.max_leases_for_worker,
+            steals_max=settings.max_leases_to_steal_at_one_time,
+            very_old_first=settings.enable_priority_lease_assignment,
+        ),
+    )
+    detector = ShardDetector(
+        streams,
+        clock,
+        rng,
+        backoff_s=settings.list_shards_backoff_time_in_millis / 1000,
+        attempts_max=settings.max_list_shards_retry_attempts,
+    )
+    sync = ShardSync(
+        table,
+        detector,
+        clock,
+        initial=initial,
+        ignore_unexpected_children=settings.ignore_unexpected_child_shards,
+    )
+    cleanup = LeaseCleanup(
+        table,
+        detector,
+        clock,
+        enabled=settings.cleanup_leases_upon_shard_completion,
+        completed_interval_s=COMPLETED_CLEANUP_S,
+    )
+    parents_changed = Signal()
+    steward = Steward(
+        table,
+        detector,
+        ShardEnding(table, sync, detector, clock),
+        cleanup,
+        parents_changed=parents_changed,
+        wake_taker=taker.wake,
+    )
+
+    def new_reader(shard_id: str) -> PollingReader:
+        return PollingReader(
+            streams,
+            clock,
+            rng,
+            shard_id=shard_id,
+            max_records=settings.max_records,
+            idle_interval_s=settings.idle_time_between_reads_in_millis / 1000,
+            catch_up_interval_s=settings.catch_up_interval_millis / 1000,
+            reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+        )
+
+    consumer_parts = ConsumerParts(
+        keeper=keeper,
+        host=host,
+        new_reader=new_reader,
+        care=steward,
+        parents_changed=parents_changed,
+        clock=clock,
+        rng=rng,
+        on_gave_up=wakes.gave_up,
+    )
+    parts = WorkerParts(
+        table=table, keeper=keeper, taker=taker, sync=sync, cleanup=cleanup, consumer_parts=consumer_parts, clock=clock
+    )
+    worker = Worker(parts, worker_settings(settings, initial))
+    wakes.target = worker
+    return worker
+
+
+class _Wakes:
+    """Ties the knot between the worker and the parts that call it back; they are made before it."""
+
+    def __init__(self) -> None:
+        self.target: Worker | None = None
+
+    def worker(self) -> None:
+        if self.target is not None:
+            self.target.wake()
+
+    def gave_up(self, shard_id: str, why: str) -> None:
+        assert self.target is not None
+        self.target.gave_up(shard_id, why)
+
+
+def initial_position(settings: Settings) -> InitialPosition:
+    """The settings' value as the core's."""
+    configured = settings.initial_position
+    match configured.kind:
+        case InitialPositionKind.LATEST:
+            return InitialPosition(LATEST)
+        case InitialPositionKind.TRIM_HORIZON:
+            return InitialPosition(TRIM_HORIZON)
+        case InitialPositionKind.AT_TIMESTAMP:
+            return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)
+
+
+def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSettings:
+    """Milliseconds of the file to seconds of the core, policy to numbers."""
+    exits = settings.child_failure_policy is ChildFailurePolicy.EXIT
+    warn_after = settings.log_warning_for_task_after_millis
+    timeout = settings.timeout_in_seconds
+    consumer = ConsumerSettings(
+        initial=initial,
+        dialect=Dialect(settings.protocol_version),
+        restarts=RestartPolicy(
+            failures_max=0 if exits else settings.child_restarts_max,
+            backoff_s=settings.child_restart_backoff_millis / 1000,
+            backoff_max_s=settings.child_restart_backoff_max_millis / 1000,
+        ),
+        reply_timeout_s=None if timeout is None else float(timeout),
+        parent_poll_s=settings.parent_shard_poll_interval_millis / 1000,
+        task_backoff_s=settings.task_backoff_time_millis / 1000,
+        deliver_empty_batches=settings.call_process_records_even_for_empty_record_list,
+        warn_after_s=None if warn_after is None else warn_after / 1000,
+    )
+    return WorkerSettings(
+        consumer=consumer,
+        initialization_backoff_s=settings.scheduler_initialization_backoff_time_millis / 1000,
+        skip_sync_if_leases_exist=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
+    )

@@ -1,0 +1,97 @@
+"""`Steward`: what the lease table needs around the ends of shards, for all consumers of a worker.
+
+Joins the rooms that may not know each other: it answers the consumers' `ShardCare` questions with the decisions of
+`mld.shards`, and tells taker and waiting consumers what changed. Rules: shards spec, 4.2, 6, 7.3 and 13.12.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from mld.consumer.ports import MissingVerdict, Signal
+from mld.errors import InvalidStreamResponseError
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable
+from mld.shards.cleanup import LeaseCleanup
+from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, judge_missing_shard
+from mld.shards.parents import parents_complete
+from mld.streams import ChildShard
+
+log = logging.getLogger(__name__)
+
+
+class Steward:
+    """Implements `consumer.ports.ShardCare`."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        detector: ShardDetector,
+        ending: ShardEnding,
+        cleanup: LeaseCleanup,
+        *,
+        parents_changed: Signal,
+        wake_taker: Callable[[], None],
+    ) -> None:
+        self._table = table
+        self._detector = detector
+        self._ending = ending
+        self._cleanup = cleanup
+        self._parents_changed = parents_changed
+        self._wake_taker = wake_taker
+        self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
+        self._parked_because: dict[str, str] = {}
+
+    async def parents_complete(self, lease: Lease) -> bool:
+        blocking = await parents_complete(self._table, lease)
+        if blocking is None:
+            self._waiting_for.pop(lease.key, None)
+            return True
+        if self._waiting_for.get(lease.key) != blocking:
+            self._waiting_for[lease.key] = blocking
+            log.info(
+                "waiting for the parent shard",
+                extra={"action": "waiting_on_parent", "shard": lease.key, "parent": blocking},
+            )
+        return False
+
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> bool:
+        match await self._ending.prepare(lease, children):
+            case Prepared(created):
+                if created:
+                    self._wake_taker()
+                return True
+            case Blocked(reason):
+                log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
+                return False
+            case Invalid(reason):
+                raise InvalidStreamResponseError(reason)
+
+    async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        """The rows are read before the shards are listed: the other way round a new shard's row could look foreign."""
+        leases = (await self._table.scan()).leases
+        listing = await self._detector.list_all()
+        shards = listing.shards if isinstance(listing, ShardsListed) else None
+        match judge_missing_shard(lease, leases, shards):
+            case ShardIsOver(evidence):
+                log.info(
+                    "the shard is past its retention: %s",
+                    evidence,
+                    extra={"action": "shard_expired", "shard": lease.key},
+                )
+                return MissingVerdict.OVER
+            case ShardIsListed():
+                self._parked_because.pop(lease.key, None)
+                return MissingVerdict.LISTED
+            case Park(reason):
+                if self._parked_because.get(lease.key) != reason:
+                    self._parked_because[lease.key] = reason
+                    log.error("%s", reason, extra={"action": "shard_parked", "shard": lease.key})
+                return MissingVerdict.UNKNOWN
+
+    def ended(self, lease: Lease) -> None:
+        self._parents_changed.notify()
+        self._cleanup.enqueue(lease)
