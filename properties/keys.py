@@ -1,8 +1,8 @@
 """The table of every key the daemon knows. Parsing, docs/configuration.md and `mld check` are driven by it.
 
 Rules: configuration spec, sections 5 (keys) and 6 (dotted forms); keys of KCL 1.x are in `obsolete`. A new key is a
-new row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java ignores
-them, so that one file serves both daemons. Meanings are for operators: one sentence, no class names.
+new row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does
+not read them, so that one file serves both daemons. Meanings are for operators: one sentence, no class names.
 """
 
 from __future__ import annotations

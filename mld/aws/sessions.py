@@ -1,0 +1,176 @@
+"""Settings -> botocore clients: credentials, region and endpoint of each service.
+
+Rules: configuration spec, sections 7 (region, endpoints) and 10 (credentials); Kinesis, DynamoDB and CloudWatch each
+have their own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers.
+
+Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
+0.3 s together). `create_client` blocks and may be called from several threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from mld import __version__
+from mld.errors import StartupError
+from properties.credentials import CredentialsChain
+from properties.settings import Settings
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from botocore.loaders import Loader
+    from botocore.session import Session
+
+    from mld.aws.credentials import CredentialsResolver, ResolvedCredentials
+
+logger = logging.getLogger(__name__)
+
+ServiceName = Literal["kinesis", "dynamodb", "cloudwatch"]
+USER_AGENT_TOKEN = f"mld/{__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one service is reached. `region` None leaves it to the profile or the instance."""
+
+    credentials: CredentialsChain
+    region: str | None
+    endpoint_url: str | None
+    dualstack: bool
+    fips: bool
+
+
+def access_of(settings: Settings) -> dict[ServiceName, Access]:
+    """What the settings say about each service."""
+    return {
+        "kinesis": Access(
+            settings.aws_credentials_provider,
+            settings.kinesis_region,
+            settings.kinesis_endpoint,
+            settings.kinesis_dualstack_enabled,
+            settings.kinesis_fips_enabled,
+        ),
+        "dynamodb": Access(
+            settings.aws_credentials_provider_dynamo_db,
+            settings.dynamo_db_region,
+            settings.dynamo_db_endpoint,
+            settings.dynamo_db_dualstack_enabled,
+            settings.dynamo_db_fips_enabled,
+        ),
+        "cloudwatch": Access(
+            settings.aws_credentials_provider_cloud_watch,
+            settings.cloud_watch_region,
+            settings.cloud_watch_endpoint,
+            settings.cloud_watch_dualstack_enabled,
+            settings.cloud_watch_fips_enabled,
+        ),
+    }
+
+
+def client_factory(settings: Settings) -> ClientFactory:
+    """The factory of all clients of one daemon. Does no I/O yet."""
+    return ClientFactory(access_of(settings), region_name=settings.region_name)
+
+
+class ClientFactory:
+    """Makes clients. Services with the same credentials value share one set of credentials and its refreshes."""
+
+    def __init__(self, access: dict[ServiceName, Access], *, region_name: str | None) -> None:
+        assert set(access) == set(get_args(ServiceName))
+        self._access = access
+        self._region_name = region_name
+        self._lock = threading.Lock()  # botocore sessions are not safe to share between threads while creating clients
+        self._loader: Loader | None = None
+        self._resolver: CredentialsResolver | None = None
+        self._resolved: dict[CredentialsChain, ResolvedCredentials] = {}
+        self._instance_region: str | None = None
+
+    def create_client(
+        self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
+    ) -> BaseClient:
+        """A client that makes one attempt per call.
+
+        Raises StartupError when no credentials provider yields any, or when no region is known.
+        """
+        from botocore import UNSIGNED
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        access = self._access[service]
+        with self._lock:
+            try:
+                resolved = self._credentials(access.credentials)
+                session = self._new_session(None)
+                session.register_component("credential_provider", _Fixed(resolved))
+                region = self._region(access, session)
+                config = Config(
+                    connect_timeout=connect_timeout_s,
+                    read_timeout=read_timeout_s,
+                    max_pool_connections=pool_connections_max,
+                    retries={"total_max_attempts": 1, "mode": "standard"},
+                    user_agent_extra=USER_AGENT_TOKEN,
+                    tcp_keepalive=True,
+                    use_dualstack_endpoint=access.dualstack or None,
+                    use_fips_endpoint=access.fips or None,
+                    signature_version=UNSIGNED if resolved.credentials is None else None,
+                )
+                client: BaseClient = session.create_client(
+                    service, region_name=region, endpoint_url=access.endpoint_url, config=config
+                )
+            except (BotoCoreError, ValueError) as error:
+                raise StartupError(f"the {service} client cannot be created: {error}") from error
+        logger.info(
+            "%s client ready",
+            service,
+            extra={"action": "aws_client", "region": region, "endpoint": client.meta.endpoint_url,
+                   "credentials": resolved.provider},
+        )  # fmt: skip
+        return client
+
+    def _credentials(self, chain: CredentialsChain) -> ResolvedCredentials:
+        from mld.aws.credentials import CredentialsResolver
+
+        if self._resolver is None:
+            self._resolver = CredentialsResolver(self._new_session, region_name=self._region_name)
+        if chain not in self._resolved:
+            self._resolved[chain] = self._resolver.resolve(chain)
+        return self._resolved[chain]
+
+    def _new_session(self, profile: str | None) -> Session:
+        """A session for `profile`; all share one loader, which keeps the service models it has read."""
+        from botocore.session import Session
+
+        session = Session(profile=profile)
+        if self._loader is None:
+            self._loader = session.get_component("data_loader")
+        else:
+            session.register_component("data_loader", self._loader)
+        return session
+
+    def _region(self, access: Access, session: Session) -> str:
+        region = access.region or session.get_config_variable("region") or self._region_of_the_instance(session)
+        if region is None:
+            raise StartupError(
+                "no region is known: set regionName, AWS_REGION or the region of the profile, or use streamArn"
+            )
+        return str(region)
+
+    def _region_of_the_instance(self, session: Session) -> str | None:
+        from botocore.utils import IMDSRegionProvider
+
+        if self._instance_region is None:
+            self._instance_region = IMDSRegionProvider(session).provide()
+        return self._instance_region
+
+
+class _Fixed:
+    """Stands in for botocore's own resolver in a session whose credentials are already known."""
+
+    def __init__(self, resolved: ResolvedCredentials) -> None:
+        self._resolved = resolved
+
+    def load_credentials(self) -> object:
+        return self._resolved.credentials
