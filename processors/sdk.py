@@ -76,7 +76,11 @@ class CheckpointError(Exception):
 
 
 class ShutdownError(CheckpointError):
-    """The lease is lost: stop working on this shard; `lease_lost` follows. Do not retry."""
+    """The lease is lost: stop working on this shard, do not retry; `lease_lost` follows.
+
+    The one error a processor may let pass: `serve` then gives it nothing more to do, so nothing can be checkpointed
+    that was not done.
+    """
 
 
 class ThrottlingError(CheckpointError):
@@ -146,7 +150,11 @@ class Checkpointer:
 
 
 class RecordProcessor(ABC):
-    """One per shard and process. An exception from any method ends the process; its records are delivered again."""
+    """One per shard and process.
+
+    An exception from any method ends the process, and its records are delivered again; ShutdownError only ends the
+    work.
+    """
 
     # Not abstract: having nothing to prepare is normal.
     def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:  # noqa: B027
@@ -179,12 +187,19 @@ def serve(
 ) -> None:
     """Serve one daemon until the end of `stdin`.
 
-    Lets every exception of the processor pass, without a status; raises DaemonError if the daemon breaks the protocol.
+    Lets every exception of the processor but ShutdownError pass, without a status. Raises DaemonError if the daemon
+    breaks the protocol.
     """
     channel = _Channel(stdin, stdout)
     checkpointer = Checkpointer(channel.ask, sleep=sleep, rng=rng)
+    lost = False
     while (received := channel.next_action()) is not None:
-        _dispatch(processor, received, checkpointer)
+        if not lost or isinstance(received.action, LeaseLost):
+            try:
+                _dispatch(processor, received, checkpointer)
+            except ShutdownError:
+                # Another worker has the shard: answer what still comes, without work and without checkpoints.
+                lost = True
         channel.write(encode_status(received.response_for))
 
 

@@ -1,0 +1,34 @@
+"""Tests any record-processor command against the child protocol, by talking to it as the daemon does.
+
+Rules: protocol spec, sections 1 to 12. Each session in `sessions` starts the command as a real process, holds one
+scripted conversation with it, and notes per rule (`rules`) whether it was kept. The only part of `protocol` that does
+I/O; it must never leave a process behind nor wait without a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TextIO
+
+from protocol.conformance.rules import Level, Report, Rule, Verdict
+from protocol.conformance.sessions import hold_all
+
+__all__ = ["Level", "Report", "Rule", "Verdict", "examine", "run"]
+
+TIMEOUT_S = 30.0
+"""For each single answer, and for the end of the process after its input has ended."""
+
+
+def run(command: Sequence[str], *, timeout_s: float = TIMEOUT_S, out: TextIO) -> bool:
+    """Examine the command and write a readable verdict per rule; True only if every required rule holds."""
+    report = asyncio.run(examine(command, timeout_s=timeout_s))
+    report.write(out)
+    return report.holds
+
+
+async def examine(command: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Report:
+    """Hold all sessions with the command, one after the other, in fresh processes."""
+    report = Report(list(command))
+    await hold_all(report, timeout_s)
+    return report

@@ -1,0 +1,59 @@
+"""What the daemon would answer a checkpoint request: the rules of protocol spec, section 7, over a lease in memory."""
+
+from __future__ import annotations
+
+from protocol.messages import CheckpointErrorName, CheckpointRequest, Record
+
+SHARD_END = "SHARD_END"
+_SENTINELS = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2, "LATEST": -1}
+
+Place = tuple[int, int, int]
+"""(0, number or rank of a sentinel, sub-sequence number), or the one place after all of them."""
+_END: Place = (1, 0, 0)
+
+
+class Lease:
+    """The last checkpoint of one shard and the largest position delivered."""
+
+    def __init__(self, start: str) -> None:
+        place = _place(start, 0)
+        assert place is not None
+        self._last = self._largest = place
+        self._shard_end: Place | None = None
+
+    @property
+    def at_shard_end(self) -> bool:
+        return self._last == _END
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the last record delivered is checkpointed."""
+        return self._last == self._largest
+
+    def deliver(self, record: Record) -> None:
+        place = _place(record.sequence_number, record.sub_sequence_number)
+        assert place is not None
+        self._largest = max(self._largest, place)
+
+    def end_shard(self) -> None:
+        self._shard_end = self._largest
+        self._largest = _END
+
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
+        """Carry out a request."""
+        if request.sequence_number is None:
+            self._last = self._largest
+            return None
+        place = _place(request.sequence_number, request.sub_sequence_number or 0)
+        if place is None or (request.sub_sequence_number or 0) < 0 or not self._last <= place <= self._largest:
+            return CheckpointErrorName.ILLEGAL_ARGUMENT
+        self._last = _END if place == self._shard_end else place
+        return None
+
+
+def _place(sequence: str, sub: int) -> Place | None:
+    if sequence == SHARD_END:
+        return _END
+    if sequence in _SENTINELS:
+        return (0, _SENTINELS[sequence], sub)
+    return (0, int(sequence), sub) if sequence.isascii() and sequence.isdigit() else None

@@ -1,0 +1,121 @@
+"""The rules a record processor is examined by, and the report. Values only."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TextIO
+
+REASONS_MAX = 3
+"""Reasons shown per rule: the first ones tell, the rest repeats."""
+
+
+class Level(Enum):
+    REQUIRED = "required"
+    RECOMMENDED = "recommended"
+
+
+class Verdict(Enum):
+    PASS = "pass"  # noqa: S105
+    FAIL = "FAIL"
+    NOT_OBSERVED = "not observed"
+
+
+class Rule(Enum):
+    """Name, level, and what the processor does if it keeps the rule."""
+
+    STARTS = ("starts", Level.REQUIRED, "the command can be started")
+    MESSAGES = ("messages", Level.REQUIRED, "every message follows its JSON schema, without further keys")
+    TURNS = ("turns", Level.REQUIRED, "speaks only while an action is unanswered, and answers it once")
+    INITIALIZE = ("initialize", Level.REQUIRED, "answers initialize")
+    PROCESS_RECORDS = ("processRecords", Level.REQUIRED, "answers processRecords")
+    SHUTDOWN_REQUESTED = ("shutdownRequested", Level.REQUIRED, "answers shutdownRequested")
+    LEASE_LOST = ("leaseLost", Level.REQUIRED, "answers leaseLost")
+    SHARD_ENDED = ("shardEnded", Level.REQUIRED, "answers shardEnded")
+    SHARD_END_CHECKPOINT = ("shard-end-checkpoint", Level.REQUIRED, "checkpoints the end of the shard at shardEnded")
+    POSITIONS = ("positions", Level.REQUIRED, "asks only for positions between its last checkpoint and the last record")
+    UNUSUAL_RECORDS = (
+        "unusual-records",
+        Level.REQUIRED,
+        "handles empty payloads, keys beyond ASCII, sub-sequence numbers, an unknown lag",
+    )
+    LARGE_BATCH = ("large-batch", Level.REQUIRED, "handles 10 000 records of 1 KB in one message")
+    THROTTLING = ("throttling", Level.REQUIRED, "survives ThrottlingException")
+    LEASE_GONE = ("lease-gone", Level.REQUIRED, "survives ShutdownException and answers the action and leaseLost")
+    INVALID_STATE = ("invalid-state", Level.REQUIRED, "on InvalidStateException answers, or ends with an error")
+    END_OF_INPUT = ("end-of-input", Level.REQUIRED, "ends when its input ends")
+    EXIT_STATUS = ("exit-status", Level.RECOMMENDED, "then exits with status 0")
+    CLEAN_OUTPUT = ("clean-output", Level.RECOMMENDED, "writes nothing but messages to standard output")
+    NO_EARLY_CHECKPOINT = (
+        "no-early-checkpoint",
+        Level.RECOMMENDED,
+        "asks for no checkpoint during initialize and leaseLost",
+    )
+    SHUTDOWN_CHECKPOINT = ("shutdown-checkpoint", Level.RECOMMENDED, "has checkpointed by the end of shutdownRequested")
+    SHARD_END_PLAIN = ("shard-end-plain", Level.RECOMMENDED, "asks at shardEnded without a position, or for SHARD_END")
+    RETRIES_THROTTLED = ("retries-throttled", Level.RECOMMENDED, "asks again after ThrottlingException")
+    NO_RETRY_WHEN_LOST = ("no-retry-when-lost", Level.RECOMMENDED, "does not ask again after ShutdownException")
+
+    def __init__(self, label: str, level: Level, text: str) -> None:
+        self.label = label
+        self.level = level
+        self.text = text
+
+
+@dataclass(slots=True)
+class Finding:
+    verdict: Verdict = Verdict.NOT_OBSERVED
+    reasons: list[str] = field(default_factory=list)
+
+
+class Report:
+    """What was found, rule by rule. A failure stays, whatever else passes."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.findings = {rule: Finding() for rule in Rule}
+        self.errors_shown: list[str] = []
+
+    @property
+    def holds(self) -> bool:
+        """Whether every required rule was seen to be kept."""
+        return all(
+            finding.verdict is Verdict.PASS for rule, finding in self.findings.items() if rule.level is Level.REQUIRED
+        )
+
+    def verdict(self, rule: Rule) -> Verdict:
+        return self.findings[rule].verdict
+
+    def passed(self, rule: Rule) -> None:
+        finding = self.findings[rule]
+        if finding.verdict is Verdict.NOT_OBSERVED:
+            finding.verdict = Verdict.PASS
+
+    def failed(self, rule: Rule, reason: str) -> None:
+        finding = self.findings[rule]
+        finding.verdict = Verdict.FAIL
+        if reason not in finding.reasons:
+            finding.reasons.append(reason)
+
+    def write(self, out: TextIO) -> None:
+        """The report as text for people."""
+        out.write(f"Conformance of: {shlex.join(self.command)}\n\n")
+        for rule, finding in self.findings.items():
+            out.write(f"  {finding.verdict.value:<12}  {rule.level.value:<11}  {rule.label:<20}  {rule.text}\n")
+            for reason in finding.reasons[:REASONS_MAX]:
+                out.write(f"  {'':<12}  {'':<11}  {'':<20}  -> {reason}\n")
+        if self.errors_shown:
+            out.write("\n  What it said on standard error when it failed first:\n")
+            out.writelines(f"    {line}\n" for line in self.errors_shown)
+        out.write(f"\n{self._summary()}\n")
+
+    def _summary(self) -> str:
+        if self.holds:
+            return "It conforms: every required rule holds."
+        missed = [
+            rule.label
+            for rule, finding in self.findings.items()
+            if rule.level is Level.REQUIRED and finding.verdict is not Verdict.PASS
+        ]
+        return f"It does not conform: required but failed or not observed: {', '.join(missed)}."

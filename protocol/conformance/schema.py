@@ -1,0 +1,48 @@
+"""The JSON Schemas of the messages, loaded from the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+SCHEMA_URN = "urn:mld:protocol:"
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """The validator of one schema by its file name without the ending, for instance `status`."""
+    return Draft202012Validator(_schemas()[SCHEMA_URN + name], registry=_registry())
+
+
+def schema_names() -> list[str]:
+    return sorted(urn.removeprefix(SCHEMA_URN) for urn in _schemas())
+
+
+def flaw(name: str, message: object) -> str | None:
+    """What is wrong with a message, None if it follows the schema."""
+    for error in validator(name).iter_errors(message):
+        return str(error.message)
+    return None
+
+
+@cache
+def _schemas() -> dict[str, Mapping[str, Any]]:
+    loaded = {}
+    for file in files("protocol").joinpath("schemas").iterdir():
+        if file.name.endswith(".schema.json"):
+            schema = json.loads(file.read_text(encoding="utf-8"))
+            loaded[schema["$id"]] = schema
+    return loaded
+
+
+@cache
+def _registry() -> Registry[bool | Mapping[str, Any]]:
+    registry: Registry[bool | Mapping[str, Any]] = Registry()
+    return registry.with_resources((urn, DRAFT202012.create_resource(schema)) for urn, schema in _schemas().items())

@@ -1,0 +1,229 @@
+"""One conversation of an examination: a child, the daemon's half of the protocol, and notes on what the child did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from protocol import codec
+from protocol.conformance.driver import Child
+from protocol.conformance.lease import Lease
+from protocol.conformance.rules import Report, Rule
+from protocol.conformance.schema import flaw
+from protocol.conversation import (
+    ActionDone,
+    CheckpointAsked,
+    Conversation,
+    Event,
+    Noise,
+    ProcessorError,
+    StaleAnswer,
+)
+from protocol.messages import (
+    ActionName,
+    CheckpointErrorName,
+    CheckpointRequest,
+    Initialize,
+    LeaseLost,
+    Record,
+    ShardEnded,
+    ShutdownRequested,
+)
+
+SHARD_ID = "shardId-000000000042"
+REQUESTS_PER_ACTION_MAX = 100
+"""More checkpoint requests for one action are an endless loop."""
+LINES_PER_ACTION_MAX = 100_000
+"""More lines without an answer are an endless loop."""
+SETTLE_S = 0.03
+"""A child that says too much says it at once; this long it is listened to between two actions."""
+_SCHEMAS = {"status": "status", "checkpoint": "checkpoint-request"}
+
+Replies = Callable[[int], CheckpointErrorName | None]
+"""The error for the n-th request of a session, counted from 0; None leaves the answer to the lease."""
+
+
+class SessionOver(Exception):
+    """The session cannot go on: the rule broken and how. `ended`: the child has closed its output."""
+
+    def __init__(self, rule: Rule, reason: str, *, ended: bool) -> None:
+        super().__init__(reason)
+        self.rule = rule
+        self.ended = ended
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A checkpoint request and what was replied."""
+
+    action: ActionName
+    request: CheckpointRequest
+    error: CheckpointErrorName | None
+
+
+class Session:
+    """Sends actions in the order the script calls for, answers checkpoints, and watches."""
+
+    def __init__(
+        self, child: Child, report: Report, *, name: str, start: str, replies: Replies, timeout_s: float
+    ) -> None:
+        self._child = child
+        self._report = report
+        self._name = name
+        self._start = start
+        self._replies = replies
+        self._timeout_s = timeout_s
+        self._conversation = Conversation()
+        self.lease = Lease(start)
+        self.answered: list[Answered] = []
+
+    # --- what a script does
+
+    async def initialize(self) -> None:
+        await self._perform(Initialize(SHARD_ID, self._start, 0))
+
+    async def process(self, records: Sequence[Record], millis_behind_latest: int | None = 0) -> None:
+        for record in records:
+            self.lease.deliver(record)
+        self._conversation.begin(ActionName.PROCESS_RECORDS)
+        await self._exchange(ActionName.PROCESS_RECORDS, codec.encode_process_records(records, millis_behind_latest))
+
+    async def request_shutdown(self) -> None:
+        await self._perform(ShutdownRequested())
+
+    async def lose_lease(self) -> None:
+        await self._perform(LeaseLost())
+
+    async def end_shard(self) -> None:
+        self.lease.end_shard()
+        await self._perform(ShardEnded())
+
+    async def end_input(self) -> None:
+        """Close the child's input and look at how it ends."""
+        await self._child.end_input()
+        status = await self.exit_status()
+        if status is None:
+            self.failed(Rule.END_OF_INPUT, f"still running {self._timeout_s:g} s after the end of its input")
+            return
+        self._report.passed(Rule.END_OF_INPUT)
+        if status == 0:
+            self._report.passed(Rule.EXIT_STATUS)
+        else:
+            self.failed(Rule.EXIT_STATUS, f"exit status {status}")
+
+    async def exit_status(self) -> int | None:
+        """Read all the child still says; its exit status, None if it does not end in time."""
+        deadline_s = self._now_s() + self._timeout_s
+        try:
+            while (line := await self._child.read_line(deadline_s)) is not None:
+                self._look_at(line)
+        except TimeoutError:
+            return None
+        return await self._child.wait(self._timeout_s)
+
+    def failed(self, rule: Rule, reason: str) -> None:
+        self._report.failed(rule, f"{reason} (session: {self._name})")
+
+    # --- the exchange
+
+    async def _perform(self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested) -> None:
+        await self._exchange(action.name, [self._conversation.send(action)])
+
+    async def _exchange(self, action: ActionName, pieces: Iterable[bytes]) -> None:
+        rule = Rule[action.name]
+        # Written beside the reading: a child may say much before it has read everything.
+        writing = asyncio.create_task(self._child.write(pieces))
+        try:
+            await self._until_done()
+            await asyncio.wait_for(writing, self._timeout_s)
+        except TimeoutError:
+            raise SessionOver(rule, f"no answer within {self._timeout_s:g} s", ended=False) from None
+        except ProcessorError as error:
+            raise SessionOver(rule, str(error), ended=self._child.ended) from None
+        finally:
+            writing.cancel()
+        self._report.passed(rule)
+        await asyncio.sleep(SETTLE_S)
+        while (line := self._child.waiting_line()) is not None:
+            self._look_at(line)
+
+    async def _until_done(self) -> None:
+        asked = 0
+        deadline_s = self._now_s() + self._timeout_s
+        for _ in range(LINES_PER_ACTION_MAX):
+            line = await self._child.read_line(deadline_s)
+            if line is None:
+                self._conversation.eof()
+                return
+            event: Event | None = self._look_at(line)
+            while event is not None:
+                if isinstance(event, ActionDone):
+                    return
+                if isinstance(event, CheckpointAsked):
+                    asked += 1
+                    if asked > REQUESTS_PER_ACTION_MAX:
+                        raise ProcessorError(f"asked for more than {REQUESTS_PER_ACTION_MAX} checkpoints in one action")
+                    await self._reply(event)
+                    deadline_s = self._now_s() + self._timeout_s
+                event = self._conversation.next_event()
+                if event is not None:
+                    self._note(event)
+        raise ProcessorError(f"wrote {LINES_PER_ACTION_MAX} lines without an answer")
+
+    async def _reply(self, asked: CheckpointAsked) -> None:
+        if asked.refused is not None:
+            self.failed(Rule.NO_EARLY_CHECKPOINT, f"asked during {asked.action.value}")
+            error: CheckpointErrorName | None = asked.refused
+        else:
+            error = self._replies(len(self.answered)) or self._checkpoint(asked)
+            self.answered.append(Answered(asked.action, asked.request, error))
+        line = self._conversation.reply(asked.request.reply(error))
+        await asyncio.wait_for(self._child.write([line]), self._timeout_s)
+
+    def _checkpoint(self, asked: CheckpointAsked) -> CheckpointErrorName | None:
+        error = self.lease.checkpoint(asked.request)
+        if error is None:
+            self._report.passed(Rule.POSITIONS)
+        else:
+            position = f"{asked.request.sequence_number}/{asked.request.sub_sequence_number}"
+            self.failed(Rule.POSITIONS, f"asked for {codec.shorten(position)} during {asked.action.value}")
+        return error
+
+    # --- watching
+
+    def _look_at(self, line: str) -> Event:
+        event = self._conversation.receive_line(line)
+        self._note(event)
+        self._check_schema(line, event)
+        return event
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case Noise(reason, quiet=False):
+                self.failed(Rule.CLEAN_OUTPUT, reason)
+            case StaleAnswer(_, reason):
+                self.failed(Rule.TURNS, reason)
+            case _:
+                pass
+
+    def _check_schema(self, line: str, event: Event) -> None:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            if not isinstance(event, Noise):
+                self.failed(Rule.MESSAGES, f"more than a message on one line: {codec.shorten(line)}")
+            return
+        action = value.get("action") if isinstance(value, dict) else None
+        schema = _SCHEMAS.get(action) if isinstance(action, str) else None
+        if schema is None:
+            return
+        problem = flaw(schema, value)
+        if problem is None:
+            self._report.passed(Rule.MESSAGES)
+        else:
+            self.failed(Rule.MESSAGES, f"{action}: {problem}")
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()

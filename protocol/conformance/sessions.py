@@ -1,0 +1,192 @@
+"""The scripts of an examination: what is sent, what is replied, and which rules that shows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from protocol.conformance.driver import Child, StartError, started
+from protocol.conformance.lease import SHARD_END
+from protocol.conformance.rules import Report, Rule
+from protocol.conformance.session import Replies, Session, SessionOver
+from protocol.messages import ActionName, CheckpointErrorName, Record
+
+FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898
+ARRIVAL_MS = 1_476_889_707_123
+LARGE_BATCH_RECORDS = 10_000
+LARGE_RECORD_BYTES = 1024
+UNUSUAL_KEYS = ("schl\u00fcssel", "\u9375", "\U0001f511", 'a "quote" and a \\', "\u2028\u007f\t", "k" * 256)
+UNUSUAL_PAYLOADS = (b"", b"\xff\xfe\x00", "\u00e9\u2028\n".encode())
+
+
+def _no_errors(_: int) -> CheckpointErrorName | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """`rule` is kept if the session comes to its end; `may_end`: or if the child gives up with an error status."""
+
+    name: str
+    hold: Callable[[Session, Report], Awaitable[None]]
+    rule: Rule | None = None
+    start: str = "TRIM_HORIZON"
+    replies: Replies = _no_errors
+    may_end: bool = False
+
+
+async def hold_all(report: Report, timeout_s: float) -> None:
+    """Hold every session; stop if the command cannot be started at all."""
+    for script in SCRIPTS:
+        try:
+            async with started(report.command) as child:
+                report.passed(Rule.STARTS)
+                await _hold(script, child, report, timeout_s)
+        except StartError as error:
+            report.failed(Rule.STARTS, str(error))
+            return
+    for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT):
+        report.passed(rule)
+
+
+async def _hold(script: Script, child: Child, report: Report, timeout_s: float) -> None:
+    session = Session(child, report, name=script.name, start=script.start, replies=script.replies, timeout_s=timeout_s)
+    try:
+        await script.hold(session, report)
+        await session.end_input()
+    except SessionOver as over:
+        if script.may_end and over.ended and script.rule and await session.exit_status() not in (None, 0):
+            report.passed(script.rule)
+            return
+        session.failed(over.rule, str(over))
+        if script.rule is not None:
+            session.failed(script.rule, str(over))
+        report.errors_shown = report.errors_shown or list(child.error_lines)
+        return
+    if script.rule is not None:
+        report.passed(script.rule)
+
+
+# --- scripts
+
+
+async def _life(session: Session, report: Report) -> None:
+    await session.initialize()
+    await session.process(_records(0, 3))
+    await session.process(_records(3, 3), 5000)
+    await session.request_shutdown()
+    if session.lease.caught_up:
+        report.passed(Rule.SHUTDOWN_CHECKPOINT)
+    else:
+        session.failed(Rule.SHUTDOWN_CHECKPOINT, "the last record was not checkpointed")
+    await session.lose_lease()
+
+
+async def _shard_end(session: Session, report: Report) -> None:
+    await session.initialize()
+    await session.process(_records(0, 3))
+    await session.end_shard()
+    if session.lease.at_shard_end:
+        report.passed(Rule.SHARD_END_CHECKPOINT)
+    else:
+        session.failed(Rule.SHARD_END_CHECKPOINT, "the end of the shard was not checkpointed")
+    asked = [one.request.sequence_number for one in session.answered if one.action is ActionName.SHARD_ENDED]
+    if any(position is None or position == SHARD_END for position in asked):
+        report.passed(Rule.SHARD_END_PLAIN)
+    elif asked:
+        session.failed(Rule.SHARD_END_PLAIN, "a repeated position of the last record does not end the shard in Java")
+
+
+async def _at_end_of_input(session: Session, _: Report) -> None:
+    await session.initialize()
+    await session.process(_records(0, 1))
+
+
+async def _unusual(session: Session, _: Report) -> None:
+    await session.initialize()
+    await session.process(_unusual_records(), None)
+    await session.process(_records(100, 1))
+    await session.lose_lease()
+
+
+async def _large(session: Session, _: Report) -> None:
+    payload = b"x" * LARGE_RECORD_BYTES
+    await session.initialize()
+    await session.process(_records(0, LARGE_BATCH_RECORDS, payload))
+    await session.lose_lease()
+
+
+async def _throttled(session: Session, report: Report) -> None:
+    await session.initialize()
+    await session.process(_records(0, 3))
+    await session.end_shard()
+    if not session.answered:
+        return
+    first, *later = session.answered
+    if any(one.action is first.action for one in later):
+        report.passed(Rule.RETRIES_THROTTLED)
+    else:
+        session.failed(Rule.RETRIES_THROTTLED, f"gave up at once during {first.action.value}")
+
+
+async def _refused(session: Session, report: Report) -> None:
+    """Every checkpoint fails for good."""
+    await session.initialize()
+    await session.process(_records(0, 3))
+    if session.answered:
+        await session.lose_lease()
+    else:
+        await session.end_shard()
+
+
+async def _lost(session: Session, report: Report) -> None:
+    await _refused(session, report)
+    actions = [one.action for one in session.answered]
+    if len(actions) != len(set(actions)):
+        session.failed(Rule.NO_RETRY_WHEN_LOST, "asked again in the same action")
+    elif actions:
+        report.passed(Rule.NO_RETRY_WHEN_LOST)
+
+
+def _always(error: CheckpointErrorName) -> Replies:
+    return lambda _: error
+
+
+def _once(error: CheckpointErrorName) -> Replies:
+    return lambda number: error if number == 0 else None
+
+
+SCRIPTS = (
+    Script("a whole life", _life),
+    Script("end of the shard", _shard_end),
+    Script("end of input without leaseLost", _at_end_of_input),
+    Script("unusual records", _unusual, Rule.UNUSUAL_RECORDS, start="AT_TIMESTAMP"),
+    Script("large batch", _large, Rule.LARGE_BATCH, start="LATEST"),
+    Script("throttled", _throttled, Rule.THROTTLING, replies=_once(CheckpointErrorName.THROTTLING)),
+    Script("lease gone", _lost, Rule.LEASE_GONE, replies=_always(CheckpointErrorName.SHUTDOWN)),
+    Script(
+        "invalid state",
+        _refused,
+        Rule.INVALID_STATE,
+        replies=_always(CheckpointErrorName.INVALID_STATE),
+        may_end=True,
+    ),
+)
+
+
+# --- records
+
+
+def _records(first: int, count: int, payload: bytes = b"payload") -> list[Record]:
+    return [
+        Record(payload, f"key-{number}", str(FIRST_SEQUENCE + number), 0, ARRIVAL_MS + number)
+        for number in range(first, first + count)
+    ]
+
+
+def _unusual_records() -> list[Record]:
+    pairs = [(key, payload) for key in UNUSUAL_KEYS for payload in UNUSUAL_PAYLOADS]
+    return [
+        Record(payload, key, str(FIRST_SEQUENCE + number // 3), number % 3, ARRIVAL_MS)
+        for number, (key, payload) in enumerate(pairs)
+    ]
