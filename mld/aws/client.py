@@ -152,7 +152,7 @@ def _aws_error(operation: str, error: ClientError) -> AwsError:
 
 def plain_code(code: str) -> str:
     """An error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation address."""
-    return code.rsplit("#", 1)[-1].split(":", 1)[0]
+    return code.split(":", 1)[0].rsplit("#", 1)[-1]
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,118 @@
+"""Retrieval spec, 4.4, and 12.9."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.retrieval.pacing import (
+    BACKOFF_MAX_S,
+    CALL_INTERVAL_MIN_S,
+    ERROR_BACKOFF_S,
+    THROTTLE_BACKOFF_S,
+    Failure,
+    Pace,
+    Pacing,
+    delay_s,
+    failed,
+    succeeded,
+)
+
+PACING = Pacing(idle_interval_s=1.5)
+
+
+def test_the_first_call_goes_out_at_once() -> None:
+    assert delay_s(PACING, Pace(), 100.0, 0.5) == 0.0
+
+
+@pytest.mark.parametrize("lag_ms", [0, None])
+def test_at_the_tip_the_idle_interval_counts_from_the_last_answer(lag_ms: int | None) -> None:
+    assert delay_s(PACING, succeeded(100.0, lag_ms), 100.4, 0.5) == pytest.approx(1.1)
+
+
+def test_an_elapsed_interval_costs_no_wait() -> None:
+    assert delay_s(PACING, succeeded(100.0, 0), 105.0, 0.5) == 0.0
+
+
+def test_behind_the_tip_the_catch_up_interval_holds() -> None:
+    assert delay_s(PACING, succeeded(100.0, 1), 100.0, 0.5) == pytest.approx(CALL_INTERVAL_MIN_S)
+
+
+def test_catching_up_is_never_slower_than_idling() -> None:
+    pacing = Pacing(idle_interval_s=0.3, catch_up_interval_s=1.0)
+    assert delay_s(pacing, succeeded(100.0, 60_000), 100.0, 0.5) == pytest.approx(0.3)
+
+
+def test_below_the_threshold_the_threshold_is_the_interval() -> None:
+    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
+    assert delay_s(pacing, succeeded(100.0, 3999), 101.0, 0.5) == pytest.approx(3.0)
+
+
+def test_at_the_threshold_the_usual_interval_holds() -> None:
+    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
+    assert delay_s(pacing, succeeded(100.0, 4000), 100.0, 0.5) == pytest.approx(CALL_INTERVAL_MIN_S)
+
+
+def test_a_threshold_shorter_than_the_idle_interval_changes_nothing_at_the_tip() -> None:
+    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=1000)
+    assert delay_s(pacing, succeeded(100.0, 0), 100.0, 0.5) == pytest.approx(1.5)
+
+
+def test_an_unknown_lag_ignores_the_threshold() -> None:
+    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
+    assert delay_s(pacing, succeeded(100.0, None), 100.0, 0.5) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("failure", "base_s"), [(Failure.ERROR, ERROR_BACKOFF_S), (Failure.THROTTLED, THROTTLE_BACKOFF_S)]
+)
+def test_failures_back_off_exponentially(failure: Failure, base_s: float) -> None:
+    pace = Pace()
+    waits = []
+    for _ in range(4):
+        pace = failed(pace, 100.0, failure)
+        waits.append(delay_s(PACING, pace, 100.0, 1.0))
+    assert waits == pytest.approx([base_s, 2 * base_s, 4 * base_s, 8 * base_s])
+
+
+def test_jitter_halves_the_wait_at_most() -> None:
+    pace = failed(Pace(), 100.0, Failure.THROTTLED)
+    assert delay_s(PACING, pace, 100.0, 0.0) == pytest.approx(THROTTLE_BACKOFF_S / 2)
+
+
+def test_a_success_ends_the_back_off() -> None:
+    pace = failed(failed(Pace(), 100.0, Failure.ERROR), 101.0, Failure.ERROR)
+    assert pace.failures == 2
+    assert delay_s(PACING, succeeded(102.0, 0), 102.0, 1.0) == pytest.approx(1.5)
+
+
+def test_a_failed_first_call_is_waited_out() -> None:
+    assert delay_s(PACING, failed(Pace(), 100.0, Failure.ERROR), 100.0, 0.0) >= CALL_INTERVAL_MIN_S
+
+
+@given(
+    idle_s=st.floats(0, 100),
+    catch_up_s=st.floats(0, 100),
+    threshold_ms=st.integers(0, 100_000),
+    lag_ms=st.none() | st.integers(0, 10**9),
+    failures=st.integers(0, 5000),
+    failure=st.sampled_from(Failure),
+    jitter=st.floats(0, 1, exclude_max=True),
+    elapsed_s=st.floats(0, 1000),
+)
+def test_calls_are_never_closer_than_the_floor_nor_further_than_the_longest_interval(
+    idle_s: float,
+    catch_up_s: float,
+    threshold_ms: int,
+    lag_ms: int | None,
+    failures: int,
+    failure: Failure,
+    jitter: float,
+    elapsed_s: float,
+) -> None:
+    pacing = Pacing(idle_s, catch_up_s, threshold_ms)
+    spacing_s = elapsed_s + delay_s(pacing, Pace(0.0, lag_ms, failures, failure), elapsed_s, jitter)
+    longest_s = BACKOFF_MAX_S if failures else max(idle_s, threshold_ms / 1000)
+    assert spacing_s >= CALL_INTERVAL_MIN_S - 1e-6
+    assert spacing_s <= max(longest_s, CALL_INTERVAL_MIN_S, elapsed_s) + 1e-6

@@ -1,0 +1,524 @@
+"""Retrieval spec, 4.2, 4.3, 4.5, and 12.1-12.3, 12.7-12.9, 12.13, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from mld import errors
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.retrieval.deliveries import Delivery, Records, ShardEnded, ShardMissing
+from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
+from mld.retrieval.pacing import CALL_INTERVAL_MIN_S
+from mld.retrieval.page import RecordsPage
+from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
+from mld.retrieval.positions import LATEST_MARGIN_S
+from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
+from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
+from tests.virtual_time import run_virtual
+
+INITIAL = InitialPosition(TRIM_HORIZON)
+IDLE_S = 1.5
+HORIZON_POINT = StartingPoint(IteratorType.TRIM_HORIZON)
+
+
+def reader_of(streams: MemoryStreams, *, max_records: int | None = 100, **options: Any) -> PollingReader:
+    options = {"shard_id": "shard-0", "idle_interval_s": IDLE_S, **options}
+    return PollingReader(streams, streams.clock, Random(1), max_records=max_records, **options)
+
+
+def reading(
+    body: Callable[[MemoryStreams, PollingReader], Awaitable[None]],
+    streams: MemoryStreams | None = None,
+    **options: Any,
+) -> MemoryStreams:
+    """Run `body` with a new reader, stop the reader, and see to it that nothing is left running."""
+    streams = streams or MemoryStreams()
+
+    async def main() -> None:
+        reader = reader_of(streams, **options)
+        try:
+            await body(streams, reader)
+        finally:
+            await reader.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main())
+    return streams
+
+
+def sequences(delivery: Delivery) -> list[str]:
+    assert isinstance(delivery, Records)
+    assert isinstance(delivery.page, RecordsPage)
+    return [record.sequence_number for record in delivery.page.records]
+
+
+async def read(reader: PollingReader, count: int) -> list[str]:
+    """The next `count` records; empty pages are passed over."""
+    got: list[str] = []
+    while len(got) < count:
+        got += sequences(await reader.next())
+    return got
+
+
+async def until_end(reader: PollingReader) -> tuple[list[str], ShardEnded]:
+    got: list[str] = []
+    while not isinstance(delivery := await reader.next(), ShardEnded):
+        got += sequences(delivery)
+    return got, delivery
+
+
+def after(sequence: str) -> StartingPoint:
+    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=sequence)
+
+
+def at_wall(seconds_after_epoch: float) -> StartingPoint:
+    return StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=WALL_EPOCH_S + seconds_after_epoch)
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_records_arrive_in_order_and_the_first_fetch_is_immediate() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(5)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert sequences(await reader.next()) == written
+
+    assert reading(body).times("GetRecords") == [0.0]
+
+
+def test_a_numeric_checkpoint_starts_at_it() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(3)
+        await reader.start(Position(written[1], 2), INITIAL)
+        assert await read(reader, 2) == written[1:]
+
+    reading(body)
+
+
+def test_a_failed_start_raises_and_can_be_repeated() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetShardIterator", errors.StreamThrottledError("scripted"))
+        with pytest.raises(errors.StreamThrottledError):
+            await reader.start(TRIM_HORIZON, INITIAL)
+        written = streams.put()
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 1) == written
+
+    reading(body)
+
+
+def test_a_hung_start_is_an_unavailable_stream() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetShardIterator", HangError())
+        with pytest.raises(errors.StreamUnavailableError, match="GetShardIterator of shard shard-0: no answer"):
+            await reader.start(TRIM_HORIZON, INITIAL)
+        assert streams.clock.monotonic() == CALL_TIMEOUT_S
+
+    reading(body)
+
+
+def test_at_timestamp_without_a_time_warns_and_reads_everything(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(2)
+        await reader.start(AT_TIMESTAMP, InitialPosition(LATEST))
+        assert await read(reader, 2) == written
+
+    reading(body)
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+
+
+# --- pacing -----------------------------------------------------------------------------------------------------------
+
+
+def test_at_the_tip_calls_keep_the_idle_interval() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        for _ in range(3):
+            assert sequences(await reader.next()) == []
+
+    assert reading(body).times("GetRecords") == pytest.approx([0.0, IDLE_S, 2 * IDLE_S])
+
+
+def test_behind_the_tip_calls_come_five_a_second() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.put(40)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await read(reader, 40)
+
+    times = reading(body, max_records=10).times("GetRecords")
+    assert times == pytest.approx([n * CALL_INTERVAL_MIN_S for n in range(4)])
+
+
+def test_nothing_is_fetched_after_the_end_of_the_shard() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.put(1)
+        streams.close("child")
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await until_end(reader)
+        await asyncio.sleep(600)
+
+    assert len(reading(body).times("GetRecords")) == 1
+
+
+# --- the buffer -------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_buffer_stops_fetching_until_the_consumer_takes_a_page() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(100)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(60)
+        assert len(streams.times("GetRecords")) == 4
+        assert sequences(await reader.next()) == written[:10]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert streams.times("GetRecords")[4:] == [60.0]
+
+    reading(body, max_records=10)
+
+
+def test_one_page_over_the_byte_limit_fills_the_buffer() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.put(4, data=bytes(600))
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(60)
+        assert len(streams.times("GetRecords")) == 2
+
+    reading(body, max_records=1, bytes_max=1000)
+
+
+def test_an_old_iterator_is_replaced_after_a_long_pause() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(60)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(280)
+        assert await read(reader, 60) == written
+
+    assert reading(body, max_records=10).points()[1].type is IteratorType.AFTER_SEQUENCE_NUMBER
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.StreamThrottledError("scripted"),
+        errors.StreamUnavailableError("scripted"),
+        errors.StreamInUseError("scripted"),
+        errors.InvalidStreamResponseError("scripted"),
+        HangError(),
+    ],
+)
+def test_the_same_iterator_is_tried_again_after(error: Exception) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", None, error, error)
+        written = streams.put(20)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 20) == written
+
+    assert reading(body, max_records=10).points() == [HORIZON_POINT]
+
+
+@pytest.mark.parametrize(
+    "error", [errors.IteratorExpiredError("scripted"), errors.InvalidStreamArgumentError("scripted")]
+)
+def test_a_new_iterator_after_the_last_record_follows(error: Exception) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", None, error)
+        written = streams.put(20)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 20) == written
+        assert streams.points() == [HORIZON_POINT, after(written[9])]
+
+    reading(body, max_records=10)
+
+
+def test_a_failed_renewal_is_tried_again() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", None, errors.IteratorExpiredError("scripted"))
+        streams.fail("GetShardIterator", None, errors.StreamThrottledError("scripted"), HangError())
+        written = streams.put(20)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 20) == written
+        assert streams.points() == [HORIZON_POINT] + 3 * [after(written[9])]
+
+    reading(body, max_records=10)
+
+
+def test_an_iterator_lost_before_the_first_record_is_taken_at_the_checkpoint_again() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(3)
+        streams.fail("GetRecords", errors.IteratorExpiredError("scripted"))
+        await reader.start(Position(written[0], 1), INITIAL)
+        assert await read(reader, 3) == written
+
+    assert {p.type for p in reading(body).points()} == {IteratorType.AT_SEQUENCE_NUMBER}
+
+
+def test_throttling_backs_off_exponentially() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", *[errors.StreamThrottledError("scripted")] * 8)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+
+    times = reading(body).times("GetRecords")
+    gaps = [late - early for early, late in pairwise(times)]
+    for gap, longest in zip(gaps, [1, 2, 4, 8, 10, 10, 10, 10], strict=True):
+        assert longest / 2 <= gap <= longest
+
+
+def test_a_streak_of_errors_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", *[errors.StreamUnavailableError("no route")] * 5)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+
+    reading(body)
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+    assert "no route" in caplog.text
+
+
+def test_another_kind_of_error_in_a_streak_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", errors.StreamUnavailableError("a"), errors.StreamThrottledError("b"))
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+
+    reading(body)
+    assert len(caplog.records) == 2
+
+
+def test_a_bug_in_the_fetch_task_reaches_the_consumer(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", None, ZeroDivisionError())
+        streams.put(1)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await read(reader, 1)
+        with pytest.raises(ZeroDivisionError):
+            await reader.next()
+
+    reading(body)
+    assert "shard-0" in caplog.text
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_comes_after_all_records_with_the_children() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(25)
+        children = streams.close("child-1", "child-2")
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await until_end(reader) == (written, ShardEnded(children))
+
+    reading(body, max_records=10)
+
+
+def test_the_end_without_records_brings_no_page() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        children = streams.close("child")
+        await reader.start(LATEST, INITIAL)
+        assert await reader.next() == ShardEnded(children)
+
+    reading(body)
+
+
+def test_an_end_that_never_names_children_is_delivered_without_them() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(15)
+        streams.close()
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await until_end(reader) == (written, ShardEnded(()))
+
+    assert len(reading(body, max_records=10).times("GetRecords")) == 1 + ENDS_WITHOUT_CHILDREN_MAX
+
+
+def test_children_named_at_a_later_try_are_delivered() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(1)
+        children = streams.close("child")
+        streams.bend(*[lambda page: replace(page, child_shards=())] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await until_end(reader) == (written, ShardEnded(children))
+
+    reading(body)
+
+
+def test_a_valid_answer_starts_the_count_of_bad_ends_anew() -> None:
+    def bad_end(page: RecordsPage) -> RecordsPage:
+        return replace(page, next_iterator=None)
+
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.bend(*[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1), None, *[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
+        written = streams.put(20)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 20) == written
+
+    reading(body, max_records=10)
+
+
+def test_children_of_a_shard_that_goes_on_are_not_believed() -> None:
+    child = ChildShard("child", frozenset({"shard-0"}), HashRange(0, HASH_KEY_MAX))
+
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.bend(*[lambda page: replace(page, child_shards=(child,))] * 20)
+        written = streams.put(1)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 1) == written
+
+    assert len(reading(body).times("GetRecords")) == 21
+
+
+# --- a missing shard --------------------------------------------------------------------------------------------------
+
+
+def test_not_found_is_reported_and_reading_goes_on_when_asked_again() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", None, errors.StreamNotFoundError("scripted"))
+        written = streams.put(20)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert sequences(await reader.next()) == written[:10]
+        assert await reader.next() == ShardMissing()
+        await asyncio.sleep(60)
+        assert len(streams.times("GetRecords")) == 2
+        assert await read(reader, 10) == written[10:]
+        assert streams.points()[1:] == [after(written[9])]
+
+    reading(body, max_records=10)
+
+
+def test_not_found_at_the_start_is_reported_by_the_first_delivery() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetShardIterator", errors.StreamNotFoundError("scripted"))
+        written = streams.put()
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await reader.next() == ShardMissing()
+        assert await read(reader, 1) == written
+
+    reading(body)
+
+
+def test_a_shard_that_stays_missing_never_ends() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        streams.shards.clear()
+        assert [await reader.next() for _ in range(20)] == [ShardMissing()] * 20
+
+    reading(body)
+
+
+# --- LATEST -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_latest_reader_whose_iterator_expires_misses_nothing() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", *[errors.StreamUnavailableError("scripted")] * 100)
+        await reader.start(LATEST, INITIAL)
+        written = streams.put(3)
+        assert await read(reader, 3) == written
+
+    assert reading(body).points()[1] == at_wall(-LATEST_MARGIN_S)
+
+
+def test_a_latest_reader_that_was_idle_restarts_near_its_last_answer() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", *[None] * 101, errors.IteratorExpiredError("scripted"))
+        await reader.start(LATEST, INITIAL)
+        for _ in range(102):
+            await reader.next()
+
+    assert reading(body).points()[1] == at_wall(100 * IDLE_S - LATEST_MARGIN_S)
+
+
+def test_the_reader_after_a_crash_continues_from_the_first_start_at_latest() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.put(5)
+        await asyncio.sleep(LATEST_MARGIN_S + 1)
+        await reader.start(LATEST, INITIAL)
+        written = streams.put(2)
+        assert await read(reader, 2) == written
+        await reader.stop()
+        written += streams.put(2)
+        second = reader_of(streams)
+        await second.start(LATEST, INITIAL, anchor=reader.anchor_s)
+        assert await read(second, 4) == written
+        assert second.anchor_s == reader.anchor_s
+        await second.stop()
+
+    reading(body)
+
+
+def test_a_reader_not_started_has_no_anchor() -> None:
+    assert reader_of(MemoryStreams()).anchor_s is None
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+def test_stop_is_possible_at_any_time_and_again() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", HangError())
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(1)
+        await reader.stop()
+        await reader.stop()
+        assert streams.clock.monotonic() == 1
+
+    reading(body)
+
+
+def test_stop_before_start_does_nothing() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        await reader.stop()
+
+    assert reading(body).calls == []
+
+
+def test_a_waiting_consumer_learns_that_the_reader_was_stopped() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+        waiting = asyncio.create_task(reader.next())
+        await asyncio.sleep(0.1)
+        await reader.stop()
+        with pytest.raises(RuntimeError, match="stopped"):
+            await waiting
+
+    reading(body)
+
+
+def test_a_cancelled_wait_loses_nothing() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+        waiting = asyncio.create_task(reader.next())
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        written = streams.put(3)
+        await asyncio.wait([waiting])
+        assert await read(reader, 3) == written
+
+    reading(body)
+
+
+def test_nothing_can_be_asked_after_the_end() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.close("child")
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+        with pytest.raises(AssertionError):
+            await reader.next()
+
+    reading(body)
