@@ -156,6 +156,8 @@ def _remark_on_effect(assignment: Assignment, value: object) -> list[Remark]:
     match key.effect:
         case Effect.NONE:
             return [Remark(Level.INFO, assignment.spelling, assignment.place, f"has no effect: {key.note}")]
+        case Effect.UNSUPPORTED:
+            return [Remark(Level.WARNING, assignment.spelling, assignment.place, f"is not supported: {key.note}")]
         case Effect.LATER if value != key.default:
             return [Remark(Level.WARNING, assignment.spelling, assignment.place, f"has no effect yet: {key.note}")]
     return []

@@ -95,7 +95,7 @@ def _client_keys(prefix: str, field: str, service: str, effect: Effect, note: st
             default=False, effect=effect, note=note, field_name=f"{field}_fips_enabled"),
     ) + tuple(
         Key(f"{prefix}.overrideConfiguration.{name}", Kind.DURATION, Section.AWS, f"{title} of calls to {service}.",
-            effect=Effect.NONE, note=_SDK_TIMEOUT, field_name=f"{field}_{snake}")
+            effect=Effect.UNSUPPORTED, note=_SDK_TIMEOUT, field_name=f"{field}_{snake}")
         for name, title, snake in zip(
             timeouts, ("Time-out", "Time-out of each attempt"), ("api_call_timeout", "api_call_attempt_timeout"),
             strict=True)
@@ -228,9 +228,9 @@ def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> t
 
 _LEGACY_TABLE_KEYS = (
     *_legacy_table_keys("workerMetrics", "workerMetricStatsTableConfigBean", "worker-metrics",
-                        "<applicationName>-WorkerMetricStats"),
+                        "applicationName, then -WorkerMetricStats"),
     *_legacy_table_keys("coordinatorState", "coordinatorStateTableConfigBean", "coordinator-state",
-                        "<applicationName>-CoordinatorState"),
+                        "applicationName, then -CoordinatorState"),
 )  # fmt: skip
 
 _COORDINATOR = (

@@ -45,6 +45,7 @@ class Effect(Enum):
 
     EFFECTIVE = "effective"
     LATER = "not yet"  # parsed and checked; the feature it belongs to is not part of this version
+    UNSUPPORTED = "unsupported"  # Java acts on it, we do not
     NONE = "none"  # parsed and checked; neither Java nor we do anything with it
 
 
