@@ -1,0 +1,38 @@
+"""``python -m mld.local``: the embedded AWS for tests.
+
+Prints one JSON line with its endpoint and port once it listens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mld.local.run import run_foreground
+from mld.local.server import DEFAULT_HOST
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m mld.local", description="The embedded AWS, for tests.")
+    parser.add_argument("--host", default=DEFAULT_HOST)
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--ready-file", type=Path, help="written, with the JSON line, once the server listens")
+    parser.add_argument("--enforce", action="store_true", help="enforce the throughput limits of a shard")
+    parser.add_argument(
+        "--stream", action="append", default=[], metavar="NAME:SHARDS", help="make a stream at the start"
+    )
+    arguments = parser.parse_args()
+    streams = {name: int(count or 1) for name, _, count in (text.partition(":") for text in arguments.stream)}
+    return run_foreground(
+        arguments.host,
+        arguments.port,
+        enforce=arguments.enforce,
+        streams=streams,
+        ready_file=arguments.ready_file,
+        as_json=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""DynamoDB, CloudWatch, STS and Glue: moto's WSGI application behind one lock.
+
+moto's conditional writes are not atomic between threads. Everything it does, its import included, happens on the single
+thread of one executor, which is the lock. moto is imported in the background after the start, so that Kinesis answers
+meanwhile. It comes with the extra ``mld[local]``; without it these services answer with an error that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from mld.local.expected import UnsupportedConditionError, rewrite_expected
+from mld.local.http import HttpRequest, HttpResponse
+
+MISSING = "DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'local': pip install 'mld[local]'"
+_HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class OtherServices:
+    """Start once with `begin_import`; `answer` waits for the import if it must."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
+        self._app: WsgiApp | None = None
+        self._importing: Future[None] | None = None
+
+    def begin_import(self) -> None:
+        if self._importing is None:
+            self._importing = self._executor.submit(self._import)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        self.begin_import()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, request)
+
+    # --- on the one thread -------------------------------------------------------------------------------------------
+
+    def _import(self) -> None:
+        try:
+            from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        except ImportError:
+            return
+        self._app = DomainDispatcherApplication(create_backend_app)
+
+    def _call(self, request: HttpRequest) -> HttpResponse:
+        if self._app is None:
+            return _error("MissingDependencyException", MISSING)
+        if request.headers.get("x-amz-target", "").endswith(".DeleteItem"):
+            try:
+                body = json.dumps(rewrite_expected(json.loads(request.body))).encode()
+            except (UnsupportedConditionError, ValueError, KeyError, IndexError) as error:
+                return _error("ValidationException", str(error))
+            headers = request.headers | {"content-length": str(len(body))}
+            request = HttpRequest(request.method, request.target, headers, body)
+        return _run_wsgi(self._app, _environ(request, self._port), request.method)
+
+
+def _error(code: str, message: str) -> HttpResponse:
+    return HttpResponse(json.dumps({"__type": code, "message": message}).encode(), 400, "application/x-amz-json-1.0")
+
+
+def _environ(request: HttpRequest, port: int) -> dict[str, Any]:
+    parts = urlsplit(request.target)
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote(parts.path, "latin-1"),
+        "QUERY_STRING": parts.query,
+        "RAW_URI": request.target,
+        "REQUEST_URI": request.target,
+        "CONTENT_TYPE": request.headers.get("content-type", ""),
+        "CONTENT_LENGTH": str(len(request.body)),
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": str(port),
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": "127.0.0.1",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(request.body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": False,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers.items():
+        if name not in ("content-type", "content-length"):
+            environ["HTTP_" + name.upper().replace("-", "_")] = value
+    return environ
+
+
+def _run_wsgi(app: WsgiApp, environ: dict[str, Any], method: str) -> HttpResponse:
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Callable[..., None]:
+        started[:] = [(status, headers)]
+        return lambda data: None
+
+    result = app(environ, start_response)
+    try:
+        body = b"".join(result)
+    finally:
+        if (close := getattr(result, "close", None)) is not None:
+            close()
+    status, headers = started[0]
+    content_type = next((v for k, v in headers if k.lower() == "content-type"), "")
+    kept = [(k, v) for k, v in headers if k.lower() not in _HOP_BY_HOP]
+    return HttpResponse(b"" if method == "HEAD" else body, int(status.split(" ", 1)[0]), content_type, kept)

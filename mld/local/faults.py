@@ -1,0 +1,131 @@
+"""Faults for tests: which calls are to fail, how, and how often. Pure; randomness comes from the fault's own seed.
+
+A fault is a JSON object:
+
+* which calls: ``service`` (``kinesis``, ``dynamodb``, ``monitoring``, ...) and ``operation`` (``GetRecords``), both
+  default to ``*``; ``contains``, a text that the request's body must hold (a stream, a lease key).
+* how often: ``count`` calls and no more; ``rate`` of the calls (0 to 1), drawn with ``seed``; ``skip`` calls first.
+  Without any: every call until the fault is removed.
+* what happens: ``delay_s`` seconds pass; then ``code`` (with ``message`` and HTTP ``status``, default 400) is
+  answered, or ``drop`` true closes the connection without an answer, or, for GetRecords, ``empty`` true answers no
+  records at the same place. With none of the three the call is only late.
+* ``after`` true: the call *is* carried out first, then its answer is replaced or lost.
+* ``after_events`` n, for SubscribeToShard: the subscription opens, and after n events it is cut (``drop``) or ends with
+  ``code`` as an exception event.
+
+The first fault in the list that matches and fires is used; others do not see the call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class FaultError(ValueError):
+    """A fault that cannot be understood."""
+
+
+_NUMBERS = (int, float)
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "service": str,
+    "operation": str,
+    "contains": str,
+    "count": int,
+    "rate": _NUMBERS,
+    "seed": int,
+    "skip": int,
+    "delay_s": _NUMBERS,
+    "code": str,
+    "message": str,
+    "status": int,
+    "drop": bool,
+    "empty": bool,
+    "after": bool,
+    "after_events": int,
+}
+
+
+@dataclass(slots=True)
+class Fault:
+    """See the module's page for the meaning of the fields; `count` and `skip` go down as the fault is used."""
+
+    service: str = "*"
+    operation: str = "*"
+    contains: str = ""
+    count: int | None = None
+    rate: float = 1.0
+    seed: int = 0
+    skip: int = 0
+    delay_s: float = 0.0
+    code: str = ""
+    message: str = "injected fault"
+    status: int = 400
+    drop: bool = False
+    empty: bool = False
+    after: bool = False
+    after_events: int | None = None
+    random: random.Random = field(default_factory=random.Random, repr=False)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    @property
+    def is_late_only(self) -> bool:
+        return not (self.code or self.drop or self.empty)
+
+    def matches(self, service: str, operation: str, body: bytes) -> bool:
+        return (
+            self.count != 0
+            and self.service in ("*", service)
+            and self.operation in ("*", operation)
+            and (not self.contains or self.contains.encode() in body)
+        )
+
+    def fires(self) -> bool:
+        """Count this call; whether it is one that fails."""
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if self.rate < 1.0 and self.random.random() >= self.rate:
+            return False
+        if self.count is not None:
+            self.count -= 1
+        return True
+
+
+def parse_fault(fields: Mapping[str, Any]) -> Fault:
+    """Raises FaultError."""
+    for key, value in fields.items():
+        kind = _FIELDS.get(key)
+        if kind is None:
+            raise FaultError(f"a fault has no field {key!r}; known: {', '.join(sorted(_FIELDS))}")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise FaultError(f"the fault's field {key!r} cannot be {value!r}")
+    return Fault(**fields)
+
+
+class FaultPlan:
+    """The faults in force, in order."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def add(self, faults: list[Fault]) -> None:
+        self._faults.extend(faults)
+
+    def clear(self) -> None:
+        self._faults.clear()
+
+    def __len__(self) -> int:
+        return len(self._faults)
+
+    def take(self, service: str, operation: str, body: bytes) -> Fault | None:
+        """The fault this call meets, if any."""
+        for fault in self._faults:
+            if fault.matches(service, operation, body) and fault.fires():
+                self._faults = [f for f in self._faults if f.count != 0]
+                return fault
+        return None

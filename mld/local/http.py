@@ -1,0 +1,187 @@
+"""A small HTTP/1.1 server side on `asyncio.Protocol`: keep-alive, pipelining, chunked answers, nothing more.
+
+It is made for AWS SDK clients on the loopback interface: bodies come with a Content-Length and are answered one after
+the other. Everything is bounded; a request that breaks a bound ends its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Protocol
+
+HEAD_BYTES_MAX = 64 * 1024
+BODY_BYTES_MAX = 32 * 1024 * 1024
+"""PutRecords takes 10 MiB of data, which is 13.4 MiB of base64, and its keys."""
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too Large", 500: "Internal Server Error"}
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """`headers` have lower-case names."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    body: bytes
+    status: int = 200
+    content_type: str = "application/x-amz-json-1.1"
+    headers: list[tuple[str, str]] = field(default_factory=list)
+
+
+class App(Protocol):
+    def handle(self, request: HttpRequest, connection: Connection) -> HttpResponse | Coroutine[None, None, None]:
+        """Answer at once, or return a coroutine that answers through the connection."""
+        ...
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One client. Requests are answered in the order they came; the next one waits for the answer before."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._buffer = bytearray()
+        self._head: tuple[HttpRequest, int, int] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._close_after = False
+        self._transport: asyncio.Transport | None = None
+
+    # --- called by asyncio -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._app.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._writable.set()
+        if self._task is not None:
+            self._task.cancel()
+        self._app.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) > HEAD_BYTES_MAX + BODY_BYTES_MAX:
+            self.abort()
+            return
+        self._advance()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._advance()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        while self._transport is not None and self._task is None and self._writable.is_set():
+            request = self._next_request()
+            if request is None:
+                return
+            self._close_after = request.headers.get("connection", "").lower() == "close"
+            outcome = self._app.handle(request, self)
+            if isinstance(outcome, HttpResponse):
+                self.respond(outcome)
+            else:
+                self._task = asyncio.get_running_loop().create_task(outcome)
+                self._task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.abort()
+            raise error
+        self._advance()
+
+    def _next_request(self) -> HttpRequest | None:
+        if self._head is None and not self._read_head():
+            return None
+        assert self._head is not None
+        request, start, length = self._head
+        if len(self._buffer) < start + length:
+            return None
+        request.body = bytes(memoryview(self._buffer)[start : start + length])
+        del self._buffer[: start + length]
+        self._head = None
+        return request
+
+    def _read_head(self) -> bool:
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > HEAD_BYTES_MAX:
+                self.abort()
+            return False
+        lines = self._buffer[:end].decode("latin-1").split("\r\n")
+        parts = lines[0].split(" ")
+        headers = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        length = headers.get("content-length", "0")
+        if len(parts) != 3 or not length.isdigit() or int(length) > BODY_BYTES_MAX or "transfer-encoding" in headers:
+            self._close_after = True
+            self.respond(HttpResponse(b'{"__type":"SerializationException","message":"unreadable request"}', 400))
+            return False
+        if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._head = (HttpRequest(parts[0], parts[1], headers, b""), end + 4, int(length))
+        return True
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def respond(self, response: HttpResponse) -> None:
+        if self._transport is None:
+            return
+        head = _head(response.status, response.content_type, response.headers)
+        self._transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(response.body), response.body))
+        if self._close_after:
+            self._transport.close()
+
+    def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
+        """Begin an answer of unknown length; `send` and `end_stream` follow."""
+        if self._transport is not None:
+            self._transport.write(_head(200, content_type, headers) + b"Transfer-Encoding: chunked\r\n\r\n")
+
+    async def send(self, chunk: bytes) -> None:
+        """One piece of the stream; waits until the client has taken enough of what was sent before."""
+        if self._transport is not None:
+            self._transport.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        await self._writable.wait()
+
+    def end_stream(self) -> None:
+        if self._transport is not None:
+            self._transport.write(b"0\r\n\r\n")
+            if self._close_after:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection, without an answer."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _head(status: int, content_type: str, headers: list[tuple[str, str]]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}"]
+    if content_type:
+        lines.append(f"Content-Type: {content_type}")
+    lines.extend(f"{name}: {value}" for name, value in headers)
+    return ("\r\n".join(lines) + "\r\n").encode("latin-1")

@@ -1,0 +1,12 @@
+"""A pure model of Kinesis Data Streams: values and `now` in, values out.
+
+No clock, no I/O, no asyncio, no randomness: every operation is told the time (`now`, epoch seconds). The HTTP shell in
+`mld.local.server` puts it behind a port; a simulation may call it directly. `model.Kinesis` is the way in for Python
+callers, `wire.dispatch` for JSON. Rules: the Kinesis API reference; retrieval spec 3, 4.1, 8, 11; shards spec 1, 4.1.
+"""
+
+from mld.local.kinesis.errors import KinesisError
+from mld.local.kinesis.model import Kinesis, StateDelays
+from mld.local.kinesis.records import PutEntry
+
+__all__ = ["Kinesis", "KinesisError", "PutEntry", "StateDelays"]

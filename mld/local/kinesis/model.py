@@ -1,0 +1,211 @@
+"""The Kinesis of one account and region: every operation as a method on plain Python values.
+
+Times are epoch seconds, passed to each operation as `now`. Streams are named by name or ARN. Refusals are
+`errors.KinesisError`. Limits of throughput are enforced only if asked; limits of form always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mld.local.kinesis import errors, resharding
+from mld.local.kinesis.directory import ACCOUNT, REGION, StateDelays
+from mld.local.kinesis.fanout import FanOut
+from mld.local.kinesis.filters import FilterType, ListFilter, matches
+from mld.local.kinesis.reading import PAGE_RECORDS_MAX, Page, read_page, start_position
+from mld.local.kinesis.records import Placed, PutEntry, check_entries, shard_of, store
+from mld.local.kinesis.shard import ShardState
+from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.tokens import ListShardsToken, ShardIterator, decode_iterator, decode_list_token
+from mld.streams import StartingPoint
+
+__all__ = ["ACCOUNT", "REGION", "Kinesis", "ShardsPage", "StateDelays"]
+
+LIST_SHARDS_DEFAULT = 1000
+SCALINGS_PER_DAY = 10
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsPage:
+    """Shards in order of their ids; `next_token` if there are more."""
+
+    shards: list[ShardState]
+    next_token: str | None
+
+
+class Kinesis(FanOut):
+    """Mutable; `enforce` and `delays` may be changed at any time."""
+
+    # --- shards ------------------------------------------------------------------------------------------------------
+
+    def list_shards(
+        self,
+        ref: str | None,
+        *,
+        now: float,
+        token: str | None = None,
+        after_id: str | None = None,
+        shard_filter: ListFilter | None = None,
+        limit: int = LIST_SHARDS_DEFAULT,
+    ) -> ShardsPage:
+        """One page. A `token` stands for all other arguments except `limit` and must come alone."""
+        if token is not None:
+            if ref is not None or after_id is not None or shard_filter is not None:
+                raise errors.invalid("NextToken and StreamName cannot be provided together.")
+            stream, after_id, shard_filter = self._resume_listing(token, now)
+        elif ref is None:
+            raise errors.invalid("Either NextToken or StreamName should be provided.")
+        else:
+            stream = self.stream(ref, now)
+        if stream.status(now) not in ("ACTIVE", "UPDATING"):
+            raise errors.in_use(
+                f"Stream {stream.name} under account {self.account} not ACTIVE or UPDATING, instead in state "
+                f"{stream.status(now)}"
+            )
+        _check_filter(shard_filter)
+        wanted = shard_filter or ListFilter(FilterType.FROM_TRIM_HORIZON)
+        horizon = max(stream.horizon_s(now), stream.created_s)
+        found = [s for s in stream.shards.values() if s.shard_id > (after_id or "") and matches(s, wanted, horizon)]
+        page = found[:limit]
+        more = len(found) > limit
+        following = (
+            ListShardsToken(stream.name, stream.created_ms, page[-1].shard_id, shard_filter, now) if more else None
+        )
+        return ShardsPage(page, following.encode() if following else None)
+
+    def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
+        resumed = decode_list_token(token)
+        if resumed is None:
+            raise errors.invalid("NextToken is invalid.")
+        if resumed.is_expired(now):
+            raise errors.KinesisError("ExpiredNextTokenException", "The NextToken is older than 300 seconds.")
+        stream = self.stream(resumed.stream, now)
+        if stream.created_ms != resumed.created_ms:
+            raise errors.invalid("NextToken is of a stream that does not exist any more.")
+        return stream, resumed.after_id, resumed.filter
+
+    def split_shard(self, ref: str, shard_id: str, new_starting_hash_key: int, *, now: float) -> None:
+        stream = self._reshardable(ref, now)
+        shard = self.shard(stream, shard_id)
+        self.require_room(1, now)
+        resharding.split(stream, shard, new_starting_hash_key, now)
+        stream.updated_s = now + self.delays.update_s
+
+    def merge_shards(self, ref: str, shard_id: str, adjacent_id: str, *, now: float) -> None:
+        stream = self._reshardable(ref, now)
+        resharding.merge(stream, self.shard(stream, shard_id), self.shard(stream, adjacent_id), now)
+        stream.updated_s = now + self.delays.update_s
+
+    def update_shard_count(self, ref: str, target: int, *, now: float) -> int:
+        """Scale to `target` uniform shards; returns the count before."""
+        stream = self._reshardable(ref, now)
+        current = len(stream.open_shards)
+        if not target >= 1:
+            raise errors.invalid("TargetShardCount must be at least 1.")
+        if target > 2 * current or 2 * target < current:
+            raise errors.invalid(
+                f"UpdateShardCount cannot scale to more than double or less than half your current open shard count. "
+                f"Current open shard count: {current} Target shard count: {target}"
+            )
+        stream.scalings = [at for at in stream.scalings if now - at < _DAY_S]
+        if self.enforce and len(stream.scalings) >= SCALINGS_PER_DAY:
+            raise errors.limit_exceeded(f"UpdateShardCount is allowed {SCALINGS_PER_DAY} times in 24 hours.")
+        self.require_room(max(0, target - current), now)
+        resharding.scale(stream, target, now)
+        stream.scalings.append(now)
+        stream.updated_s = now + self.delays.update_s
+        return current
+
+    def _reshardable(self, ref: str, now: float) -> Stream:
+        stream = self.settled_stream(ref, now)
+        if stream.on_demand:
+            raise errors.KinesisError(
+                "ValidationException",
+                f"Request is invalid. Stream {stream.name} under account {self.account} is in On-Demand mode.",
+            )
+        return stream
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    def put_record(self, ref: str, entry: PutEntry, *, now: float) -> Placed:
+        """Raises ProvisionedThroughputExceeded where `put_records` notes it on the record."""
+        placed = self.put_records(ref, [entry], now=now)[0]
+        if placed.error is not None:
+            raise errors.KinesisError(*placed.error)
+        return placed
+
+    def put_records(self, ref: str, entries: Sequence[PutEntry], *, now: float) -> list[Placed]:
+        """One result per entry, in order. Records over the shard's limits are refused one by one."""
+        stream = self.data_stream(ref, now)
+        sizes = check_entries(stream, entries)
+        results = []
+        for entry, size in zip(entries, sizes, strict=True):
+            shard = shard_of(stream, entry)
+            if self.enforce and not shard.limits.admit_write(size, now):
+                text = errors.throttled_text(shard.shard_id, stream.name, self.account)
+                results.append(Placed(error=("ProvisionedThroughputExceededException", text)))
+            else:
+                results.append(store(stream, shard, entry, size, now))
+        return results
+
+    def get_shard_iterator(self, ref: str, shard_id: str, start: StartingPoint, *, now: float) -> str:
+        stream = self.data_stream(ref, now)
+        shard = self.shard(stream, shard_id)
+        if self.enforce and not shard.limits.admit_iterator(now):
+            raise errors.throttled(shard.shard_id, stream.name, self.account)
+        position = start_position(stream, shard, start, self.account, now)
+        return ShardIterator(stream.name, stream.created_ms, shard.index, position, now).encode()
+
+    def get_records(
+        self, iterator: str, *, now: float, limit: int | None = None, ref: str | None = None
+    ) -> tuple[Page, str | None]:
+        """A page and the next iterator, which is None at the end of a closed shard."""
+        stream, shard, place = self._place(iterator, ref, now)
+        if self.enforce and not shard.limits.admit_read(now):
+            raise errors.throttled(shard.shard_id, stream.name, self.account)
+        page = read_page(stream, shard, place.position, now, limit=limit or PAGE_RECORDS_MAX)
+        if self.enforce:
+            shard.limits.spent(page.size_bytes, now, full_page=page.cut_by_size)
+        if page.position is None:
+            return page, None
+        following = ShardIterator(stream.name, stream.created_ms, shard.index, page.position, now)
+        return page, following.encode()
+
+    def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
+        """What GetRecords sometimes does on real streams: no records although there are some. Returns the lag in
+        milliseconds and an iterator of the same position."""
+        stream, shard, place = self._place(iterator, None, now)
+        behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
+        return behind, ShardIterator(stream.name, stream.created_ms, shard.index, place.position, now).encode()
+
+    def _place(self, iterator: str, ref: str | None, now: float) -> tuple[Stream, ShardState, ShardIterator]:
+        place = decode_iterator(iterator)
+        if place is None:
+            raise errors.invalid("Invalid ShardIterator.")
+        stream = self.data_stream(place.stream, now)
+        if stream.created_ms != place.created_ms:
+            raise errors.stream_not_found(stream.name, self.account)
+        if ref is not None and self.stream(ref, now) is not stream:
+            raise errors.invalid("The ShardIterator is of another stream than the one named.")
+        if place.is_expired(now):
+            raise errors.KinesisError(
+                "ExpiredIteratorException",
+                f"Iterator expired. The iterator was created at time {place.issued_s:.3f} while right now it is "
+                f"{now:.3f} which is further in the future than the tolerated delay of 300000 milliseconds.",
+            )
+        shard = stream.shards.get(place.shard_index)
+        if shard is None:
+            raise errors.shard_not_found(f"of index {place.shard_index}", stream.name, self.account)
+        return stream, shard, place
+
+
+def _check_filter(wanted: ListFilter | None) -> None:
+    if wanted is None:
+        return
+    by_time = wanted.type in (FilterType.AT_TIMESTAMP, FilterType.FROM_TIMESTAMP)
+    if by_time is not (wanted.timestamp_s is not None):
+        raise errors.invalid(f"ShardFilter {wanted.type.value} and Timestamp do not go together.")
+    if (wanted.type is FilterType.AFTER_SHARD_ID) is not (wanted.shard_id is not None):
+        raise errors.invalid(f"ShardFilter {wanted.type.value} and ShardId do not go together.")

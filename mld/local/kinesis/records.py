@@ -1,0 +1,99 @@
+"""Putting records: limits, routing, and the JSON text under which a record will be read."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+
+from mld.local.kinesis import errors
+from mld.local.kinesis.shard import ShardState
+from mld.local.kinesis.stream import Stream, hash_of
+from mld.streams import HASH_KEY_MAX
+
+PUT_RECORDS_MAX = 500
+PUT_BYTES_MAX = 10 * 1024 * 1024
+PARTITION_KEY_CHARS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PutEntry:
+    """A record to put. `data_base64` is kept as it is; `explicit_hash_key` overrides the partition key's hash."""
+
+    data_base64: str
+    partition_key: str
+    explicit_hash_key: int | None = None
+
+    @classmethod
+    def of(cls, data: bytes, partition_key: str, explicit_hash_key: int | None = None) -> PutEntry:
+        return cls(base64.b64encode(data).decode(), partition_key, explicit_hash_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a record went; or, if `error` is set, the code and text of its refusal."""
+
+    shard_id: str = ""
+    sequence: str = ""
+    error: tuple[str, str] | None = None
+
+
+def timestamp_text(seconds: float) -> str:
+    """A time as Kinesis writes it in JSON: seconds with three places in exponent form (``1.700000000123E9``)."""
+    ms = str(round(seconds * 1000))
+    return f"{ms[0]}.{ms[1:]}E{len(ms) - 4}" if len(ms) > 4 else f"{seconds:.3f}"
+
+
+def check_entries(stream: Stream, entries: Sequence[PutEntry]) -> list[int]:
+    """The sizes of the entries (data and partition key, bytes); raises KinesisError if one of them breaks a limit."""
+    if not 1 <= len(entries) <= PUT_RECORDS_MAX:
+        raise errors.validation(
+            f"Value at 'records' failed to satisfy constraint: Member must have length between 1 and {PUT_RECORDS_MAX}"
+        )
+    sizes = [_check_entry(stream, entry) for entry in entries]
+    if sum(sizes) > PUT_BYTES_MAX:
+        raise errors.invalid(f"Records size exceeds {PUT_BYTES_MAX} bytes")
+    return sizes
+
+
+def _check_entry(stream: Stream, entry: PutEntry) -> int:
+    if not 1 <= len(entry.partition_key) <= PARTITION_KEY_CHARS_MAX:
+        raise errors.validation(
+            "Value at 'partitionKey' failed to satisfy constraint: Member must have length between 1 and 256"
+        )
+    if entry.explicit_hash_key is not None and not 0 <= entry.explicit_hash_key <= HASH_KEY_MAX:
+        raise errors.invalid(
+            f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was "
+            f"{entry.explicit_hash_key}"
+        )
+    # The two parts count together, and only the data is binary: decoding it here checks it once and for all.
+    try:
+        data_bytes = len(binascii.a2b_base64(entry.data_base64, strict_mode=True))
+    except (binascii.Error, ValueError) as error:
+        raise errors.KinesisError("SerializationException", f"Data is not base64: {error}") from None
+    size = data_bytes + len(entry.partition_key.encode())
+    limit = stream.record_kib_max * 1024
+    if size > limit:
+        raise errors.validation(
+            f"Value at 'data' failed to satisfy constraint: Member must have length less than or equal to {limit}"
+        )
+    return size
+
+
+def shard_of(stream: Stream, entry: PutEntry) -> ShardState:
+    key = entry.explicit_hash_key
+    return stream.shard_for(hash_of(entry.partition_key) if key is None else key)
+
+
+def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, now: float) -> Placed:
+    """Append to the shard. Arrival times of a shard never go back, even if `now` does."""
+    number = stream.sequencer.take(shard.index)
+    arrival = max(now, shard.log.last_arrival)
+    text = (
+        f'{{"SequenceNumber":"{number}","ApproximateArrivalTimestamp":{timestamp_text(arrival)},'
+        f'"Data":"{entry.data_base64}","PartitionKey":{encode_basestring_ascii(entry.partition_key)}}}'
+    )
+    shard.log.append(number, arrival, size_bytes, text.encode())
+    return Placed(shard.shard_id, str(number))

@@ -1,0 +1,122 @@
+"""One stream: its shards in order of creation, its states and its settings.
+
+States follow from times alone: a stream is CREATING until `active_s`, UPDATING until `updated_s`, DELETING from the
+moment `gone_s` is known until it is over. A change of shards takes effect at once, the state only shows it for a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections import deque
+
+from mld.local.kinesis.consumers import Consumer
+from mld.local.kinesis.sequence import Sequencer
+from mld.local.kinesis.shard import ShardState, shard_index
+from mld.streams import HASH_KEY_MAX, HashRange
+
+DEFAULT_RETENTION_H = 24
+RETENTION_H_MAX = 8760
+ON_DEMAND_SHARDS = 4
+DEFAULT_RECORD_KIB = 1024
+_RESHARD_STEP_S = 0.001
+"""Two changes of shards are at least this far apart in a stream's own history, so that filters can tell them apart."""
+
+
+def uniform_ranges(count: int) -> list[HashRange]:
+    """The hash key space in `count` ranges of equal width; the last one takes the remainder."""
+    width = (HASH_KEY_MAX + 1) // count
+    starts = [i * width for i in range(count)]
+    return [HashRange(s, e) for s, e in zip(starts, [s - 1 for s in starts[1:]] + [HASH_KEY_MAX], strict=True)]
+
+
+class Stream:
+    """Mutable, owned by the model."""
+
+    def __init__(self, name: str, arn: str, now: float, *, shard_count: int, on_demand: bool, active_s: float) -> None:
+        self.name = name
+        self.arn = arn
+        self.created_s = now
+        self.on_demand = on_demand
+        self.retention_h = DEFAULT_RETENTION_H
+        self.record_kib_max = DEFAULT_RECORD_KIB
+        self.tags: dict[str, str] = {}
+        self.consumers: dict[str, Consumer] = {}
+        self.metrics: tuple[str, ...] = ()
+        self.key_id: str | None = None
+        self.active_s = active_s
+        self.updated_s = float("-inf")
+        self.gone_s: float | None = None
+        self.scalings: list[float] = []
+        self.sequencer = Sequencer(self.created_ms)
+        self.shards: dict[int, ShardState] = {}
+        self._next_index = 0
+        self._changed_s = now
+        self._closed: deque[tuple[float, int]] = deque()
+        self._open: list[ShardState] = []
+        self._starts: list[int] = []
+        self.replace((), uniform_ranges(shard_count), now)
+
+    @property
+    def created_ms(self) -> int:
+        return round(self.created_s * 1000)
+
+    def status(self, now: float) -> str:
+        if self.gone_s is not None:
+            return "DELETING"
+        if now < self.active_s:
+            return "CREATING"
+        return "UPDATING" if now < self.updated_s else "ACTIVE"
+
+    # --- shards ------------------------------------------------------------------------------------------------------
+
+    @property
+    def open_shards(self) -> list[ShardState]:
+        """In order of their hash ranges."""
+        return self._open
+
+    def shard(self, shard_id: str) -> ShardState | None:
+        index = shard_index(shard_id)
+        return None if index is None else self.shards.get(index)
+
+    def shard_for(self, hash_key: int) -> ShardState:
+        return self._open[bisect_right(self._starts, hash_key) - 1]
+
+    def replace(self, parents: tuple[ShardState, ...], ranges: list[HashRange], now: float) -> list[ShardState]:
+        """Close `parents` and open one shard per range, which together cover what the parents covered."""
+        at = now if self._next_index == 0 else max(now, self._changed_s + _RESHARD_STEP_S)
+        self._changed_s = at
+        self.sequencer.start_epoch(round(at * 1000))
+        for parent in parents:
+            parent.close(self.sequencer.take(parent.index), at)
+            self._closed.append((at, parent.index))
+        made = [self._open_shard(r, at, tuple(p.index for p in parents)) for r in ranges]
+        for parent in parents:
+            parent.children = tuple(shard.as_child() for shard in made)
+        self._open = sorted((s for s in self.shards.values() if s.is_open), key=lambda s: s.hash_range.start)
+        self._starts = [s.hash_range.start for s in self._open]
+        return made
+
+    def _open_shard(self, hash_range: HashRange, at: float, parents: tuple[int, ...]) -> ShardState:
+        index = self._next_index
+        self._next_index += 1
+        shard = ShardState(index, hash_range, self.sequencer.take(index), at, parents)
+        self.shards[index] = shard
+        return shard
+
+    # --- retention ---------------------------------------------------------------------------------------------------
+
+    def horizon_s(self, now: float) -> float:
+        """The trim horizon: nothing older is readable."""
+        return now - self.retention_h * 3600.0
+
+    def drop_expired_shards(self, now: float) -> None:
+        """Forget shards that were closed before the trim horizon; all their records are older still."""
+        horizon = self.horizon_s(now)
+        while self._closed and self._closed[0][0] < horizon:
+            del self.shards[self._closed.popleft()[1]]
+
+
+def hash_of(partition_key: str) -> int:
+    """Where a partition key lands: its MD5 as a 128-bit number (not a matter of security)."""
+    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")

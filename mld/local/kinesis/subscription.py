@@ -1,0 +1,121 @@
+"""One enhanced fan-out subscription, as a value that is asked for its next event (retrieval spec, 8.2 to 8.6).
+
+The holder asks `next_step(now)` when the shard got records, when the time of the last `Idle` has come, and after each
+event. It never waits by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mld.local.kinesis.errors import KinesisError
+from mld.local.kinesis.reading import PAGE_RECORDS_MAX, Page, read_page
+from mld.local.kinesis.shard import ShardState
+from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.throttle import READ_BYTES_PER_S
+from mld.streams import ChildShard
+
+LIFE_S = 300.0
+TAKEOVER_S = 5.0
+"""A second call within this time of a successful one is refused; later it takes the subscription over."""
+HEARTBEAT_S = 5.0
+EVENT_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A SubscribeToShardEvent. `continuation` None: the shard has ended and the response ends after this event."""
+
+    page: Page
+    continuation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to send before `until_s`, unless the shard changes."""
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The response ends; `error` goes out as an exception event before."""
+
+    error: KinesisError | None = None
+
+
+Step = Event | Idle | Finished
+Find = Callable[[float], tuple[Stream, ShardState]]
+
+
+class Subscription:
+    """`find` looks stream and shard up again, because either may vanish; it raises KinesisError if so."""
+
+    def __init__(self, find: Find, position: int, now: float, *, enforce: bool) -> None:
+        self.started_s = now
+        self.stopped: Finished | None = None
+        self._find = find
+        self._position = position
+        self._heartbeat_s = now
+        self._paced_until_s = now
+        self._enforce = enforce
+
+    @property
+    def is_live(self) -> bool:
+        return self.stopped is None
+
+    def stop(self, error: KinesisError | None = None) -> None:
+        """End it from outside: the client went away, another subscriber took over, the consumer was deregistered."""
+        if self.stopped is None:
+            self.stopped = Finished(error)
+
+    def next_step(self, now: float) -> Step:
+        if self.stopped is None and now - self.started_s >= LIFE_S:
+            self.stop()
+        if self.stopped is not None:
+            return self.stopped
+        try:
+            stream, shard = self._find(now)
+        except KinesisError as error:
+            self.stop(error)
+            return Finished(error)
+        if self._enforce and now < self._paced_until_s:
+            return Idle(self._paced_until_s)
+        page = read_page(stream, shard, self._position, now, limit=PAGE_RECORDS_MAX, bytes_max=EVENT_BYTES_MAX)
+        if not page.fragments and page.position is not None and now < self._heartbeat_s:
+            return Idle(min(self._heartbeat_s, self.started_s + LIFE_S))
+        return self._send(stream, shard, page, now)
+
+    def _send(self, stream: Stream, shard: ShardState, page: Page, now: float) -> Event:
+        self._heartbeat_s = now + HEARTBEAT_S
+        self._paced_until_s = max(self._paced_until_s, now) + page.size_bytes / READ_BYTES_PER_S
+        if page.position is None:
+            self.stop()
+            return Event(page, None)
+        # At the tip the continuation is the tip itself: it moves on even when this shard gets no records.
+        number = stream.sequencer.tip(shard.index) if page.at_tip and shard.is_open else page.last or self._position - 1
+        self._position = number + 1
+        return Event(page, str(number))
+
+
+def child_shard_json(child: ChildShard) -> dict[str, object]:
+    return {
+        "ShardId": child.shard_id,
+        "ParentShards": sorted(child.parents),
+        "HashKeyRange": {
+            "StartingHashKey": str(child.hash_range.start),
+            "EndingHashKey": str(child.hash_range.end),
+        },
+    }
+
+
+def event_json(event: Event) -> bytes:
+    """The payload of the event's frame."""
+    tail: dict[str, object] = {"MillisBehindLatest": event.page.millis_behind_latest}
+    if event.continuation is not None:
+        tail["ContinuationSequenceNumber"] = event.continuation
+    if event.page.children:
+        tail["ChildShards"] = [child_shard_json(child) for child in event.page.children]
+    return b'{"Records":[' + b",".join(event.page.fragments) + b"]," + json.dumps(tail).encode()[1:]

@@ -1,0 +1,101 @@
+"""Shard iterators and page tokens: opaque to clients, self-describing to us, so that the model remembers none of them.
+
+Each names the stream by its time of creation too; a stream made again under the same name refuses the old ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass
+
+from mld.local.kinesis.filters import FilterType, ListFilter
+
+LIFE_S = 300.0
+"""Both kinds expire five minutes after they were given out."""
+_SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIterator:
+    """`position` is the lowest sequence number to deliver; `issued_s` epoch seconds."""
+
+    stream: str
+    created_ms: int
+    shard_index: int
+    position: int
+    issued_s: float
+
+    def encode(self) -> str:
+        return _pack("I", self.stream, self.created_ms, self.shard_index, self.position, f"{self.issued_s:.3f}")
+
+    def is_expired(self, now: float) -> bool:
+        return now - self.issued_s > LIFE_S
+
+
+@dataclass(frozen=True, slots=True)
+class ListShardsToken:
+    """Where a listing goes on: after shard `after_id`, under the same filter."""
+
+    stream: str
+    created_ms: int
+    after_id: str
+    filter: ListFilter | None
+    issued_s: float
+
+    def encode(self) -> str:
+        kind, shard, time = "", "", ""
+        if self.filter is not None:
+            kind = self.filter.type.value
+            shard = self.filter.shard_id or ""
+            time = "" if self.filter.timestamp_s is None else repr(self.filter.timestamp_s)
+        return _pack("S", self.stream, self.created_ms, self.after_id, kind, shard, time, f"{self.issued_s:.3f}")
+
+    def is_expired(self, now: float) -> bool:
+        return now - self.issued_s > LIFE_S
+
+
+def decode_iterator(text: str) -> ShardIterator | None:
+    """None for a text we did not make."""
+    fields = _unpack("I", text, 5)
+    if fields is None:
+        return None
+    stream, created_ms, index, position, issued_s = fields
+    return ShardIterator(stream, int(created_ms), int(index), int(position), float(issued_s))
+
+
+def decode_list_token(text: str) -> ListShardsToken | None:
+    """None for a text we did not make."""
+    fields = _unpack("S", text, 7)
+    if fields is None:
+        return None
+    stream, created_ms, after_id, kind, shard, time, issued_s = fields
+    wanted = ListFilter(FilterType(kind), shard or None, float(time) if time else None) if kind else None
+    return ListShardsToken(stream, int(created_ms), after_id, wanted, float(issued_s))
+
+
+def encode_name(kind: str, name: str) -> str:
+    """The page token of listings that need a last name only."""
+    return _pack(kind, name)
+
+
+def decode_name(kind: str, text: str) -> str | None:
+    fields = _unpack(kind, text, 1)
+    return None if fields is None else fields[0]
+
+
+def _pack(kind: str, *fields: object) -> str:
+    body = _SEPARATOR.join((kind, *map(str, fields))).encode()
+    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
+
+
+def _unpack(kind: str, text: str, count: int) -> list[str] | None:
+    try:
+        raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError):
+        return None
+    if len(raw) < 5 or zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
+        return None
+    fields = raw[4:].decode().split(_SEPARATOR)
+    return fields[1:] if fields[0] == kind and len(fields) == count + 1 else None

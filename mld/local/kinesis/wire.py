@@ -1,0 +1,50 @@
+"""Kinesis as AWS JSON 1.1: one function per operation from a request's fields to an answer's bytes. Still pure.
+
+SubscribeToShard is opened by `open_subscription`, because its answer is a stream of events. Operations that AWS has and
+this model has not are refused as unknown. StreamId is ignored, as the service documents it as not implemented.
+"""
+
+from __future__ import annotations
+
+import json
+
+from mld.local.kinesis import wire_fanout, wire_records, wire_streams
+from mld.local.kinesis.errors import KinesisError
+from mld.local.kinesis.model import Kinesis
+from mld.local.kinesis.operations import HANDLERS, Answer
+from mld.local.kinesis.request import Request
+from mld.local.kinesis.wire_fanout import open_subscription
+from mld.local.kinesis.wire_records import empty_page
+
+__all__ = ["READ_ONLY", "Answer", "dispatch", "empty_page", "error_body", "open_subscription", "parse"]
+
+# Importing these registers their operations.
+_MODULES = (wire_fanout, wire_records, wire_streams)
+
+READ_ONLY = frozenset(
+    ("GetRecords", "GetShardIterator", "ListShards", "ListStreams", "DescribeStream", "DescribeStreamSummary")
+    + ("PutRecord", "PutRecords", "DescribeStreamConsumer", "ListStreamConsumers", "ListTagsForStream")
+)
+"""Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
+
+
+def dispatch(kinesis: Kinesis, operation: str, body: bytes, now: float) -> Answer:
+    """Carry out one JSON request. Raises KinesisError."""
+    handler = HANDLERS.get(operation)
+    if handler is None:
+        raise KinesisError("UnknownOperationException", f"{operation} is not supported by the embedded Kinesis.")
+    return handler(kinesis, parse(body), now)
+
+
+def parse(body: bytes) -> Request:
+    try:
+        fields = json.loads(body) if body else {}
+    except ValueError as error:
+        raise KinesisError("SerializationException", f"The request is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise KinesisError("SerializationException", "The request is not a JSON object.")
+    return Request(fields)
+
+
+def error_body(code: str, message: str) -> bytes:
+    return json.dumps({"__type": code, "message": message}).encode()

@@ -1,0 +1,170 @@
+"""The wire form of what concerns shards and records."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any
+
+from mld.local.kinesis.filters import FilterType, ListFilter
+from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
+from mld.local.kinesis.operations import INT_MAX, PAGE_MAX, Answer, answer, choice, operation
+from mld.local.kinesis.records import Placed, PutEntry
+from mld.local.kinesis.request import HASH_KEY, NAME, SEQUENCE_NUMBER, Request
+from mld.local.kinesis.shard import ShardState
+from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.subscription import child_shard_json
+from mld.streams import IteratorType, StartingPoint
+
+
+class _Scaling(Enum):
+    UNIFORM_SCALING = "UNIFORM_SCALING"
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+
+
+@operation
+def list_shards(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    nested = request.nested("ShardFilter")
+    page = kinesis.list_shards(
+        request.stream_or_none(),
+        now=now,
+        token=request.text("NextToken"),
+        after_id=request.text("ExclusiveStartShardId", NAME),
+        shard_filter=None if nested is None else _filter(nested),
+        limit=request.integer("MaxResults", 1, PAGE_MAX) or LIST_SHARDS_DEFAULT,
+    )
+    fields: dict[str, Any] = {"Shards": [shard_json(shard) for shard in page.shards]}
+    if page.next_token is not None:
+        fields["NextToken"] = page.next_token
+    return answer(fields)
+
+
+def _filter(request: Request) -> ListFilter:
+    kind = choice(FilterType, request.required("Type"), "shardFilter.type")
+    return ListFilter(kind, request.text("ShardId", NAME), request.timestamp("Timestamp"))
+
+
+def shard_json(shard: ShardState) -> dict[str, Any]:
+    """A shard as ListShards and DescribeStream show it."""
+    view = shard.view()
+    numbers = {"StartingSequenceNumber": view.starting_sequence}
+    if view.ending_sequence is not None:
+        numbers["EndingSequenceNumber"] = view.ending_sequence
+    fields: dict[str, Any] = {
+        "ShardId": view.shard_id,
+        "HashKeyRange": {
+            "StartingHashKey": str(view.hash_range.start),
+            "EndingHashKey": str(view.hash_range.end),
+        },
+        "SequenceNumberRange": numbers,
+    }
+    if view.parent_id is not None:
+        fields["ParentShardId"] = view.parent_id
+    if view.adjacent_parent_id is not None:
+        fields["AdjacentParentShardId"] = view.adjacent_parent_id
+    return fields
+
+
+@operation
+def split_shard(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    border = int(request.required("NewStartingHashKey", HASH_KEY))
+    kinesis.split_shard(request.stream(), request.required("ShardToSplit", NAME), border, now=now)
+    return answer()
+
+
+@operation
+def merge_shards(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    first, second = request.required("ShardToMerge", NAME), request.required("AdjacentShardToMerge", NAME)
+    kinesis.merge_shards(request.stream(), first, second, now=now)
+    return answer()
+
+
+@operation
+def update_shard_count(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    choice(_Scaling, request.required("ScalingType"), "scalingType")
+    target = request.required_integer("TargetShardCount", 1, INT_MAX)
+    before = kinesis.update_shard_count(request.stream(), target, now=now)
+    stream = kinesis.stream(request.stream(), now)
+    return answer(
+        {
+            "StreamName": stream.name,
+            "StreamARN": stream.arn,
+            "CurrentShardCount": before,
+            "TargetShardCount": target,
+        }
+    )
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+@operation
+def put_record(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    placed = kinesis.put_record(request.stream(), _entry(request), now=now)
+    fields = {"ShardId": placed.shard_id, "SequenceNumber": placed.sequence}
+    return _touching(kinesis.stream(request.stream(), now), fields, [placed])
+
+
+@operation
+def put_records(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    entries = [_entry(item) for item in request.entries("Records")]
+    placed = kinesis.put_records(request.stream(), entries, now=now)
+    fields = {
+        "FailedRecordCount": sum(p.error is not None for p in placed),
+        "Records": [
+            {"ShardId": p.shard_id, "SequenceNumber": p.sequence}
+            if p.error is None
+            else {"ErrorCode": p.error[0], "ErrorMessage": p.error[1]}
+            for p in placed
+        ],
+    }
+    return _touching(kinesis.stream(request.stream(), now), fields, placed)
+
+
+def _entry(request: Request) -> PutEntry:
+    explicit = request.text("ExplicitHashKey", HASH_KEY)
+    data, key = request.required("Data"), request.required("PartitionKey")
+    return PutEntry(data, key, None if explicit is None else int(explicit))
+
+
+def _touching(stream: Stream, fields: dict[str, Any], placed: list[Placed]) -> Answer:
+    if stream.key_id is not None:
+        fields["EncryptionType"] = "KMS"
+    touched = frozenset((stream.name, p.shard_id) for p in placed if p.error is None)
+    return Answer(json.dumps(fields).encode(), touched)
+
+
+@operation
+def get_shard_iterator(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    start = StartingPoint(
+        choice(IteratorType, request.required("ShardIteratorType"), "shardIteratorType"),
+        request.text("StartingSequenceNumber", SEQUENCE_NUMBER),
+        request.timestamp("Timestamp"),
+    )
+    iterator = kinesis.get_shard_iterator(request.stream(), request.required("ShardId", NAME), start, now=now)
+    return answer({"ShardIterator": iterator})
+
+
+@operation
+def get_records(kinesis: Kinesis, request: Request, now: float) -> Answer:
+    page, following = kinesis.get_records(
+        request.required("ShardIterator"),
+        now=now,
+        limit=request.integer("Limit", 1, PAGE_MAX),
+        ref=request.text("StreamARN"),
+    )
+    tail: dict[str, Any] = {"MillisBehindLatest": page.millis_behind_latest}
+    if following is not None:
+        tail["NextShardIterator"] = following
+    if page.children:
+        tail["ChildShards"] = [child_shard_json(child) for child in page.children]
+    return Answer(b'{"Records":[' + b",".join(page.fragments) + b"]," + json.dumps(tail).encode()[1:])
+
+
+def empty_page(kinesis: Kinesis, request: Request, now: float) -> bytes:
+    """A GetRecords answer without records, at the same place."""
+    behind, following = kinesis.get_no_records(request.required("ShardIterator"), now=now)
+    fields = {"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind}
+    return json.dumps(fields).encode()

@@ -1,0 +1,96 @@
+"""Running the embedded AWS in the foreground: what `mld local` and ``python -m mld.local`` call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mld.local.kinesis import StateDelays
+from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
+
+
+def usage_lines(endpoint: str) -> str:
+    """What a user pastes into a shell and into a properties file to use the server."""
+    return f"""\
+The embedded AWS listens on {endpoint} (Kinesis, DynamoDB, CloudWatch, STS, Glue; nothing is kept after it stops).
+
+For a shell:
+  export AWS_ENDPOINT_URL={endpoint} AWS_REGION=us-east-1 AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local
+
+For a .properties file:
+  regionName = us-east-1
+  kinesisEndpoint = {endpoint}
+  dynamoDBEndpoint = {endpoint}
+  cloudWatchEndpoint = {endpoint}
+
+Stop it with Ctrl-C.
+"""
+
+
+def run_foreground(
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
+    *,
+    enforce: bool = False,
+    delays: StateDelays | None = None,
+    streams: Mapping[str, int] | None = None,
+    ready_file: Path | None = None,
+    as_json: bool = False,
+    write: Callable[[str], object] = sys.stdout.write,
+) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status, 0.
+
+    `port` 0 takes any free one. `streams` are made at the start (name -> number of shards). Once it listens, `write`
+    gets the lines to paste, or with `as_json` one JSON line, and `ready_file` appears with the same JSON:
+    ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises OSError if the port is taken.
+    """
+    announce = _Announcement(write, ready_file, as_json)
+    with asyncio.Runner() as runner:
+        runner.run(_serve_until_signal(host, port, enforce, delays, dict(streams or {}), announce))
+    return 0
+
+
+async def _serve_until_signal(
+    host: str,
+    port: int,
+    enforce: bool,
+    delays: StateDelays | None,
+    streams: dict[str, int],
+    announce: _Announcement,
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = await serve(host, port, enforce=enforce, delays=delays)
+    try:
+        for name, count in streams.items():
+            server.kinesis().create_stream(name, now=time.time(), shard_count=count)
+        announce(server)
+        await stop.wait()
+    finally:
+        await server.close()
+
+
+class _Announcement:
+    def __init__(self, write: Callable[[str], object], ready_file: Path | None, as_json: bool) -> None:
+        self._write = write
+        self._ready_file = ready_file
+        self._as_json = as_json
+
+    def __call__(self, server: EmbeddedServer) -> None:
+        facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
+        line = json.dumps(facts) + "\n"
+        self._write(line if self._as_json else usage_lines(server.endpoint))
+        sys.stdout.flush()
+        if self._ready_file is not None:
+            # Renamed into place, so that whoever waits for the file never reads half of it.
+            part = self._ready_file.with_name(self._ready_file.name + ".part")
+            part.write_text(line)
+            part.replace(self._ready_file)

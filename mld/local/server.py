@@ -1,0 +1,278 @@
+"""The embedded AWS behind one port: Kinesis from our model, the other services from moto.
+
+A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
+shards that changed. Listens on the loopback interface unless told otherwise; there is no authentication, a request's
+signature is only looked at for the region and service it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Coroutine
+from urllib.parse import parse_qs, urlsplit
+
+from mld.local import control, eventstream
+from mld.local.fallback import OtherServices
+from mld.local.faults import Fault, FaultPlan
+from mld.local.http import Connection, HttpRequest, HttpResponse
+from mld.local.kinesis import Kinesis, KinesisError, StateDelays, wire
+from mld.local.kinesis.model import REGION
+from mld.local.kinesis.subscription import Event, Finished, Idle, Subscription, event_json
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 4567
+_KINESIS = "kinesis"
+_KINESIS_TARGET = "Kinesis_20131202."
+_SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
+_OPEN_CONNECTIONS_BACKLOG = 1024
+_Key = tuple[str, str, str]
+
+
+class EmbeddedServer:
+    """Made by `serve`; `endpoint` is its URL. `close` ends every connection."""
+
+    def __init__(self, host: str, *, enforce: bool, delays: StateDelays) -> None:
+        self.faults = FaultPlan()
+        self.calls: dict[str, int] = {}
+        self.host = host
+        self.port = 0
+        self.offset_s = 0.0
+        self.delays = delays
+        self._enforce = enforce
+        self._regions: dict[str, Kinesis] = {}
+        self._watchers: dict[_Key, set[asyncio.Event]] = {}
+        self._connections: set[Connection] = set()
+        self._requests = 0
+        self._others: OtherServices | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    async def start(self, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self), self.host, port, backlog=_OPEN_CONNECTIONS_BACKLOG
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._others = OtherServices(self.port)
+        self._others.begin_import()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.abort()
+        if self._others is not None:
+            self._others.close()
+
+    # --- controls ----------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return time.time() + self.offset_s
+
+    def set_offset(self, seconds: float) -> None:
+        self.offset_s = seconds
+        self._wake_all()
+
+    def set_delays(self, delays: StateDelays) -> None:
+        self.delays = delays
+        for kinesis in self._regions.values():
+            kinesis.delays = delays
+
+    def set_enforce(self, enforce: bool) -> None:
+        self._enforce = enforce
+        for kinesis in self._regions.values():
+            kinesis.enforce = enforce
+
+    def kinesis(self, region: str = REGION) -> Kinesis:
+        """The model of one region."""
+        if region not in self._regions:
+            self._regions[region] = Kinesis(region=region, enforce=self._enforce, delays=self.delays)
+        return self._regions[region]
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self._connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def handle(self, request: HttpRequest, connection: Connection) -> HttpResponse | Coroutine[None, None, None]:
+        if request.target.startswith(control.PREFIX):
+            return control.handle(self, request)
+        region, service, operation = identify(request)
+        name = f"{service}.{operation}"
+        self.calls[name] = self.calls.get(name, 0) + 1
+        fault = self.faults.take(service, operation, request.body) if len(self.faults) else None
+        if service == _KINESIS and operation == "SubscribeToShard":
+            return self._subscribe(region, request, connection, fault)
+        if fault is not None:
+            return self._answer_with_fault(region, service, operation, request, connection, fault)
+        if service == _KINESIS:
+            return self._kinesis(region, operation, request)
+        return self._answer_from_others(request, connection)
+
+    def _kinesis(self, region: str, operation: str, request: HttpRequest) -> HttpResponse:
+        if "cbor" in request.headers.get("content-type", ""):
+            return self._refusal("SerializationException", "CBOR is not supported; switch it off in the client", 415)
+        try:
+            answer = wire.dispatch(self.kinesis(region), operation, request.body, self.now())
+        except KinesisError as error:
+            return self._refusal(error.code, error.message, error.status)
+        if operation not in wire.READ_ONLY:
+            self._wake_all()
+        for stream, shard_id in answer.touched:
+            for event in self._watchers.get((region, stream, shard_id), ()):
+                event.set()
+        return HttpResponse(answer.body, headers=self._request_id())
+
+    async def _answer_from_others(self, request: HttpRequest, connection: Connection) -> None:
+        assert self._others is not None
+        connection.respond(await self._others.answer(request))
+
+    async def _answer_with_fault(
+        self,
+        region: str,
+        service: str,
+        operation: str,
+        request: HttpRequest,
+        connection: Connection,
+        fault: Fault,
+    ) -> None:
+        assert self._others is not None
+        if fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
+        response = None
+        if fault.empty and operation == "GetRecords":
+            response = self._empty_page(region, request)
+        elif fault.after or fault.is_late_only:
+            kinesis = service == _KINESIS
+            response = self._kinesis(region, operation, request) if kinesis else await self._others.answer(request)
+        if fault.drop:
+            connection.abort()
+        elif fault.code:
+            connection.respond(self._refusal(fault.code, fault.message, fault.status))
+        elif response is not None:
+            connection.respond(response)
+
+    def _empty_page(self, region: str, request: HttpRequest) -> HttpResponse:
+        try:
+            return HttpResponse(wire.empty_page(self.kinesis(region), wire.parse(request.body), self.now()))
+        except KinesisError as error:
+            return self._refusal(error.code, error.message, error.status)
+
+    def _refusal(self, code: str, message: str, status: int) -> HttpResponse:
+        return HttpResponse(wire.error_body(code, message), status, headers=self._request_id())
+
+    def _request_id(self) -> list[tuple[str, str]]:
+        self._requests += 1
+        return [("x-amzn-RequestId", f"00000000-0000-4000-8000-{self._requests:012d}")]
+
+    # --- subscriptions -----------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, region: str, request: HttpRequest, connection: Connection, fault: Fault | None) -> None:
+        if fault is not None and fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
+        if fault is not None and fault.after_events is None and not fault.is_late_only:
+            if fault.drop:
+                connection.abort()
+            else:
+                connection.respond(self._refusal(fault.code, fault.message, fault.status))
+            return
+        try:
+            subscription, watch = wire.open_subscription(self.kinesis(region), wire.parse(request.body), self.now())
+        except KinesisError as error:
+            connection.respond(self._refusal(error.code, error.message, error.status))
+            return
+        # Another subscription may just have been taken over: its own stream has to hear of it.
+        self._wake((region, *watch))
+        async with self._watching((region, *watch)) as wake:
+            try:
+                await self._stream(subscription, connection, wake, fault)
+            finally:
+                subscription.stop()
+
+    async def _stream(
+        self, subscription: Subscription, connection: Connection, wake: asyncio.Event, fault: Fault | None
+    ) -> None:
+        connection.start_stream(eventstream.CONTENT_TYPE, self._request_id())
+        await connection.send(eventstream.initial_response())
+        sent = 0
+        while connection.is_open:
+            if fault is not None and fault.after_events is not None and sent >= fault.after_events:
+                if not fault.code:
+                    connection.abort()
+                    return
+                subscription.stop(KinesisError(fault.code, fault.message, fault.status))
+            wake.clear()
+            match subscription.next_step(self.now()):
+                case Event() as event:
+                    await connection.send(eventstream.event("SubscribeToShardEvent", event_json(event)))
+                    sent += 1
+                case Idle(until_s):
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.0, until_s - self.now())):
+                            await wake.wait()
+                case Finished(error):
+                    if error is not None:
+                        body = wire.error_body(error.code, error.message)
+                        await connection.send(eventstream.exception(error.code, body))
+                    connection.end_stream()
+                    return
+
+    @contextlib.asynccontextmanager
+    async def _watching(self, key: _Key) -> AsyncIterator[asyncio.Event]:
+        wake = asyncio.Event()
+        watchers = self._watchers.setdefault(key, set())
+        watchers.add(wake)
+        try:
+            yield wake
+        finally:
+            watchers.discard(wake)
+            if not watchers and self._watchers.get(key) is watchers:
+                del self._watchers[key]
+
+    def _wake(self, key: _Key) -> None:
+        for event in self._watchers.get(key, ()):
+            event.set()
+
+    def _wake_all(self) -> None:
+        for key in self._watchers:
+            self._wake(key)
+
+
+def identify(request: HttpRequest) -> tuple[str, str, str]:
+    """Region, service and operation of a request, from its signature, its target header, its path or its form."""
+    scope = _SCOPE.search(request.headers.get("authorization", ""))
+    region, service = scope.groups() if scope else (REGION, "")
+    target = request.headers.get("x-amz-target", "")
+    if target.startswith(_KINESIS_TARGET):
+        return region, _KINESIS, target[len(_KINESIS_TARGET) :]
+    if target:
+        prefix, _, operation = target.rpartition(".")
+        return region, service or prefix.partition("_")[0].lower(), operation
+    path = urlsplit(request.target).path
+    if "/operation/" in path:
+        return region, service, path.rpartition("/")[2]
+    form = parse_qs(request.body.decode("latin-1")) if request.method == "POST" else {}
+    return region, service, form.get("Action", [request.method])[0]
+
+
+async def serve(
+    host: str = DEFAULT_HOST,
+    port: int = 0,
+    *,
+    enforce: bool = False,
+    delays: StateDelays | None = None,
+) -> EmbeddedServer:
+    """Listen (port 0: any free one) and answer until `close`. `enforce` switches the throughput limits on, `delays`
+    say how long streams and consumers show their passing states. Raises OSError if the port is taken."""
+    server = EmbeddedServer(host, enforce=enforce, delays=delays or StateDelays())
+    await server.start(port)
+    return server
