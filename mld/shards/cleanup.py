@@ -1,10 +1,10 @@
 """Deletes the rows of finished shards, when nobody needs them any more.
 
-Rules: shards spec, section 6 and invariant 6; section 13, points 15 to 19. A completed row goes once all its children have
-rows and have left their start, and none of its parents' rows remains; or once its shard has left retention.
+Rules: shards spec, section 6 and invariant 6; section 13, points 15 to 19. A completed row goes once all its children
+have rows and have left their start, and none of its parents' rows remains; or once its shard has left retention.
 
-Never deletes a row that is not at SHARD_END (the table refuses), nor on the word of a stream that may be a wrong one, nor
-while a child row is missing: the parent row is the proof from which shard sync restores it.
+Never deletes a row that is not at SHARD_END (the table refuses), nor on the word of a stream that may be a wrong one,
+nor while a child row is missing: the parent row is the proof from which shard sync restores it.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class LeaseCleanup:
         self._completed_interval_s = completed_interval_s
         self._garbage_interval_s = garbage_interval_s
         self._on_missing_child = on_missing_child
-        self._queue: dict[str, Lease] = {}
-        self._completed_round = _Round()
-        self._garbage_round = _Round()
+        self._queue: dict[str, None] = {}
+        self._completed_round = _Round(clock.monotonic())
+        self._garbage_round = _Round(clock.monotonic())
 
     @property
     def queued(self) -> tuple[str, ...]:
@@ -151,21 +151,18 @@ class LeaseCleanup:
         return tuple(self._queue)
 
     def enqueue(self, lease: Lease) -> None:
-        """Queue a lease whose row is at SHARD_END. A key that is queued already is replaced."""
+        """Queue a lease whose row is at SHARD_END; once only, however often it is offered."""
         if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
             _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
             return
-        self._queue[lease.key] = lease
+        self._queue[lease.key] = None
 
     async def run(self) -> None:
         """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
-        now_s = self._clock.monotonic()
-        self._completed_round.last_start_s = self._garbage_round.last_start_s = now_s
         while True:
+            started_s = self._clock.monotonic()
             await self.tick()
-            now_s, started_s = self._clock.monotonic(), now_s
-            await self._clock.sleep(max(0.0, started_s + self._tick_s - now_s))
-            now_s = self._clock.monotonic()
+            await self._clock.sleep(max(0.0, started_s + self._tick_s - self._clock.monotonic()))
 
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
@@ -247,8 +244,8 @@ class LeaseCleanup:
 class _Round:
     """One pass over the queue, spread over ticks. Its stopwatch restarts with the pass, whatever comes of it."""
 
-    def __init__(self) -> None:
-        self.last_start_s = 0.0
+    def __init__(self, now_s: float) -> None:
+        self.last_start_s = now_s
         self.todo: dict[str, None] = {}
 
     def start_if_due(self, now_s: float, interval_s: float, keys: Sequence[str]) -> None:
@@ -268,7 +265,7 @@ class _Round:
 
 
 class _ServiceView:
-    """At most one scan and one listing a tick, made when the first entry needs them. Rows are read before the shards."""
+    """At most one scan and one listing a tick, made when the first entry needs them; the rows are read first."""
 
     def __init__(self, table: LeaseTable, detector: ShardDetector) -> None:
         self._table = table

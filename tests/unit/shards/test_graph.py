@@ -1,0 +1,286 @@
+"""The worked examples of the shards spec, 3.5, cell by cell, and what our improvements make of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mld.errors import InvalidStreamResponseError
+from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition
+from mld.shards.graph import (
+    ShardGraph,
+    children_in,
+    leases_for_empty_table,
+    missing_leases,
+    partition_fault,
+    plain_missing_leases,
+)
+from mld.streams import HASH_KEY_MAX, Shard
+from tests.unit.shards.twins import (
+    FROM_HORIZON,
+    FROM_LATEST,
+    FROM_TIMESTAMP,
+    GRAPH_A,
+    GRAPH_B,
+    GRAPH_C,
+    GRAPH_M,
+    GRAPH_S,
+    done,
+    grow,
+    numbers,
+    row,
+    shard,
+    sid,
+)
+
+S_TRIMMED = tuple(s for s in GRAPH_S if s.shard_id != sid(0))
+
+# graph, existing rows, leases under LATEST, leases under TRIM_HORIZON and AT_TIMESTAMP
+CELLS = [
+    (GRAPH_A, (), {4, 8, 9, 10}, {0, 1, 2, 3, 4, 5}),
+    (GRAPH_A, (3, 4, 5), {2, 6}, {0, 1, 2}),
+    (GRAPH_A, (4, 5, 7), {6}, {0, 1}),
+    (GRAPH_A, (2, 6), {3, 4, 9, 10}, {3, 4, 5}),
+    (GRAPH_A, (4, 9, 10), {8}, {0, 1, 2, 3}),
+    (GRAPH_A, (4, 5), {8}, {0, 1, 2, 3}),
+    (GRAPH_A, (4, 8), {9, 10}, {5}),
+    (GRAPH_A, (4, 8, 9), {10}, {5}),
+    (GRAPH_A, (4, 5, 6, 7), set(), set()),
+    (GRAPH_A, tuple(range(8)), set(), set()),
+    (GRAPH_A, (0, 1, 4, 7, 9, 10), set(), set()),
+    (GRAPH_B, (), {9, 10}, {0, 1}),
+    (GRAPH_B, (5,), set(), set()),
+    (GRAPH_B, (2,), set(), set()),
+    (GRAPH_B, (6, 7), set(), set()),
+    (GRAPH_B, (6,), {7}, {0, 1}),
+    (GRAPH_B, (9,), {10}, {0, 1}),
+    (GRAPH_C, (9, 10), {1, 6, 7, 8}, {0, 1, 2, 3}),
+    (GRAPH_C, (0,), {1, 6}, {1, 2, 3}),
+    (GRAPH_C, (1, 6, 7, 8), {9, 10}, {0}),
+    (GRAPH_S, (0, 3), set(), set()),
+    (GRAPH_S, (3,), {1, 2}, {0}),
+    (GRAPH_S, (1, 3), {2}, {0}),
+    (S_TRIMMED, (0, 3), {1, 2}, {1, 2}),
+    (GRAPH_M, (0,), {1}, {1}),
+    (GRAPH_M, (0, 1), set(), set()),
+    (GRAPH_M, (2,), set(), set()),
+    # Crash during bootstrap, then the ordinary rules.
+    (GRAPH_A, (0, 1, 2), {3, 4, 9, 10}, {3, 4, 5}),
+]
+
+# Cells that an improvement changes, for TRIM_HORIZON and AT_TIMESTAMP: less is read again (13.10).
+IMPROVED = {
+    (GRAPH_A, (4, 8, 9)): {10},
+    (GRAPH_B, (6,)): {7},
+    (GRAPH_B, (9,)): {10},
+    (GRAPH_C, (9, 10)): {1, 2, 3, 4},
+    (GRAPH_C, (1, 6, 7, 8)): {5},
+    (GRAPH_S, (1, 3)): {2},
+}
+
+
+def _plain(shards: tuple[Shard, ...], existing: tuple[int, ...], initial: InitialPosition) -> dict[int, str]:
+    made = plain_missing_leases(shards, {sid(n) for n in existing}, initial, ignore_unexpected_children=False)
+    return {int(lease.key[-12:]): lease.checkpoint.sequence for lease in made}
+
+
+@pytest.mark.parametrize(("shards", "existing", "latest", "oldest"), CELLS)
+def test_the_plain_rules_give_every_cell_of_the_worked_examples(
+    shards: tuple[Shard, ...], existing: tuple[int, ...], latest: set[int], oldest: set[int]
+) -> None:
+    assert _plain(shards, existing, FROM_LATEST) == dict.fromkeys(latest, "LATEST")
+    assert _plain(shards, existing, FROM_HORIZON) == dict.fromkeys(oldest, "TRIM_HORIZON")
+    assert _plain(shards, existing, FROM_TIMESTAMP) == dict.fromkeys(oldest, "AT_TIMESTAMP")
+
+
+@pytest.mark.parametrize(("shards", "existing", "latest", "oldest"), CELLS)
+@pytest.mark.parametrize("order", ["listed", "reversed"])
+def test_unfinished_rows_get_the_same_leases_except_for_generations_already_passed(
+    shards: tuple[Shard, ...], existing: tuple[int, ...], latest: set[int], oldest: set[int], order: str
+) -> None:
+    oldest = IMPROVED.get((shards, existing), oldest)
+    listing = shards if order == "listed" else tuple(reversed(shards))
+    rows = [row(n) for n in existing]
+
+    for initial, expected in ((FROM_LATEST, latest), (FROM_HORIZON, oldest), (FROM_TIMESTAMP, oldest)):
+        made = missing_leases(listing, rows, initial, ignore_unexpected_children=False)
+        # 13.9: the trimmed shard 0 still has a row, so its children are read from their start.
+        start = TRIM_HORIZON if shards is S_TRIMMED else initial.sentinel
+        assert {int(lease.key[-12:]): lease.checkpoint for lease in made} == dict.fromkeys(expected, start)
+
+
+def test_an_empty_table_gets_a_lease_for_every_listed_shard_at_the_configured_position() -> None:
+    def at(*wanted: int) -> tuple[Shard, ...]:
+        return tuple(s for s in GRAPH_A if int(s.shard_id[-12:]) in wanted)
+
+    for listing, initial, expected in (
+        (at(4, 8, 9, 10), FROM_LATEST, {4, 8, 9, 10}),
+        (at(0, 1, 2, 3, 4, 5), FROM_HORIZON, {0, 1, 2, 3, 4, 5}),
+        (at(4, 5, 6, 7), FROM_TIMESTAMP, {4, 5, 6, 7}),
+    ):
+        made = leases_for_empty_table(listing, initial)
+        assert numbers(made) == expected
+        assert {lease.checkpoint for lease in made} == {initial.sentinel}
+
+
+@pytest.mark.parametrize(
+    ("initial", "made_before", "expected"),
+    [(FROM_HORIZON, (0, 1, 2), {3, 4, 5}), (FROM_LATEST, (4, 8), {9, 10}), (FROM_TIMESTAMP, (4, 5), {0, 1, 2, 3})],
+)
+def test_a_bootstrap_that_broke_off_is_completed(
+    initial: InitialPosition, made_before: tuple[int, ...], expected: set[int]
+) -> None:
+    made = missing_leases(
+        GRAPH_A, [row(n, initial.sentinel) for n in made_before], initial, ignore_unexpected_children=False
+    )
+
+    assert numbers(made) == expected
+    assert {lease.checkpoint for lease in made} == {initial.sentinel}
+
+
+def test_children_of_a_completed_row_are_recreated_from_their_start_whatever_the_position() -> None:
+    # 13.8. Java counts them as descendants for ever: a permanent stall.
+    assert _plain(GRAPH_S, (0, 3), FROM_LATEST) == {}
+    for initial in (FROM_LATEST, FROM_HORIZON, FROM_TIMESTAMP):
+        made = missing_leases(GRAPH_S, [done(0), row(3)], initial, ignore_unexpected_children=False)
+        assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(1), TRIM_HORIZON), (sid(2), TRIM_HORIZON)]
+
+
+def test_only_the_next_layer_is_recreated_below_a_completed_row() -> None:
+    made = missing_leases(GRAPH_B, [done(5)], FROM_HORIZON, ignore_unexpected_children=False)
+
+    assert numbers(made) == {6, 7}
+
+
+def test_a_merge_child_is_not_recreated_before_its_other_parent_has_a_row() -> None:
+    # Created now, shard 2 would start without waiting for shard 1.
+    for initial in (FROM_LATEST, FROM_HORIZON):
+        made = missing_leases(GRAPH_M, [done(0)], initial, ignore_unexpected_children=False)
+        assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(1), initial.sentinel)]
+    both = missing_leases(GRAPH_M, [done(0), row(1, 15)], FROM_LATEST, ignore_unexpected_children=False)
+    assert [(lease.key, lease.checkpoint) for lease in both] == [(sid(2), TRIM_HORIZON)]
+
+
+def test_a_trimmed_merge_parent_with_a_row_counts_as_a_leased_ancestor() -> None:
+    # Java under LATEST would create the open child at LATEST and skip what it holds already.
+    without_0 = tuple(s for s in GRAPH_M if s.shard_id != sid(0))
+
+    first = missing_leases(without_0, [row(0, 12)], FROM_LATEST, ignore_unexpected_children=False)
+    second = missing_leases(without_0, [row(0, 12), *first], FROM_LATEST, ignore_unexpected_children=False)
+
+    assert numbers(first) == {1}
+    assert [(lease.key, lease.checkpoint) for lease in second] == [(sid(2), TRIM_HORIZON)]
+
+
+def test_after_an_outage_over_several_reshards_the_oldest_listed_descendants_are_read_from_their_start() -> None:
+    kept = tuple(s for s in GRAPH_B if int(s.shard_id[-12:]) >= 6)
+    stranded = row(2, 25, hash_range=GRAPH_B[2].hash_range)
+
+    made = missing_leases(kept, [stranded], FROM_LATEST, ignore_unexpected_children=False)
+
+    assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(6), TRIM_HORIZON), (sid(7), TRIM_HORIZON)]
+
+
+def test_a_passed_generation_below_a_row_is_left_to_that_row() -> None:
+    # Shard 0 is read again and will create 5 and then 10; 10 must not overtake them.
+    made = missing_leases(
+        GRAPH_C, [row(0), row(4), row(9), row(1), row(6)], FROM_HORIZON, ignore_unexpected_children=False
+    )
+
+    assert made == ()
+
+
+def test_unreadable_rows_count_as_leased() -> None:
+    made = missing_leases(GRAPH_S, [row(3)], FROM_LATEST, ignore_unexpected_children=False, unreadable=[sid(1), sid(2)])
+
+    assert made == ()
+
+
+def test_a_new_row_names_all_its_parents_and_its_keys_and_no_owner() -> None:
+    (made,) = missing_leases(GRAPH_M, [done(0), row(1)], FROM_LATEST, ignore_unexpected_children=False)
+
+    assert (made.parents, made.hash_range) == (frozenset({sid(0), sid(1)}), GRAPH_M[2].hash_range)
+    assert (made.counter, made.owner, made.owner_switches, made.children) == (0, None, 0, frozenset())
+
+
+def test_a_shard_of_one_key_gets_a_row_without_a_range() -> None:
+    # Java demands start < end; KCL before 3.5 fails its whole listing on such a row.
+    narrow = shard(0, born=10, keys=(0, 0))
+    wide = shard(1, born=10, keys=(1, HASH_KEY_MAX))
+
+    made = leases_for_empty_table((narrow, wide), FROM_LATEST)
+
+    assert [lease.hash_range for lease in made] == [None, wide.hash_range]
+    assert partition_fault((wide, narrow)) is None
+
+
+def test_leases_come_in_numeric_order_of_their_first_sequence_number_and_then_of_their_id() -> None:
+    listing = (shard(1, born=100), shard(3, born=20), shard(2, born=20), shard(9, born=9))
+
+    assert [lease.key for lease in leases_for_empty_table(listing, FROM_LATEST)] == [sid(9), sid(2), sid(3), sid(1)]
+
+
+def test_children_of_an_open_parent_make_the_listing_inconsistent() -> None:
+    listing = tuple(replace(s, ending_sequence=None) if s.shard_id == sid(0) else s for s in GRAPH_S)
+
+    assert ShardGraph(listing).inconsistent() == {sid(1), sid(2)}
+    with pytest.raises(InvalidStreamResponseError, match="ignoreUnexpectedChildShards"):
+        missing_leases(listing, [row(3)], FROM_LATEST, ignore_unexpected_children=False)
+    with pytest.raises(InvalidStreamResponseError):
+        plain_missing_leases(listing, {sid(3)}, FROM_LATEST, ignore_unexpected_children=False)
+    for initial in (FROM_LATEST, FROM_HORIZON):
+        plain = plain_missing_leases(listing, {sid(3)}, initial, ignore_unexpected_children=True)
+        ours = missing_leases(listing, [row(3)], initial, ignore_unexpected_children=True)
+        assert plain == ours
+        assert numbers(ours) == {0}
+
+
+def test_a_long_chain_of_reshards_does_not_exhaust_the_stack() -> None:
+    length = 5_000
+    chain = tuple(
+        shard(n, (n - 1,) if n else (), born=10 * n, ended=10 * n + 9 if n < length - 1 else None)
+        for n in range(length)
+    )
+
+    assert numbers(missing_leases(chain, [], FROM_HORIZON, ignore_unexpected_children=False)) == {0}
+    assert missing_leases(chain, [row(0)], FROM_HORIZON, ignore_unexpected_children=False) == ()
+
+
+def test_a_listing_with_a_cycle_comes_to_an_end() -> None:
+    listing = (shard(0, (1,), born=1, ended=5), shard(1, (0,), born=2, ended=6), shard(2, (1,), born=7))
+
+    assert numbers(missing_leases(listing, [], FROM_LATEST, ignore_unexpected_children=False)) == {2}
+
+
+@pytest.mark.parametrize(
+    ("ranges", "fault"),
+    [
+        ([(0, 4), (5, HASH_KEY_MAX)], None),
+        ([(5, HASH_KEY_MAX), (0, 4)], None),
+        ([(0, 4), (6, HASH_KEY_MAX)], "no listed shard covers the hash keys 5 to 5"),
+        ([(1, HASH_KEY_MAX)], "no listed shard covers the hash keys 0 to 0"),
+        ([(0, 4), (4, HASH_KEY_MAX)], "overlaps"),
+        ([(0, HASH_KEY_MAX), (0, HASH_KEY_MAX)], "overlaps"),
+        ([(0, 9)], "end at hash key 9"),
+    ],
+)
+def test_a_snapshot_must_cover_the_key_space_exactly_once(ranges: list[tuple[int, int]], fault: str | None) -> None:
+    found = partition_fault([shard(i, born=1, keys=keys) for i, keys in enumerate(ranges)])
+
+    assert found is None if fault is None else found is not None and fault in found
+
+
+def test_children_are_found_by_either_parent() -> None:
+    assert [c.shard_id for c in children_in(GRAPH_M, sid(1))] == [sid(2)]
+    assert [c.shard_id for c in children_in(GRAPH_S, sid(0))] == [sid(1), sid(2)]
+    only_adjacent = Shard(sid(5), GRAPH_M[2].hash_range, "9", None, None, sid(4))
+    assert [c.parents for c in children_in([only_adjacent], sid(4))] == [frozenset({sid(4)})]
+
+
+def test_graphs_of_the_examples_are_sound() -> None:
+    # The builder of the examples is itself under test: open shards cover the key space.
+    for graph in (GRAPH_A, GRAPH_B, GRAPH_C, GRAPH_S, GRAPH_M):
+        assert partition_fault([s for s in graph if s.is_open]) is None
+    assert grow({}, {0: 1})[0].is_open
+    assert {AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON} >= {FROM_LATEST.sentinel, FROM_TIMESTAMP.sentinel}

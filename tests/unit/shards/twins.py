@@ -1,0 +1,196 @@
+"""Small stand-ins for the shards tests: a lease table in a dict, a stream as a list of shards, and shard graphs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from mld.errors import StreamError, TableError
+from mld.leases.lease import Lease
+from mld.leases.table import TableScan
+from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFilter, ShardsPage
+
+FROM_LATEST = InitialPosition(LATEST)
+FROM_HORIZON = InitialPosition(TRIM_HORIZON)
+FROM_TIMESTAMP = InitialPosition(AT_TIMESTAMP, 150.0)
+
+
+class VirtualClock:
+    """The virtual-time loop's clock."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return 1_800_000_000 + self.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class MemoryTable:
+    """Only what mld.shards calls. `writes` is the order of effects; `fail` may raise for (operation, key)."""
+
+    def __init__(self, rows: Iterable[Lease] = (), corrupt: Iterable[str] = ()) -> None:
+        self.rows = {lease.key: lease for lease in rows}
+        self.corrupt = tuple(corrupt)
+        self.writes: list[tuple[str, str]] = []
+        self.reads: list[str] = []
+        self.fail: Callable[[str, str], TableError | None] = lambda operation, key: None
+
+    def _called(self, operation: str, key: str) -> None:
+        error = self.fail(operation, key)
+        if error is not None:
+            raise error
+
+    async def scan(self) -> TableScan:
+        self._called("scan", "")
+        self.reads.append("*")
+        return TableScan(tuple(self.rows.values()), tuple((key, "unreadable") for key in self.corrupt))
+
+    async def get(self, key: str) -> Lease | None:
+        self._called("get", key)
+        self.reads.append(key)
+        return self.rows.get(key)
+
+    async def create(self, lease: Lease) -> bool:
+        self._called("create", lease.key)
+        if lease.key in self.rows or lease.key in self.corrupt:
+            return False
+        self.writes.append(("create", lease.key))
+        self.rows[lease.key] = lease
+        return True
+
+    async def record_children(self, key: str, children: frozenset[str]) -> bool:
+        self._called("record_children", key)
+        if key not in self.rows:
+            return False
+        self.writes.append(("record_children", key))
+        self.rows[key] = replace(self.rows[key], children=children)
+        return True
+
+    async def delete_completed(self, key: str) -> bool:
+        self._called("delete_completed", key)
+        row = self.rows.get(key)
+        if row is None or not row.is_complete:
+            return False
+        self.writes.append(("delete", key))
+        del self.rows[key]
+        return True
+
+    async def _unused(self, *_: object) -> Any:
+        raise AssertionError("mld.shards must not call this")
+
+    ensure = renew = take = release = checkpoint = _unused
+
+
+class ListedStream:
+    """Lists `shards`, `page_size` a page. `answers` are raised or, if None, passed over, one for each call."""
+
+    def __init__(self, shards: Iterable[Shard] = (), *, page_size: int = 1000) -> None:
+        self.shards = tuple(shards)
+        self.page_size = page_size
+        self.answers: list[StreamError | None] = []
+        self.listings: list[tuple[Shard, ...]] = []
+        self.calls: list[tuple[ShardFilter | None, str | None]] = []
+
+    async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
+        self.calls.append((shard_filter, next_token))
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        if next_token is None and self.listings:
+            self.shards = self.listings.pop(0)
+        start = int(next_token or "0")
+        end = start + self.page_size
+        return ShardsPage(self.shards[start:end], str(end) if end < len(self.shards) else None)
+
+    async def _unused(self, *_: object) -> Any:
+        raise AssertionError("mld.shards must not call this")
+
+    describe = shard_iterator = get_records = _unused
+
+
+def sid(number: int) -> str:
+    return f"shardId-{number:012d}"
+
+
+def numbers(leases: Iterable[Lease]) -> set[int]:
+    return {int(lease.key.removeprefix("shardId-")) for lease in leases}
+
+
+def shard(
+    number: int,
+    parents: tuple[int, ...] = (),
+    *,
+    born: int,
+    ended: int | None = None,
+    keys: tuple[int, int] = (0, HASH_KEY_MAX),
+) -> Shard:
+    names = [sid(parent) for parent in parents] + [None, None]
+    return Shard(sid(number), HashRange(*keys), str(born), None if ended is None else str(ended), names[0], names[1])
+
+
+def row(number: int, checkpoint: Position | int = TRIM_HORIZON, parents: tuple[int, ...] = (), **more: Any) -> Lease:
+    position = Position(str(checkpoint)) if isinstance(checkpoint, int) else checkpoint
+    return Lease(sid(number), position, parents=frozenset(map(sid, parents)), **more)
+
+
+def done(number: int, parents: tuple[int, ...] = (), children: tuple[int, ...] = (), **more: Any) -> Lease:
+    return row(number, SHARD_END, parents, children=frozenset(map(sid, children)), **more)
+
+
+def child(number: int, *parents: int, keys: tuple[int, int] = (0, HASH_KEY_MAX)) -> ChildShard:
+    return ChildShard(sid(number), frozenset(map(sid, parents)), HashRange(*keys))
+
+
+def grow(
+    edges: dict[int, tuple[int, ...]], births: dict[int, int], order: Iterable[int] | None = None
+) -> tuple[Shard, ...]:
+    """A listing from child -> parents. Roots get equal parts of the key space; a shard ends where its child is born."""
+    roots = [number for number in births if not edges.get(number)]
+    width = (HASH_KEY_MAX + 1) // len(roots)
+    keys = {number: (i * width, (i + 1) * width - 1) for i, number in enumerate(sorted(roots))}
+    keys[max(roots)] = (keys[max(roots)][0], HASH_KEY_MAX)
+    children: dict[int, list[int]] = {}
+    for number in sorted(births):
+        for parent in edges.get(number, ()):
+            children.setdefault(parent, []).append(number)
+    for number in sorted(births):
+        parents = edges.get(number, ())
+        if len(parents) == 1:
+            low, high = keys[parents[0]]
+            middle = (low + high) // 2
+            keys[number] = (low, middle) if children[parents[0]].index(number) == 0 else (middle + 1, high)
+        elif parents:
+            keys[number] = (min(keys[p][0] for p in parents), max(keys[p][1] for p in parents))
+    return tuple(
+        shard(
+            number,
+            edges.get(number, ()),
+            born=births[number],
+            ended=births[children[number][0]] - 1 if number in children else None,
+            keys=keys[number],
+        )
+        for number in (order or sorted(births))
+    )
+
+
+# The graphs of the shards spec, 3.5.
+GRAPH_A = grow(
+    {6: (0, 1), 7: (2, 3), 8: (6, 7), 9: (5,), 10: (5,)},
+    {0: 11, 1: 11, 2: 11, 3: 11, 4: 11, 5: 11, 6: 103, 7: 103, 8: 206, 9: 206, 10: 206},
+)
+GRAPH_B = grow(
+    {2: (0, 1), 3: (2,), 4: (2,), 5: (3, 4), 6: (5,), 7: (5,), 8: (6, 7), 9: (8,), 10: (8,)},
+    {0: 10, 1: 10, 2: 20, 3: 30, 4: 30, 5: 40, 6: 50, 7: 50, 8: 60, 9: 70, 10: 70},
+)
+GRAPH_C = grow(
+    {4: (0,), 5: (0,), 6: (2, 3), 7: (4,), 8: (4,), 9: (5,), 10: (5,)},
+    {0: 10, 1: 10, 2: 10, 3: 10, 4: 20, 5: 20, 6: 20, 7: 30, 8: 30, 9: 30, 10: 30},
+)
+GRAPH_S = grow({1: (0,), 2: (0,)}, {0: 10, 3: 10, 1: 20, 2: 20})
+GRAPH_M = grow({2: (0, 1)}, {0: 10, 1: 10, 2: 20})
