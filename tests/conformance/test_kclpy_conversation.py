@@ -1,0 +1,109 @@
+"""Unmodified amazon_kclpy under a bare `Conversation`: what the processor sees is what the daemon sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.codec import encode_process_records
+from protocol.conversation import ActionDone, CheckpointAsked, Conversation, Noise, Phase
+from protocol.messages import (
+    ActionName,
+    CheckpointErrorName,
+    CheckpointRequest,
+    Initialize,
+    LeaseLost,
+    Record,
+    ShutdownRequested,
+)
+from tests.support.fetch_kclpy import installed
+
+CHILD = Path(__file__).parent / "children" / "echo_v3.py"
+END_TIMEOUT_S = 30
+RECORDS = (
+    Record(b"", "schl\u00fcssel", "49590338271490256608559692538361571095", 0, 1_476_889_707_123),
+    Record(b"\xff\x00\r\n", '"\\\u2028\U0001f511', "49590338271490256608559692538361571096", 7, 1),
+)
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    directory = installed()
+    if directory is None:
+        pytest.skip("amazon_kclpy is not fetched: run python tests/support/fetch_kclpy.py")
+    environment = {**os.environ, "PYTHONPATH": str(directory), "LC_ALL": "C", "PYTHONUTF8": "0"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, str(CHILD)], env=environment, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class Daemon:
+    """The daemon's half over blocking pipes."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin and process.stdout
+        self.stdin, self.stdout = process.stdin, process.stdout
+        self.conversation = Conversation()
+        self.requests: list[CheckpointRequest] = []
+
+    def exchange(self, line: bytes, error: CheckpointErrorName | None = None) -> None:
+        self.write(line)
+        while True:
+            match self.conversation.receive_line(self.stdout.readline().decode().rstrip("\n")):
+                case ActionDone():
+                    return
+                case CheckpointAsked(request):
+                    self.requests.append(request)
+                    self.write(self.conversation.reply(request.reply(error)))
+                case event:
+                    assert isinstance(event, Noise), event
+                    assert event.quiet, event
+
+    def write(self, line: bytes) -> None:
+        self.stdin.write(line)
+        self.stdin.flush()
+
+
+def said_by(process: subprocess.Popen[bytes]) -> list[dict[str, object]]:
+    _, errors = process.communicate(timeout=END_TIMEOUT_S)
+    return [json.loads(line) for line in errors.splitlines()]
+
+
+def test_kclpy_sees_every_field_of_every_record_as_it_was_sent_even_in_the_c_locale(
+    child: subprocess.Popen[bytes],
+) -> None:
+    daemon = Daemon(child)
+    daemon.exchange(daemon.conversation.send(Initialize("shardId-000000000000", "TRIM_HORIZON", 0)))
+    daemon.conversation.begin(ActionName.PROCESS_RECORDS)
+    daemon.exchange(b"".join(encode_process_records(RECORDS, None)))
+    initialized, processed = said_by(child)
+    assert initialized == {"call": "initialize", "shard": "shardId-000000000000", "sequence": "TRIM_HORIZON", "sub": 0}
+    assert processed["lag"] is None
+    assert processed["records"] == [
+        [r.data.hex(), r.partition_key, r.sequence_number, r.sub_sequence_number, r.approximate_arrival_ms]
+        for r in RECORDS
+    ]
+
+
+def test_kclpy_gets_the_error_name_of_a_checkpoint_and_lives_to_lose_its_lease(child: subprocess.Popen[bytes]) -> None:
+    daemon = Daemon(child)
+    daemon.exchange(daemon.conversation.send(Initialize("shardId-000000000000", "LATEST", 0)))
+    daemon.conversation.begin(ActionName.PROCESS_RECORDS)
+    daemon.exchange(b"".join(encode_process_records(RECORDS, 0)), CheckpointErrorName.SHUTDOWN)
+    daemon.exchange(daemon.conversation.send(ShutdownRequested()))
+    daemon.exchange(daemon.conversation.send(LeaseLost()))
+    assert daemon.conversation.phase is Phase.LEASE_LOST
+    assert daemon.requests == [CheckpointRequest(None, None)] * 2
+    calls = said_by(child)
+    assert {"call": "checkpoint", "error": "ShutdownException"} in calls
+    assert calls[-1] == {"call": "lease_lost"}
+    assert child.returncode == 0

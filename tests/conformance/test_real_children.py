@@ -1,0 +1,73 @@
+"""Children we did not write, and children in other languages, under `protocol.conformance`."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from protocol.conformance import run
+from tests.support.fetch_kclpy import installed
+
+CHILDREN = Path(__file__).parent / "children"
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def kclpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = installed()
+    if directory is None:
+        pytest.skip("amazon_kclpy is not fetched: run python tests/support/fetch_kclpy.py")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(directory), str(ROOT)]))
+
+
+def conforms(command: list[str]) -> tuple[bool, str]:
+    out = io.StringIO()
+    return run(command, timeout_s=TIMEOUT_S, out=out), out.getvalue()
+
+
+@pytest.mark.parametrize("program", ["kclpy_v1.py", "kclpy_v2.py", "echo_v3.py"])
+def test_unmodified_kclpy_processors_of_every_version_conform(kclpy: None, program: str) -> None:
+    holds, report = conforms([sys.executable, str(CHILDREN / program)])
+    assert holds, report
+
+
+def test_the_kclpy_sample_of_this_project_conforms(kclpy: None) -> None:
+    holds, report = conforms([sys.executable, "-m", "processors.kclpy_sample"])
+    assert holds, report
+
+
+def test_the_archive_processor_conforms_and_keeps_every_recommendation(tmp_path: Path) -> None:
+    holds, report = conforms([sys.executable, str(ROOT / "processors" / "archive.py"), str(tmp_path)])
+    assert holds, report
+    assert "FAIL" not in report
+    assert "not observed" not in report
+
+
+def test_a_node_processor_conforms() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    holds, report = conforms([node, str(CHILDREN / "processor.js")])
+    assert holds, report
+
+
+def test_a_perl_processor_conforms() -> None:
+    perl = shutil.which("perl")
+    if perl is None:
+        pytest.skip("perl is not installed")
+    holds, report = conforms([perl, str(CHILDREN / "processor.pl")])
+    assert holds, report
+
+
+def test_a_shell_script_without_an_interpreter_line_is_started_by_the_shell_and_conforms(tmp_path: Path) -> None:
+    script = tmp_path / "processor"
+    script.write_bytes((CHILDREN / "processor.sh").read_bytes())
+    script.chmod(0o755)
+    holds, report = conforms([str(script)])
+    assert holds, report

@@ -1,0 +1,283 @@
+"""Every byte the daemon sends, and every line of a child it must understand or leave alone (protocol spec, 3 to 5)."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import codec
+from protocol.messages import (
+    CheckpointErrorName,
+    CheckpointReply,
+    CheckpointRequest,
+    Dialect,
+    Ignored,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    ShutdownRequested,
+    Status,
+)
+
+RECORDS = st.builds(
+    Record,
+    data=st.binary(max_size=300),
+    partition_key=st.text(max_size=20),
+    sequence_number=st.integers(min_value=0, max_value=2**190).map(str),
+    sub_sequence_number=st.integers(min_value=0, max_value=2**31),
+    approximate_arrival_ms=st.integers(min_value=0, max_value=2**45),
+)
+
+
+# --- daemon to child
+
+
+@pytest.mark.parametrize(
+    ("action", "line"),
+    [
+        (
+            Initialize("shardId-000000000000", "TRIM_HORIZON", 0),
+            b'{"action":"initialize","shardId":"shardId-000000000000","sequenceNumber":"TRIM_HORIZON",'
+            b'"subSequenceNumber":0}\n',
+        ),
+        (
+            Initialize("s", None, None),
+            b'{"action":"initialize","shardId":"s","sequenceNumber":null,"subSequenceNumber":null}\n',
+        ),
+        (LeaseLost(), b'{"action":"leaseLost"}\n'),
+        (ShardEnded(), b'{"action":"shardEnded"}\n'),
+        (ShutdownRequested(), b'{"action":"shutdownRequested"}\n'),
+    ],
+)
+def test_actions_are_the_bytes_of_the_java_daemon(action: Initialize, line: bytes) -> None:
+    assert codec.encode_action(action, Dialect.KCL_2) == line
+
+
+@pytest.mark.parametrize(
+    ("action", "line"),
+    [
+        (LeaseLost(), b'{"action":"shutdown","reason":"ZOMBIE"}\n'),
+        (ShardEnded(), b'{"action":"shutdown","reason":"TERMINATE"}\n'),
+        (ShutdownRequested(), b'{"action":"shutdownRequested"}\n'),
+    ],
+)
+def test_the_1x_dialect_says_shutdown_with_a_reason(action: LeaseLost | ShardEnded, line: bytes) -> None:
+    assert codec.encode_action(action, Dialect.KCL_1) == line
+
+
+def test_a_batch_is_the_bytes_of_the_java_daemon() -> None:
+    batch = ProcessRecords((Record(b"x", "p", "4959", 3, 1476889707123),), 5000)
+    assert codec.encode_message(batch) == (
+        b'{"action":"processRecords","records":[{"data":"eA==","partitionKey":"p","sequenceNumber":"4959",'
+        b'"approximateArrivalTimestamp":1476889707123,"subSequenceNumber":3,"action":"record"}],'
+        b'"millisBehindLatest":5000}\n'
+    )
+
+
+def test_an_empty_batch_with_an_unknown_lag_keeps_its_keys() -> None:
+    assert codec.encode_message(ProcessRecords((), None)) == (
+        b'{"action":"processRecords","records":[],"millisBehindLatest":null}\n'
+    )
+
+
+def test_a_reply_echoes_the_position_and_names_the_error() -> None:
+    reply = CheckpointReply("49", 2, CheckpointErrorName.INVALID_STATE)
+    assert codec.encode_checkpoint_reply(reply) == (
+        b'{"action":"checkpoint","sequenceNumber":"49","subSequenceNumber":2,"error":"InvalidStateException"}\n'
+    )
+
+
+def test_a_reply_to_a_request_for_everything_keeps_its_nulls() -> None:
+    assert codec.encode_checkpoint_reply(CheckpointReply(None, None)) == (
+        b'{"action":"checkpoint","sequenceNumber":null,"subSequenceNumber":null,"error":null}\n'
+    )
+
+
+def test_a_reply_to_a_1x_request_uses_the_key_of_the_request() -> None:
+    assert codec.encode_checkpoint_reply(CheckpointReply("49", None, None, legacy_key=True)) == (
+        b'{"action":"checkpoint","checkpoint":"49","error":null}\n'
+    )
+
+
+def test_keys_beyond_ascii_are_escaped_so_that_no_locale_can_damage_them() -> None:
+    key = 'sch\u00fc\u2028\U0001f511\x7f"\\\n'
+    line = codec.encode_message(ProcessRecords((Record(b"", key, "1", 0, 1),), 0))
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["records"][0]["partitionKey"] == key
+
+
+@settings(deadline=None)
+@given(records=st.lists(RECORDS, max_size=20), lag=st.none() | st.integers(0, 10**9), piece_bytes=st.integers(1, 5000))
+def test_the_pieces_of_a_batch_are_one_line_with_every_record(
+    records: list[Record], lag: int | None, piece_bytes: int
+) -> None:
+    line = b"".join(codec.encode_process_records(records, lag, piece_bytes))
+    message = json.loads(line)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert list(message) == ["action", "records", "millisBehindLatest"]
+    assert message["millisBehindLatest"] == lag
+    decoded = [
+        Record(
+            base64.b64decode(record["data"], validate=True),
+            record["partitionKey"],
+            record["sequenceNumber"],
+            record["subSequenceNumber"],
+            record["approximateArrivalTimestamp"],
+        )
+        for record in message["records"]
+    ]
+    assert decoded == records
+
+
+@pytest.mark.parametrize("size", [codec.SLICE_DATA_BYTES + extra for extra in (-1, 0, 1, 2, 3)] + [1_000_001])
+def test_a_large_payload_comes_in_slices_that_join_to_valid_base64(size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    records = [Record(b"before", "a", "1", 0, 1), Record(data[:size], "b", "2", 0, 1), Record(b"after", "c", "3", 0, 1)]
+    pieces = list(codec.encode_process_records(records, 0))
+    decoded = [base64.b64decode(record["data"], validate=True) for record in json.loads(b"".join(pieces))["records"]]
+    assert decoded == [b"before", data[:size], b"after"]
+    assert max(map(len, pieces)) < 2 * codec.PIECE_BYTES
+
+
+# --- child to daemon
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"action":"status","responseFor":"initialize"}', Status("initialize")),
+        (' \t{ "responseFor" : "x" , "action" : "status" } ', Status("x")),
+        ('{"action":"status","responseFor":"a","responseFor":"b"}', Status("b")),
+        ('{"action":"\\u0073tatus","responseFor":"x"}', Status("x")),
+        ('{"action":"status","responseFor":"x"} and garbage }', Status("x")),
+        ('{"action":"status","responseFor":"x","extra":{"a":[1]}}', Status("x")),
+        ('{"action":"status"}', Status(None)),
+        ('{"action":"status","responseFor":null}', Status(None)),
+        ('{"action":"status","responseFor":5}', Status("5")),
+        ('{"action":"status","responseFor":1.50}', Status("1.50")),
+        ('{"action":"status","responseFor":true}', Status("true")),
+        ('{"action":"status","responseFor":"x","extra":' + "9" * 10_000 + "}", Status("x")),
+        ('{"action":"checkpoint"}', CheckpointRequest(None, None)),
+        ('{"action":"checkpoint","sequenceNumber":null,"subSequenceNumber":null}', CheckpointRequest(None, None)),
+        ('{"action":"checkpoint","sequenceNumber":"12","subSequenceNumber":3}', CheckpointRequest("12", 3)),
+        ('{"action":"checkpoint","sequenceNumber":"12","error":"x"}', CheckpointRequest("12", None)),
+        ('{"action":"checkpoint","sequenceNumber":"12","traceId":"x"}', CheckpointRequest("12", None)),
+        (
+            '{"action":"checkpoint","sequenceNumber":49590338271490256608559692538361571095921575989136588898}',
+            CheckpointRequest("49590338271490256608559692538361571095921575989136588898", None),
+        ),
+        ('{"action":"checkpoint","sequenceNumber":false}', CheckpointRequest("false", None)),
+        ('{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":"7"}', CheckpointRequest("1", 7)),
+        ('{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":7.9}', CheckpointRequest("1", 7)),
+        ('{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":-7.9}', CheckpointRequest("1", -7)),
+        ('{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":""}', CheckpointRequest("1", None)),
+        (
+            '{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":9223372036854775807}',
+            CheckpointRequest("1", 2**63 - 1),
+        ),
+    ],
+)
+def test_lines_java_or_its_better_understands(line: str, message: Status | CheckpointRequest) -> None:
+    assert codec.parse_child_line(line) == message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "   ",
+        "hello",
+        "[]",
+        "{}",
+        "5",
+        "true",
+        '"text"',
+        "null",
+        "{'action':'status'}",
+        '{"action":"status","responseFor":"x",}',
+        '\ufeff{"action":"status","responseFor":"x"}',
+        '// comment {"action":"status","responseFor":"x"}',
+        'garbage {"action":"status","responseFor":"x"}',
+        '["status",{"responseFor":"x"}]',
+        '{"responseFor":"x"}',
+        '{"action":null}',
+        '{"action":"STATUS","responseFor":"x"}',
+        '{"action":["status"]}',
+        '{"action":"status","responseFor":["x"]}',
+        '{"action":"status","responseFor":NaN}',
+        '{"action":"checkpoint","sequenceNumber":["1"]}',
+        '{"action":"checkpoint","sequenceNumber":{}}',
+        '{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":"x"}',
+        '{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":"7.9"}',
+        '{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":true}',
+        '{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":[]}',
+        '{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":9223372036854775808}',
+        '{"action":"checkpoint","sequenceNumber":"1","subSequenceNumber":1e999}',
+        '{"action":"initialize","shardId":"s"}',
+        '{"action":"leaseLost"}',
+        '{"action":"shutdown","reason":"ZOMBIE"}',
+        '{"action":"processRecords","records":[]}',
+        '{"action":"sta',
+        "[" * 100_000,
+        '{"action":"status","x":' + "[" * 100_000,
+    ],
+)
+def test_lines_that_are_no_message_are_ignored_with_a_short_reason(line: str) -> None:
+    ignored = codec.parse_child_line(line)
+    assert isinstance(ignored, Ignored)
+    assert not ignored.quiet
+    assert 0 < len(ignored.reason) < 400
+    assert ignored.reason.isascii()
+
+
+def test_the_empty_line_kclpy_sends_before_each_message_is_quiet() -> None:
+    assert codec.parse_child_line("") == Ignored("an empty line", quiet=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"action":"checkpoint","checkpoint":"5"}',
+        '{"action":"checkpoint","sequenceNumber":null,"checkpoint":"5"}',
+        '{"action":"checkpoint","SequenceNumber":"5"}',
+        '{"action":"checkpoint","position":"5"}',
+    ],
+)
+def test_a_position_under_an_unknown_key_is_never_taken_for_everything_delivered(line: str) -> None:
+    assert isinstance(codec.parse_child_line(line, Dialect.KCL_2), Ignored)
+
+
+@pytest.mark.parametrize(
+    ("line", "request_"),
+    [
+        ('{"action":"checkpoint","checkpoint":"5"}', CheckpointRequest("5", None, legacy_key=True)),
+        ('{"action":"checkpoint","checkpoint":null}', CheckpointRequest(None, None, legacy_key=True)),
+        ('{"action":"checkpoint","sequenceNumber":"5","subSequenceNumber":1}', CheckpointRequest("5", 1)),
+    ],
+)
+def test_the_1x_dialect_takes_both_keys_of_a_position(line: str, request_: CheckpointRequest) -> None:
+    assert codec.parse_child_line(line, Dialect.KCL_1) == request_
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.text()
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["action", "responseFor", "sequenceNumber", "subSequenceNumber", "checkpoint"]),
+            inner | st.sampled_from(["status", "checkpoint"]),
+        ),
+    ).map(json.dumps),
+    st.sampled_from(Dialect),
+)
+def test_no_line_whatsoever_raises(line: str, dialect: Dialect) -> None:
+    assert isinstance(codec.parse_child_line(line, dialect), Status | CheckpointRequest | Ignored)

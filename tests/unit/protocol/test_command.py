@@ -1,0 +1,29 @@
+"""The property `executableName` as a command (protocol spec, 1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.command import shell_command, split_command
+
+
+@pytest.mark.parametrize(
+    ("value", "command"),
+    [
+        ("a", ["a"]),
+        ("python  app.py   --x", ["python", "app.py", "--x"]),
+        ('a "b c"', ["a", '"b', 'c"']),
+        ("a\tb c\u00a0d", ["a\tb", "c\u00a0d"]),
+        ("$HOME/x ~ *", ["$HOME/x", "~", "*"]),
+        ("a b   ", ["a", "b"]),
+        (" a", ["", "a"]),
+        ("", [""]),
+        ("  ", [""]),
+    ],
+)
+def test_a_command_is_split_at_spaces_and_nothing_is_expanded(value: str, command: list[str]) -> None:
+    assert split_command(value) == command
+
+
+def test_a_script_without_an_interpreter_line_is_given_to_the_shell_with_its_arguments() -> None:
+    assert shell_command("/opt/run", ["run", "a", "b"]) == ["/bin/sh", "/opt/run", "a", "b"]
