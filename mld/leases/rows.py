@@ -65,7 +65,7 @@ def parse_row(row: Row) -> Lease | None:
     key = _text(row, KEY)
     try:
         return _parse(row, key)
-    except (ValueError, InvalidOperation) as error:
+    except ValueError as error:
         raise CorruptRowError(key or UNKNOWN_KEY, str(error)) from error
 
 
@@ -144,7 +144,10 @@ def _integer(row: Row, name: str) -> int | None:
         return None
     if "N" not in value:
         raise ValueError(f"{name} is not a number")
-    number = Decimal(str(value["N"]))
+    try:
+        number = Decimal(str(value["N"]))
+    except InvalidOperation:
+        raise ValueError(f"{name} is not a number: {value['N']}") from None
     if not number.is_finite() or number.adjusted() > NUMBER_EXPONENT_MAX or number != int(number):
         raise ValueError(f"{name} is not an integer: {value['N']}")
     return int(number)

@@ -1,0 +1,307 @@
+"""What every `LeaseTable` must do, whatever stands behind it (leases spec, 5). Subclasses supply the fixtures.
+
+`lease_table` is a table made ready by `ensure`; `rows` plants and reads raw rows, as another program would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, Protocol
+
+import pytest
+
+from mld.leases.lease import Lease
+from mld.leases.rows import CorruptRowError
+from mld.leases.table import LeaseTable, Refusal
+from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.streams import HashRange
+
+FIRST = Position("49039857314204006299212589664082056738427629321519628402", 3)
+SECOND = Position("49039857314204006299212589664082056738427629458958581874")
+RACE_ROUNDS = 25
+RACERS = 16
+
+
+class RawRows(Protocol):
+    """The table as others see it."""
+
+    async def put(self, row: dict[str, dict[str, Any]]) -> None: ...
+
+    async def get(self, key: str) -> dict[str, dict[str, Any]] | None: ...
+
+
+def new_lease(key: str = "shardId-000000000007", **changes: Any) -> Lease:
+    return replace(Lease(key, TRIM_HORIZON), **changes)
+
+
+def held(answer: Lease | Refusal) -> Lease:
+    assert isinstance(answer, Lease), answer
+    return answer
+
+
+async def owned(table: LeaseTable, owner: str = "w-1", key: str = "shardId-000000000007") -> Lease:
+    """A lease created and taken by `owner`."""
+    lease = new_lease(key)
+    assert await table.create(lease)
+    return held(await table.take(lease, owner))
+
+
+async def begin_handoff(rows: RawRows, key: str, next_owner: str) -> None:
+    """What a Java leader writes: the next owner, the old one kept as checkpoint owner, the counter untouched."""
+    row = await rows.get(key)
+    assert row is not None
+    await rows.put(row | {"leaseOwner": {"S": next_owner}, "checkpointOwner": row["leaseOwner"]})
+
+
+class LeaseTableContract:
+    # --- table and reads
+
+    async def test_ensure_of_an_existing_table_creates_nothing(self, lease_table: LeaseTable) -> None:
+        assert not await lease_table.ensure()
+
+    async def test_a_created_lease_reads_back(self, lease_table: LeaseTable) -> None:
+        lease = new_lease(parents=frozenset({"shardId-1", "shardId-2"}), hash_range=HashRange(0, 2**127))
+        assert await lease_table.create(lease)
+        assert await lease_table.get(lease.key) == lease
+
+    async def test_a_lease_is_created_once(self, lease_table: LeaseTable) -> None:
+        assert await lease_table.create(new_lease())
+        assert not await lease_table.create(new_lease(checkpoint=LATEST))
+        assert (await lease_table.get(new_lease().key)) == new_lease()
+
+    async def test_a_missing_lease_is_none(self, lease_table: LeaseTable) -> None:
+        assert await lease_table.get("shardId-404") is None
+
+    async def test_a_scan_finds_all_leases_and_names_corrupt_rows(self, lease_table: LeaseTable, rows: RawRows) -> None:
+        leases = {new_lease(f"shardId-{number:012d}") for number in range(30)}
+        for lease in leases:
+            assert await lease_table.create(lease)
+        await rows.put({"leaseKey": {"S": "w-1"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"N": "1"}})
+        await rows.put({"leaseKey": {"S": "broken"}, "checkpoint": {"S": "TRIM_HORIZON"}})
+
+        scan = await lease_table.scan()
+
+        assert set(scan.leases) == leases
+        assert [key for key, _ in scan.corrupt] == ["broken"]
+
+    async def test_reading_a_corrupt_row_raises_and_names_it(self, lease_table: LeaseTable, rows: RawRows) -> None:
+        await rows.put({"leaseKey": {"S": "broken"}, "checkpoint": {"S": "TRIM_HORIZON"}})
+        with pytest.raises(CorruptRowError, match="broken"):
+            await lease_table.get("broken")
+
+    async def test_rows_of_other_kinds_are_no_leases(self, lease_table: LeaseTable, rows: RawRows) -> None:
+        await rows.put({"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}})
+        assert await lease_table.get("Leader") is None
+
+    # --- take
+
+    async def test_taking_changes_owner_and_counter(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        assert (lease.owner, lease.counter, lease.owner_switches) == ("w-1", 1, 0)
+        assert await lease_table.get(lease.key) == lease
+
+    async def test_taking_from_another_counts_a_switch(self, lease_table: LeaseTable) -> None:
+        stolen = held(await lease_table.take(await owned(lease_table, "w-1"), "w-2"))
+        assert (stolen.owner, stolen.counter, stolen.owner_switches) == ("w-2", 2, 1)
+
+    async def test_taking_is_refused_once_the_counter_moved(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        await lease_table.renew(lease)
+        assert isinstance(await lease_table.take(lease, "w-2"), Refusal)
+
+    async def test_taking_ends_a_handoff(self, lease_table: LeaseTable, rows: RawRows) -> None:
+        lease = await owned(lease_table, "w-1")
+        await begin_handoff(rows, lease.key, "w-2")
+        taken = held(await lease_table.take(lease, "w-3"))
+        assert (taken.owner, taken.checkpoint_owner) == ("w-3", None)
+
+    async def test_a_resent_take_recognizes_itself_and_nobody_else(self, lease_table: LeaseTable) -> None:
+        seen = new_lease()
+        assert await lease_table.create(seen)
+        taken = held(await lease_table.take(seen, "w-1"))
+        assert await lease_table.take(seen, "w-1", resent=True) == taken
+        assert isinstance(await lease_table.take(seen, "w-1"), Refusal)
+        assert isinstance(await lease_table.take(seen, "w-2", resent=True), Refusal)
+
+    async def test_taking_a_deleted_row_creates_nothing(self, lease_table: LeaseTable) -> None:
+        assert isinstance(await lease_table.take(new_lease(), "w-1"), Refusal)
+        assert await lease_table.get(new_lease().key) is None
+
+    # --- renew
+
+    async def test_renewing_raises_the_counter_by_one_and_writes_throughput(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        renewed = held(await lease_table.renew(replace(lease, throughput_kbps=412.734375)))
+        assert renewed == replace(lease, counter=lease.counter + 1, throughput_kbps=412.734375)
+        assert await lease_table.get(lease.key) == renewed
+
+    async def test_renewing_learns_of_a_handoff_and_goes_on_during_it(
+        self, lease_table: LeaseTable, rows: RawRows
+    ) -> None:
+        lease = await owned(lease_table, "w-1")
+        await begin_handoff(rows, lease.key, "w-2")
+        renewed = held(await lease_table.renew(lease))
+        assert (renewed.owner, renewed.checkpoint_owner, renewed.counter) == ("w-2", "w-1", lease.counter + 1)
+        assert held(await lease_table.renew(renewed)).counter == lease.counter + 2
+
+    async def test_renewing_is_lost_to_a_taker(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        await lease_table.take(lease, "w-2")
+        refusal = await lease_table.renew(lease, resent=True)
+        assert isinstance(refusal, Refusal)
+        assert not refusal.by_twin
+
+    async def test_a_recreated_row_with_the_same_counter_is_not_renewed(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        assert held(await lease_table.take(lease, "w-2")).counter == 2
+        assert isinstance(await lease_table.renew(lease.with_counter(2)), Refusal)
+
+    async def test_a_resent_renewal_recognizes_itself(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        renewed = held(await lease_table.renew(lease))
+        assert await lease_table.renew(lease, resent=True) == renewed
+
+    async def test_a_counter_moved_by_a_twin_is_a_loss(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        await lease_table.renew(lease)
+        refusal = await lease_table.renew(lease)
+        assert isinstance(refusal, Refusal)
+        assert refusal.by_twin
+
+    async def test_a_row_naming_us_as_both_owners_is_not_renewed(self, lease_table: LeaseTable, rows: RawRows) -> None:
+        lease = await owned(lease_table, "w-1")
+        await begin_handoff(rows, lease.key, "w-1")
+        assert isinstance(await lease_table.renew(lease), Refusal)
+
+    async def test_renewing_a_deleted_row_creates_nothing(self, lease_table: LeaseTable) -> None:
+        assert isinstance(await lease_table.renew(new_lease(owner="w-1")), Refusal)
+        assert await lease_table.get(new_lease().key) is None
+
+    # --- checkpoint
+
+    async def test_a_checkpoint_stores_position_and_heartbeat_and_drops_the_pending_one(
+        self, lease_table: LeaseTable, rows: RawRows
+    ) -> None:
+        lease = await owned(lease_table)
+        row = await rows.get(lease.key)
+        assert row is not None
+        await rows.put(
+            row
+            | {
+                "ownerSwitchesSinceCheckpoint": {"N": "4"},
+                "pendingCheckpoint": {"S": SECOND.sequence},
+                "pendingCheckpointSubSequenceNumber": {"N": "2"},
+                "pendingCheckpointState": {"B": b"stage-2"},
+                "foreign": {"S": "kept"},
+            }
+        )
+
+        stored = held(await lease_table.checkpoint(lease, FIRST))
+
+        assert stored == replace(lease, checkpoint=FIRST, counter=lease.counter + 1)
+        after = await rows.get(lease.key)
+        assert after is not None
+        assert after["foreign"] == {"S": "kept"}
+        assert not [name for name in after if name.startswith("pending")]
+
+    async def test_a_checkpoint_during_a_handoff_is_stored(self, lease_table: LeaseTable, rows: RawRows) -> None:
+        lease = await owned(lease_table, "w-1")
+        await begin_handoff(rows, lease.key, "w-2")
+        assert held(await lease_table.checkpoint(lease, FIRST)).checkpoint == FIRST
+
+    async def test_a_stale_owner_cannot_checkpoint(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        taken = held(await lease_table.take(lease, "w-2"))
+        assert isinstance(await lease_table.checkpoint(lease, FIRST, resent=True), Refusal)
+        assert await lease_table.get(lease.key) == taken
+
+    async def test_a_resent_checkpoint_recognizes_itself(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        stored = held(await lease_table.checkpoint(lease, FIRST))
+        assert await lease_table.checkpoint(lease, FIRST, resent=True) == stored
+
+    async def test_a_checkpoint_behind_our_own_unknown_renewal_shows_the_row_to_go_on_from(
+        self, lease_table: LeaseTable
+    ) -> None:
+        lease = await owned(lease_table)
+        renewed = held(await lease_table.renew(lease))
+        assert await lease_table.checkpoint(lease, FIRST, resent=True) == renewed
+        assert held(await lease_table.checkpoint(renewed, FIRST)).checkpoint == FIRST
+
+    async def test_shard_end_is_never_replaced(self, lease_table: LeaseTable) -> None:
+        complete = held(await lease_table.checkpoint(await owned(lease_table), SHARD_END))
+        assert await lease_table.checkpoint(complete, FIRST) == complete
+        assert await lease_table.get(complete.key) == complete
+
+    async def test_shard_end_may_be_written_again(self, lease_table: LeaseTable) -> None:
+        complete = held(await lease_table.checkpoint(await owned(lease_table), SHARD_END))
+        assert held(await lease_table.checkpoint(complete, SHARD_END)).counter == complete.counter + 1
+
+    # --- release, children, deletion
+
+    async def test_a_released_lease_has_no_owner_and_a_new_counter(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        assert await lease_table.release(lease)
+        assert await lease_table.get(lease.key) == replace(lease, owner=None, counter=lease.counter + 1)
+        assert not await lease_table.release(lease)
+
+    async def test_a_release_after_an_unseen_renewal_works(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        await lease_table.renew(lease)
+        assert await lease_table.release(lease)
+
+    async def test_a_release_in_a_handoff_leaves_the_next_owner(self, lease_table: LeaseTable, rows: RawRows) -> None:
+        lease = await owned(lease_table, "w-1")
+        await begin_handoff(rows, lease.key, "w-2")
+        assert await lease_table.release(lease)
+        after = await lease_table.get(lease.key)
+        assert after == replace(lease, owner="w-2", counter=lease.counter + 1)
+
+    async def test_the_lease_of_another_is_not_released(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        taken = held(await lease_table.take(lease, "w-2"))
+        assert not await lease_table.release(lease)
+        assert await lease_table.get(lease.key) == taken
+
+    async def test_children_are_noted_without_a_heartbeat(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        children = frozenset({"shardId-8", "shardId-9"})
+        assert await lease_table.record_children(lease.key, children)
+        assert await lease_table.get(lease.key) == replace(lease, children=children)
+
+    async def test_children_of_a_missing_row_create_nothing(self, lease_table: LeaseTable) -> None:
+        assert not await lease_table.record_children("shardId-404", frozenset({"shardId-8"}))
+        assert await lease_table.get("shardId-404") is None
+
+    async def test_only_complete_leases_are_deleted(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        assert not await lease_table.delete_completed(lease.key)
+        await lease_table.checkpoint(lease, SHARD_END)
+        assert await lease_table.delete_completed(lease.key)
+        assert await lease_table.get(lease.key) is None
+        assert not await lease_table.delete_completed(lease.key)
+
+    # --- races
+
+    async def test_of_many_takers_one_wins_each_round(self, lease_table: LeaseTable) -> None:
+        assert await lease_table.create(new_lease())
+        for round_number in range(RACE_ROUNDS):
+            seen = await lease_table.get(new_lease().key)
+            assert seen is not None
+            answers = await asyncio.gather(*(lease_table.take(seen, f"w-{racer}") for racer in range(RACERS)))
+            winners = [answer for answer in answers if isinstance(answer, Lease)]
+            assert len(winners) == 1, f"round {round_number}"
+            assert await lease_table.get(seen.key) == winners[0]
+
+    async def test_renewal_and_take_of_one_counter_never_both_succeed(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-0")
+        for round_number in range(1, RACE_ROUNDS):
+            answers = await asyncio.gather(lease_table.renew(lease), lease_table.take(lease, f"w-{round_number}"))
+            winners = [answer for answer in answers if isinstance(answer, Lease)]
+            assert len(winners) == 1
+            lease = winners[0]
+
+    async def test_of_many_creators_one_wins(self, lease_table: LeaseTable) -> None:
+        answers = await asyncio.gather(*(lease_table.create(new_lease()) for _ in range(RACERS)))
+        assert answers.count(True) == 1

@@ -1,0 +1,117 @@
+"""Which checkpoints are legal and what they write (protocol spec, 7; leases spec, 11.2 and 15.16)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
+from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+
+LAST, LARGEST = Position("100", 2), Position("200", 5)
+RUNNING = CheckpointRange.starting_at(LAST).deliver(LARGEST)
+ENDED = RUNNING.at_shard_end()
+ILLEGAL = "illegal"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "sub", "expected"),
+    [
+        (None, None, Write(LARGEST)),
+        (None, -7, Write(LARGEST)),  # without a sequence number the sub number is ignored
+        ("150", None, Write(Position("150", 0))),
+        ("150", 9, Write(Position("150", 9))),
+        ("200", 5, Write(LARGEST)),
+        ("200", None, Write(Position("200", 0))),
+        ("200", 6, ILLEGAL),
+        ("201", 0, ILLEGAL),
+        ("100", 2, NoWrite()),
+        ("100", 1, ILLEGAL),
+        ("100", None, ILLEGAL),
+        ("99", None, ILLEGAL),
+        ("150", -1, ILLEGAL),
+        ("", None, ILLEGAL),
+        ("abc", None, ILLEGAL),
+        ("-150", None, ILLEGAL),
+        ("1.5", None, ILLEGAL),
+        ("\u0661\u0665\u0660", None, ILLEGAL),  # digits, but not ASCII
+        ("9" * 5000, None, ILLEGAL),
+        ("0" * 5000, None, ILLEGAL),
+        ("TRIM_HORIZON", None, ILLEGAL),
+        ("LATEST", None, ILLEGAL),
+        ("AT_TIMESTAMP", None, ILLEGAL),
+        ("SHARD_END", None, ILLEGAL),
+    ],
+)
+def test_while_processing(sequence: str | None, sub: int | None, expected: object) -> None:
+    answer = RUNNING.resolve(sequence, sub)
+    assert isinstance(answer, Illegal) if expected == ILLEGAL else answer == expected
+
+
+@pytest.mark.parametrize(
+    ("sequence", "sub", "expected"),
+    [
+        (None, None, Write(SHARD_END)),
+        ("SHARD_END", None, Write(SHARD_END)),
+        ("SHARD_END", 5, Write(SHARD_END)),
+        ("200", 5, Write(SHARD_END)),
+        ("200", None, Write(Position("200", 0))),
+        ("100", 2, NoWrite()),
+        ("99", None, ILLEGAL),
+    ],
+)
+def test_at_the_end_of_the_shard(sequence: str | None, sub: int | None, expected: object) -> None:
+    answer = ENDED.resolve(sequence, sub)
+    assert isinstance(answer, Illegal) if expected == ILLEGAL else answer == expected
+
+
+def test_the_last_position_checkpointed_before_the_end_still_becomes_shard_end() -> None:
+    ended = RUNNING.written(LARGEST).at_shard_end()
+    assert ended.resolve("200", 5) == Write(SHARD_END)
+    assert ended.written(SHARD_END).is_complete
+
+
+def test_a_stored_shard_end_is_not_written_again() -> None:
+    assert ENDED.written(SHARD_END).resolve(None, None) == NoWrite()
+
+
+def test_a_checkpoint_before_any_record_writes_nothing() -> None:
+    assert CheckpointRange.starting_at(TRIM_HORIZON).resolve(None, None) == NoWrite()
+
+
+def test_a_sentinel_of_the_start_is_in_range_and_loses_its_sub_number() -> None:
+    started = CheckpointRange.starting_at(TRIM_HORIZON).deliver(LARGEST)
+    assert started.resolve("TRIM_HORIZON", 3) == NoWrite()
+    assert started.resolve("LATEST", None) == Write(LATEST)
+
+
+def test_an_empty_shard_ends_with_shard_end() -> None:
+    assert CheckpointRange.starting_at(TRIM_HORIZON).at_shard_end().resolve(None, None) == Write(SHARD_END)
+
+
+def test_telling_the_end_twice_changes_nothing() -> None:
+    assert ENDED.at_shard_end() == ENDED
+
+
+def test_a_smaller_batch_does_not_lower_the_bound() -> None:
+    assert RUNNING.deliver(Position("150")) == RUNNING
+
+
+positions = st.builds(Position, st.integers(0, 300).map(str), st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["deliver", "checkpoint"]), positions)))
+def test_checkpoints_never_go_back_nor_beyond_what_was_delivered(steps: list[tuple[str, Position]]) -> None:
+    state = CheckpointRange.starting_at(LAST)
+    delivered = LAST
+    for step, position in steps:
+        if step == "deliver":
+            state, delivered = state.deliver(position), max(delivered, position)
+            continue
+        answer = state.resolve(position.sequence, position.sub)
+        if isinstance(answer, Write):
+            assert state.last < answer.position <= delivered
+            state = state.written(answer.position)
+        else:
+            assert position == state.last or not state.last <= position <= delivered

@@ -1,0 +1,222 @@
+"""The DynamoDB adapter: creating the table, scanning, and the kinds of errors (leases spec, 2.2, 5.1, 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mld.clock import LoopClock
+from mld.errors import (
+    AwsError,
+    AwsUnreachableError,
+    TableError,
+    TableMissingError,
+    TableThrottledError,
+    TableUnavailableError,
+)
+from mld.leases.dynamodb import DynamoLeaseTable, segments_for
+from mld.leases.lease import Lease
+from mld.positions import TRIM_HORIZON
+from tests.twins.dynamo import Fault, MemoryDynamo
+from tests.virtual_time import run_virtual
+
+TABLE = "app"
+
+
+def operations(dynamo: MemoryDynamo) -> list[str]:
+    return [operation for _, operation in dynamo.calls]
+
+
+def test_an_existing_table_costs_one_request() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock())
+        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+        assert await table.ensure()
+        dynamo.calls.clear()
+        assert not await table.ensure()
+        assert operations(dynamo) == ["DescribeTable"]
+
+    run_virtual(main())
+
+
+def test_a_new_table_is_waited_for_and_created_as_asked() -> None:
+    async def main() -> None:
+        sent: list[Mapping[str, Any]] = []
+        dynamo = MemoryDynamo(
+            LoopClock(),
+            creation_s=7.0,
+            faults=lambda _, op, params: sent.append(params) if op == "CreateTable" else None,
+        )
+        table = DynamoLeaseTable(
+            dynamo, LoopClock(), table_name=TABLE, deletion_protection=True, tags={"team": "a"}, request_timeout_s=1.0
+        )
+        assert await table.ensure()
+        assert 7.0 <= LoopClock().monotonic() < 12.0
+        (params,) = sent
+        assert params["BillingMode"] == "PAY_PER_REQUEST"
+        assert "ProvisionedThroughput" not in params
+        assert params["DeletionProtectionEnabled"] is True
+        assert params["Tags"] == [{"Key": "team", "Value": "a"}]
+        assert params["KeySchema"] == [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
+
+    run_virtual(main())
+
+
+def test_a_table_created_by_somebody_else_at_the_same_time_is_fine() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock(), creation_s=3.0)
+        rival = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+
+        def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+            if operation == "CreateTable":
+                return Fault(fail_before=AwsError("CreateTable", "ResourceInUseException"))
+            return None
+
+        dynamo.faults = faults
+        ours = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+        waiting = asyncio.create_task(ours.ensure())
+        await asyncio.sleep(1.0)
+        dynamo.faults = None
+        assert await rival.ensure()
+        assert not await waiting
+
+    run_virtual(main())
+
+
+def test_a_table_that_never_gets_ready_is_an_error_after_ten_minutes() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock(), creation_s=10_000.0)
+        with pytest.raises(TableUnavailableError, match="CREATING after 600 s"):
+            await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).ensure()
+        assert 580.0 < LoopClock().monotonic() <= 600.0
+
+    run_virtual(main())
+
+
+def test_point_in_time_recovery_is_switched_on_once_the_table_is_active() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock(), creation_s=5.0)
+        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, point_in_time_recovery=True)
+        await table.ensure()
+        assert operations(dynamo)[-2:] == ["DescribeContinuousBackups", "UpdateContinuousBackups"]
+        assert operations(dynamo).count("UpdateContinuousBackups") == 1
+        await table.ensure()
+        assert operations(dynamo).count("UpdateContinuousBackups") == 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (AwsError("GetItem", "ProvisionedThroughputExceededException"), TableThrottledError),
+        (AwsError("GetItem", "ThrottlingException"), TableThrottledError),
+        (AwsError("GetItem", "RequestLimitExceeded"), TableThrottledError),
+        (AwsError("GetItem", "Whatever", status=429), TableThrottledError),
+        (AwsError("GetItem", "ResourceNotFoundException"), TableMissingError),
+        (AwsError("GetItem", "AccessDeniedException"), TableUnavailableError),
+        (AwsError("GetItem", "InternalServerError", status=500), TableUnavailableError),
+        (AwsUnreachableError("GetItem", "connection reset"), TableUnavailableError),
+    ],
+)
+def test_failures_have_a_kind(failure: Exception, kind: type[TableError]) -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock(), faults=lambda *_: Fault(fail_before=failure))
+        with pytest.raises(kind):
+            await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).get("shard")
+
+    run_virtual(main())
+
+
+def test_a_request_without_answer_is_given_up_in_time() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock(), faults=lambda *_: Fault(delay_before_s=60.0))
+        with pytest.raises(TableUnavailableError):
+            await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, request_timeout_s=2.0).get("shard")
+        assert LoopClock().monotonic() == pytest.approx(2.0)
+
+    run_virtual(main())
+
+
+def test_scanning_a_missing_table_says_so() -> None:
+    async def main() -> None:
+        with pytest.raises(TableMissingError):
+            await DynamoLeaseTable(MemoryDynamo(LoopClock()), LoopClock(), table_name=TABLE).scan()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("segments", [0, 1, 5])
+def test_every_row_is_scanned_once_whatever_the_segments(segments: int) -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
+        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=segments)
+        await table.ensure()
+        for number in range(40):
+            await table.create(Lease(f"s{number}", TRIM_HORIZON))
+        scan = await table.scan()
+        assert sorted(lease.key for lease in scan.leases) == sorted(f"s{number}" for number in range(40))
+
+    run_virtual(main())
+
+
+def test_only_a_table_of_several_pages_is_asked_for_its_size_and_then_rarely() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
+        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+        await table.ensure()
+        await table.create(Lease("s0", TRIM_HORIZON))
+        dynamo.calls.clear()
+        await table.scan()
+        await table.scan()
+        assert operations(dynamo) == ["Scan", "Scan"]
+
+        for number in range(1, 5):
+            await table.create(Lease(f"s{number}", TRIM_HORIZON))
+        dynamo.set_table_bytes(TABLE, 2**30)
+        dynamo.calls.clear()
+        for _ in range(3):
+            await table.scan()
+        assert operations(dynamo).count("DescribeTable") == 1
+        assert operations(dynamo).count("Scan") >= 2 + 5 + 5
+
+    run_virtual(main())
+
+
+def test_the_first_failing_segment_fails_the_scan_by_its_own_kind() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock())
+        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=4)
+        await table.ensure()
+
+        def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+            failure = AwsError("Scan", "ThrottlingException")
+            return Fault(fail_before=failure) if params.get("Segment") == 2 else None
+
+        dynamo.faults = faults
+        with pytest.raises(TableThrottledError):
+            await table.scan()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("table_bytes", "segments"), [(0, 1), (1, 1), (2**30 // 5, 1), (2**30 // 5 + 2, 2), (2**30, 5), (2**40, 32)]
+)
+def test_segments_grow_with_the_table(table_bytes: int, segments: int) -> None:
+    assert segments_for(table_bytes) == segments
+
+
+def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
+    async def main() -> None:
+        dynamo = MemoryDynamo(LoopClock())
+        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+        await table.ensure()
+        dynamo.put_row(TABLE, {"leaseKey": {"S": "s"}, "leaseOwner": {"S": "me"}, "checkpoint": {"S": "TRIM_HORIZON"}})
+        with pytest.raises(TableError, match="leaseCounter is missing"):
+            await table.renew(Lease("s", TRIM_HORIZON, 1, "me"))
+
+    run_virtual(main())

@@ -1,0 +1,41 @@
+"""Back-off inside the remaining life of a lease (leases spec, 15.5)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.leases.retrying import DELAY_S_MAX, may_be_applied, retry_delay_s
+
+
+@given(st.integers(1, 10_000), st.floats(-10, 100), st.integers())
+def test_a_delay_is_bounded_and_leaves_life(attempt: int, remaining_s: float, seed: int) -> None:
+    delay_s = retry_delay_s(attempt, remaining_s, random.Random(seed))
+    if delay_s is None:
+        assert remaining_s <= DELAY_S_MAX
+    else:
+        assert 0 < delay_s < remaining_s
+        assert delay_s <= DELAY_S_MAX
+
+
+def test_delays_grow_and_differ() -> None:
+    rng = random.Random(1)
+    assert retry_delay_s(1, 10.0, rng) != retry_delay_s(1, 10.0, rng)
+    assert (retry_delay_s(1, 10.0, rng) or 0) < (retry_delay_s(5, 10.0, rng) or 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "may_be"),
+    [
+        (TableThrottledError(), False),
+        (TableMissingError(), False),
+        (TableUnavailableError(), True),
+        (TableError(), True),
+    ],
+)
+def test_only_plain_answers_exclude_that_a_write_was_applied(error: TableError, may_be: bool) -> None:
+    assert may_be_applied(error) is may_be

@@ -1,0 +1,227 @@
+"""The 2.x-mode taker's decision (leases spec, 7)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.leases.lease import Lease
+from mld.leases.taking import Seen, TakePlan, TakingRules, decide, is_available, observe
+from mld.positions import TRIM_HORIZON
+
+DURATION_S = 10.0
+NOW = 1000.0
+RULES = TakingRules(lease_duration_s=DURATION_S)
+NO_PRIORITY = TakingRules(lease_duration_s=DURATION_S, very_old_first=False)
+ME = "foo"
+
+
+def fleet(**counts: int) -> list[Lease]:
+    """Leases by owner; `free` ones have none."""
+    return [
+        Lease(f"{owner}-{number}", TRIM_HORIZON, counter=5, owner=None if owner == "free" else owner)
+        for owner, count in counts.items()
+        for number in range(count)
+    ]
+
+
+def plan(
+    leases: list[Lease],
+    rules: TakingRules = RULES,
+    *,
+    ages: dict[str, float | None] | None = None,
+    me: str = ME,
+    seed: int = 1,
+) -> TakePlan:
+    """Decide at NOW; owned leases changed just now, free ones never, except as `ages` (by owner) says."""
+    fresh: dict[str, float | None] = {"free": None} | (ages or {})
+
+    def changed_at(lease: Lease) -> float | None:
+        age = fresh.get(lease.key.rpartition("-")[0], 0.0)
+        return None if age is None else NOW - age
+
+    seen = {lease.key: Seen(lease.counter, changed_at(lease)) for lease in leases}
+    return decide(leases, seen, me, NOW, random.Random(seed), rules)
+
+
+def keys(plan: TakePlan) -> set[str]:
+    return {choice.lease.key for choice in plan.choices}
+
+
+# --- observe (7.1)
+
+
+@pytest.mark.parametrize(
+    ("before", "counter", "owner", "after"),
+    [
+        (Seen(5, 900.0), 5, "bar", Seen(5, 900.0)),
+        (Seen(5, None), 5, None, Seen(5, None)),
+        (Seen(5, 900.0), 6, "bar", Seen(6, NOW)),
+        (Seen(5, 900.0), 4, "bar", Seen(4, NOW)),  # inequality counts, not growth
+        (None, 5, "bar", Seen(5, NOW)),
+        (None, 0, None, Seen(0, None)),
+    ],
+)
+def test_observing_a_row(before: Seen | None, counter: int, owner: str | None, after: Seen) -> None:
+    previous = {} if before is None else {"shard": before}
+    assert observe(previous, [Lease("shard", TRIM_HORIZON, counter, owner)], NOW) == {"shard": after}
+
+
+def test_rows_that_are_gone_are_forgotten() -> None:
+    assert observe({"gone": Seen(1, 1.0)}, [], NOW) == {}
+
+
+@pytest.mark.parametrize(("age_s", "expected"), [(DURATION_S, False), (DURATION_S + 0.001, True)])
+def test_a_lease_is_expired_after_more_than_its_duration(age_s: float, expected: bool) -> None:
+    lease = Lease("shard", TRIM_HORIZON, 5, "bar")
+    assert is_available(lease, Seen(5, NOW - age_s), NOW, DURATION_S) is expected
+
+
+# --- worked examples (7.4)
+
+
+def test_no_steal_when_the_most_loaded_worker_has_its_target() -> None:
+    decision = plan(fleet(bar=2, baz=2, foo=1))
+    assert (decision.mine, decision.target, decision.needed) == (1, 2, 1)
+    assert not decision.choices
+
+
+def test_one_lease_is_stolen_from_the_most_loaded_worker() -> None:
+    decision = plan(fleet(bar=1, baz=5))
+    assert (decision.mine, decision.target, decision.needed) == (0, 2, 2)
+    assert [(choice.lease.owner, choice.is_steal) for choice in decision.choices] == [("baz", True)]
+
+
+def test_with_a_free_lease_nothing_is_stolen() -> None:
+    decision = plan(fleet(free=1, bar=3), NO_PRIORITY)
+    assert decision.target == 2
+    assert keys(decision) == {"free-0"}
+
+
+def test_with_priority_all_new_leases_are_taken() -> None:
+    decision = plan(fleet(free=3, bar=1))
+    assert decision.target == 2
+    assert keys(decision) == {"free-0", "free-1", "free-2"}
+
+
+def test_without_priority_new_leases_are_taken_up_to_the_target() -> None:
+    assert len(plan(fleet(free=3, bar=1), NO_PRIORITY).choices) == 2
+
+
+# --- rules
+
+
+def test_an_empty_table_needs_nothing() -> None:
+    assert plan([]) == TakePlan()
+
+
+@pytest.mark.parametrize(
+    ("counts", "leases_max", "target", "spillover"),
+    [
+        ({"free": 0, "bar": 1}, 99, 1, 0),  # more workers than leases
+        ({"bar": 3, "baz": 4}, 99, 3, 0),  # ceil(7 / 3)
+        ({"bar": 10}, 3, 3, 2),  # ceil(10 / 2) cut to 3
+    ],
+)
+def test_the_target_is_the_fair_share_cut_to_the_maximum(
+    counts: dict[str, int], leases_max: int, target: int, spillover: int
+) -> None:
+    decision = plan(fleet(**counts), TakingRules(lease_duration_s=DURATION_S, leases_max=leases_max))
+    assert (decision.target, decision.spillover) == (target, spillover)
+
+
+def test_expired_leases_do_not_count_for_their_owner() -> None:
+    decision = plan(fleet(dead=4, bar=2), ages={"dead": 11.0})
+    assert (decision.workers, decision.available, decision.target) == (2, 4, 3)
+    assert len(decision.choices) == 3
+    assert {choice.lease.owner for choice in decision.choices} == {"dead"}
+    assert not any(choice.is_steal for choice in decision.choices)
+
+
+def test_my_own_expired_leases_are_available_to_me() -> None:
+    assert keys(plan(fleet(foo=2), ages={"foo": 11.0})) == {"foo-0", "foo-1"}
+
+
+@pytest.mark.parametrize(("age_s", "very_old"), [(30.0, 0), (30.001, 4)])
+def test_leases_become_very_old_after_three_durations(age_s: float, very_old: int) -> None:
+    decision = plan(fleet(dead=4, bar=4), ages={"dead": age_s})
+    assert decision.very_old == very_old
+    assert len(decision.choices) == 4
+
+
+def test_very_old_leases_are_taken_beyond_the_target_up_to_the_maximum() -> None:
+    decision = plan(fleet(free=9, bar=1), TakingRules(lease_duration_s=DURATION_S, leases_max=6))
+    assert len(decision.choices) == 6
+
+
+def test_bounding_very_old_leases_by_the_target_is_a_choice() -> None:
+    bounded = TakingRules(lease_duration_s=DURATION_S, very_old_bounded=True)
+    assert len(plan(fleet(free=9, bar=1), bounded).choices) == 5
+    assert len(plan(fleet(free=9), bounded).choices) == 9
+
+
+def test_a_worker_at_its_maximum_takes_nothing_however_old() -> None:
+    assert not plan(fleet(free=9, foo=2), TakingRules(lease_duration_s=DURATION_S, leases_max=2)).choices
+
+
+def test_a_worker_that_needs_two_takes_one_even_from_a_worker_at_its_target() -> None:
+    decision = plan(fleet(a=2, b=2, c=2, d=2), me="foo")
+    assert (decision.target, decision.needed) == (2, 2)
+    assert len(decision.choices) == 1
+
+
+def test_the_number_of_steals_is_bounded() -> None:
+    assert len(plan(fleet(bar=20), TakingRules(lease_duration_s=DURATION_S, steals_max=4)).choices) == 4
+
+
+def test_a_pending_handoff_counts_for_its_next_owner() -> None:
+    handed = Lease("bar-9", TRIM_HORIZON, 5, ME, checkpoint_owner="bar")
+    assert plan([*fleet(bar=1), handed]).mine == 1
+
+
+def test_different_seeds_choose_different_leases() -> None:
+    chosen = {next(iter(keys(plan(fleet(bar=20), seed=seed)))) for seed in range(20)}
+    assert len(chosen) > 1
+
+
+def test_the_same_seed_chooses_the_same_whatever_the_order_of_rows() -> None:
+    leases = fleet(bar=20)
+    assert plan(leases, seed=3) == plan(leases[::-1], seed=3)
+
+
+# --- properties
+
+counts = st.dictionaries(st.sampled_from(["foo", "bar", "baz", "free", "dead"]), st.integers(0, 12))
+
+
+@given(counts, st.integers(1, 15), st.integers(1, 3), st.booleans(), st.integers())
+def test_a_decision_respects_its_bounds(
+    counts: dict[str, int], leases_max: int, steals_max: int, priority: bool, seed: int
+) -> None:
+    rules = TakingRules(DURATION_S, leases_max, steals_max, priority)
+    decision = plan(fleet(**counts), rules, ages={"dead": 11.0}, seed=seed)
+    assert len(decision.choices) == len(keys(decision))
+    if decision.choices:
+        assert decision.mine + len(decision.choices) <= leases_max
+    assert sum(choice.is_steal for choice in decision.choices) <= steals_max
+    assert all(choice.lease.owner != ME for choice in decision.choices)
+
+
+@given(st.integers(1, 5), st.integers(0, 40), st.integers())
+def test_repeated_decisions_end_in_balance(workers: int, leases: int, seed: int) -> None:
+    names = [f"w{number}" for number in range(workers)]
+    table = {lease.key: lease for lease in fleet(free=leases)}
+    rng = random.Random(seed)
+    for _ in range(leases + 5):
+        for name in names:
+            seen = {key: Seen(0, None if lease.owner is None else NOW) for key, lease in table.items()}
+            for choice in decide(table.values(), seen, name, NOW, rng, RULES).choices:
+                table[choice.lease.key] = Lease(choice.lease.key, TRIM_HORIZON, 0, name)
+    loads = Counter(lease.owner for lease in table.values())
+    assert None not in loads
+    # Java's rule steals only from above the target ceil(leases / workers), so nobody ends above it
+    assert max(loads.values(), default=0) <= max(1, -(-leases // workers))

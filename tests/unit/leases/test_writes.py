@@ -1,0 +1,155 @@
+"""Requests and judgements of the conditional writes (leases spec, 5.2 to 5.4 and 15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mld.leases import writes
+from mld.leases.lease import Lease
+from mld.leases.table import Refusal
+from mld.positions import SHARD_END, Position
+
+AT = Position("100")
+LATER = Position("200", 2)
+MINE = Lease("shardId-7", AT, counter=118, owner="me")
+HANDED = Lease("shardId-7", AT, counter=118, owner="next", checkpoint_owner="me")
+
+
+def row(**changes: Any) -> Lease:
+    return Lease(**({"key": "shardId-7", "checkpoint": AT, "counter": 118, "owner": "me"} | changes))
+
+
+# --- requests
+
+
+def test_a_renewal_names_each_attribute_by_placeholder_and_asks_for_both_rows() -> None:
+    request = writes.renew(MINE)
+    assert request["Key"] == {"leaseKey": {"S": "shardId-7"}}
+    assert request["ExpressionAttributeNames"] == {
+        "#leaseCounter": "leaseCounter",
+        "#leaseOwner": "leaseOwner",
+        "#checkpointOwner": "checkpointOwner",
+    }
+    assert request["ExpressionAttributeValues"] == {":seen": {"N": "118"}, ":next": {"N": "119"}, ":me": {"S": "me"}}
+    assert request["ReturnValues"] == "ALL_NEW"
+    assert request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
+
+
+def test_in_a_handoff_the_old_owner_is_the_one_who_writes() -> None:
+    assert writes.renew(HANDED)["ExpressionAttributeValues"][":me"] == {"S": "me"}
+
+
+def test_only_another_value_than_shard_end_is_guarded_against_replacing_it() -> None:
+    assert writes.NOT_COMPLETE in writes.checkpoint(MINE, LATER)["ConditionExpression"]
+    assert writes.NOT_COMPLETE not in writes.checkpoint(MINE, SHARD_END)["ConditionExpression"]
+
+
+def test_a_sentinel_is_always_stored_with_sub_number_zero() -> None:
+    assert writes.checkpoint(MINE, Position("SHARD_END", 5))["ExpressionAttributeValues"][":sub"] == {"N": "0"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "checkpoint_owner", "new_owner", "is_switch"),
+    [
+        (None, None, "me", False),
+        ("other", None, "me", True),
+        ("me", None, "me", False),
+        ("next", "me", "me", True),  # back to the old owner: Java counts it
+        ("me", "old", "me", False),  # the completion of a graceful handoff
+        ("me", "me", "me", True),
+    ],
+)
+def test_owner_switches_count_as_java_counts(
+    owner: str | None, checkpoint_owner: str | None, new_owner: str, is_switch: bool
+) -> None:
+    seen = row(owner=owner, checkpoint_owner=checkpoint_owner)
+    assert writes.is_owner_switch(seen, new_owner) is is_switch
+    assert ("ADD" in writes.take(seen, new_owner)["UpdateExpression"]) is is_switch
+
+
+# --- judgements
+
+LOST, TWIN = "lost", "twin"
+
+
+@pytest.mark.parametrize(
+    ("seen", "found", "resent", "verdict"),
+    [
+        (MINE, None, True, LOST),
+        (MINE, row(owner="other", counter=119), True, LOST),
+        (MINE, row(owner=None, counter=119), True, LOST),
+        (MINE, row(owner="me", checkpoint_owner="other", counter=119), True, LOST),
+        (MINE, row(owner="me", checkpoint_owner="me", counter=119), True, LOST),
+        (MINE, row(counter=119), True, "ours"),
+        (MINE, row(counter=119), False, TWIN),
+        (MINE, row(counter=120), True, TWIN),
+        (MINE, row(counter=117), True, LOST),
+        (MINE, row(counter=118), True, LOST),
+        # a handoff began between our lost write and its repetition
+        (MINE, row(owner="next", checkpoint_owner="me", counter=119), True, "ours"),
+        # during a handoff the actual owner decides, not the next one
+        (HANDED, row(owner="next", checkpoint_owner="me", counter=119), True, "ours"),
+        (HANDED, row(owner="next", checkpoint_owner="me", counter=119), False, TWIN),
+        (HANDED, row(owner="next", counter=119), True, LOST),
+    ],
+)
+def test_a_refused_renewal_means(seen: Lease, found: Lease | None, resent: bool, verdict: str) -> None:
+    answer = writes.judge_refused(seen, found, resent=resent)
+    if verdict == "ours":
+        assert answer == found
+    else:
+        assert isinstance(answer, Refusal)
+        assert answer.by_twin is (verdict == TWIN)
+
+
+def test_a_repeated_checkpoint_whose_first_attempt_arrived_is_ours() -> None:
+    found = row(counter=119, checkpoint=LATER)
+    assert writes.judge_refused(MINE, found, resent=True, position=LATER) == found
+
+
+def test_the_same_row_without_a_repetition_is_a_twin() -> None:
+    answer = writes.judge_refused(MINE, row(counter=119, checkpoint=LATER), resent=False, position=LATER)
+    assert isinstance(answer, Refusal)
+    assert answer.by_twin
+
+
+def test_a_checkpoint_refused_by_a_complete_row_of_ours_shows_that_row() -> None:
+    found = row(checkpoint=SHARD_END)
+    assert writes.judge_refused(MINE, found, resent=False, position=LATER) == found
+
+
+@pytest.mark.parametrize(
+    ("found", "resent", "is_ours"),
+    [
+        (row(owner="me", counter=119), True, True),
+        (row(owner="me", counter=119), False, False),
+        (row(owner="me", counter=120), True, False),
+        (row(owner="me", checkpoint_owner="old", counter=119), True, False),
+        (row(owner="rival", counter=119), True, False),
+        (None, True, False),
+    ],
+)
+def test_a_refused_take_is_ours_only_after_a_repetition(found: Lease | None, resent: bool, is_ours: bool) -> None:
+    seen = row(owner="dead")
+    answer = writes.judge_refused_take(seen, "me", found, resent=resent)
+    assert (answer == found) if is_ours else isinstance(answer, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("seen", "found", "goes_on"),
+    [
+        (MINE, None, False),
+        (MINE, row(owner=None, counter=119), False),
+        (MINE, row(owner="other"), False),
+        (MINE, row(), False),
+        (MINE, HANDED, True),
+        (HANDED, row(owner="third", checkpoint_owner="me"), True),
+        (HANDED, row(owner="next"), False),
+    ],
+)
+def test_a_refused_release_goes_on_only_with_other_owners_of_ours(
+    seen: Lease, found: Lease | None, goes_on: bool
+) -> None:
+    assert writes.judge_refused_release(seen, found) == (found if goes_on else None)
