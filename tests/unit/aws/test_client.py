@@ -42,13 +42,16 @@ class FakeClient:
 
 @asynccontextmanager
 async def service_of(get_item: Callable[..., dict[str, Any]], threads_max: int = 2) -> AsyncIterator[BotoService]:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     fake: Any = FakeClient(get_item)
     service = BotoService(lambda: fake, threads_max=threads_max, name="test")
     try:
         yield service
     finally:
         await service.close()
-        gc.collect()  # an exception nobody fetched would be reported, and fail the test, here
+        gc.collect()
+        assert unheard == [], "an exception nobody fetched"
         assert fake.closed or service._client is None
 
 

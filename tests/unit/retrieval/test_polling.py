@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -43,12 +44,16 @@ def reading(
     streams = streams or MemoryStreams()
 
     async def main() -> None:
+        unheard: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         reader = reader_of(streams, **options)
         try:
             await body(streams, reader)
         finally:
             await reader.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+        gc.collect()
+        assert unheard == []
 
     run_virtual(main())
     return streams
@@ -204,6 +209,15 @@ def test_an_old_iterator_is_replaced_after_a_long_pause() -> None:
         assert await read(reader, 60) == written
 
     assert reading(body, max_records=10).points()[1].type is IteratorType.AFTER_SEQUENCE_NUMBER
+
+
+def test_an_iterator_in_steady_use_is_never_replaced() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        while streams.clock.monotonic() < 1000:
+            await reader.next()
+
+    assert reading(body).points() == [HORIZON_POINT]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -362,9 +376,9 @@ def test_a_valid_answer_starts_the_count_of_bad_ends_anew() -> None:
 
     async def body(streams: MemoryStreams, reader: PollingReader) -> None:
         streams.bend(*[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1), None, *[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
-        written = streams.put(20)
+        written = streams.put(30)
         await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 20) == written
+        assert await read(reader, 30) == written
 
     reading(body, max_records=10)
 
@@ -415,8 +429,9 @@ def test_a_shard_that_stays_missing_never_ends() -> None:
         await reader.start(TRIM_HORIZON, INITIAL)
         streams.shards.clear()
         assert [await reader.next() for _ in range(20)] == [ShardMissing()] * 20
+        await asyncio.sleep(600)
 
-    reading(body)
+    assert len(reading(body).calls) == 1 + 20
 
 
 # --- LATEST -----------------------------------------------------------------------------------------------------------
