@@ -16,11 +16,15 @@ DOUBLINGS_MAX = 10  # keeps the power of two small
 
 
 def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float | None:
-    """Seconds to wait after failed attempt number `attempt` (from 1); None if `remaining_s` does not allow another."""
+    """Seconds to wait after failed attempt number `attempt` (from 1), at most half of what remains.
+
+    None if hardly anything remains.
+    """
     assert attempt >= 1
+    if remaining_s < FIRST_DELAY_S:
+        return None
     ceiling_s = min(DELAY_S_MAX, FIRST_DELAY_S * 2 ** min(attempt - 1, DOUBLINGS_MAX))
-    delay_s = rng.uniform(ceiling_s / 2, ceiling_s)
-    return delay_s if delay_s < remaining_s else None
+    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)
 
 
 def may_be_applied(error: TableError) -> bool:

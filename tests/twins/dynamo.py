@@ -131,15 +131,20 @@ class MemoryDynamo:
             await self.clock.sleep(fault.delay_before_s)
         if fault.fail_before is not None:
             raise fault.fail_before
+        answer: dict[str, Any] | AwsError
         try:
-            answer = self._apply(sender, operation, params)
+            answer = copy.deepcopy(self._apply(sender, operation, params))
         except ValidationError as error:
-            raise AwsError(operation, "ValidationException", str(error)) from error
+            answer = AwsError(operation, "ValidationException", str(error))
+        except AwsError as error:
+            answer = error
         if fault.delay_after_s:
             await self.clock.sleep(fault.delay_after_s)
         if fault.fail_after is not None:
             raise fault.fail_after
-        return copy.deepcopy(answer)
+        if isinstance(answer, AwsError):
+            raise answer
+        return answer
 
     # --- operations: synchronous, hence atomic ------------------------------------------------------------------------
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
-from mld.leases.retrying import DELAY_S_MAX, may_be_applied, retry_delay_s
+from mld.leases.retrying import DELAY_S_MAX, FIRST_DELAY_S, may_be_applied, retry_delay_s
 
 
 @given(st.integers(1, 10_000), st.floats(-10, 100), st.integers())
 def test_a_delay_is_bounded_and_leaves_life(attempt: int, remaining_s: float, seed: int) -> None:
     delay_s = retry_delay_s(attempt, remaining_s, random.Random(seed))
     if delay_s is None:
-        assert remaining_s <= DELAY_S_MAX
+        assert remaining_s < FIRST_DELAY_S
     else:
         assert 0 < delay_s < remaining_s
         assert delay_s <= DELAY_S_MAX

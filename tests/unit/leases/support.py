@@ -1,0 +1,109 @@
+"""A lease table in memory and workers on it, for the tests of keeper and taker. All in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mld.clock import LoopClock
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.keeper import HeldLease, LeaseKeeper
+from mld.leases.lease import Lease
+from mld.leases.taker import LeaseTaker
+from mld.leases.taking import TakingRules
+from mld.positions import TRIM_HORIZON
+from tests.twins.dynamo import Fault, MemoryDynamo
+
+TABLE = "app"
+DURATION_S = 10.0
+INTERVAL_S = 3.308
+REQUEST_TIMEOUT_S = 3.0
+
+
+class Worker:
+    """One worker's keeper and taker. `changes` counts the calls of `on_change`."""
+
+    def __init__(self, dynamo: MemoryDynamo, name: str, *, worker_id: str | None = None, seed: int = 0) -> None:
+        tokens = itertools.count(1)
+        self.name = name
+        self.changes = 0
+        self.table = DynamoLeaseTable(
+            dynamo.client(name), LoopClock(), table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S
+        )
+        self.keeper = LeaseKeeper(
+            self.table,
+            LoopClock(),
+            random.Random(seed),
+            worker_id=worker_id or name,
+            lease_duration_s=DURATION_S,
+            renew_interval_s=INTERVAL_S,
+            new_token=lambda: f"{name}-{next(tokens)}",
+            on_change=self._changed,
+        )
+        self.taker = LeaseTaker(
+            self.table,
+            self.keeper,
+            LoopClock(),
+            random.Random(seed + 1),
+            worker_id=worker_id or name,
+            rules=TakingRules(lease_duration_s=DURATION_S),
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def hold(self, *keys: str) -> list[HeldLease]:
+        """Create, take and adopt leases without going through the taker."""
+        held = []
+        for key in keys:
+            await self.table.create(Lease(key, TRIM_HORIZON))
+            seen = await self.table.get(key)
+            assert seen is not None
+            sent_at = LoopClock().monotonic()
+            taken = await self.table.take(seen, self.name)
+            assert isinstance(taken, Lease)
+            adopted = self.keeper.adopt(taken, sent_at)
+            assert adopted is not None
+            held.append(adopted)
+        return held
+
+
+async def new_dynamo(**options: Any) -> MemoryDynamo:
+    """A twin with the lease table in place."""
+    dynamo = MemoryDynamo(LoopClock(), **options)
+    await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).ensure()
+    return dynamo
+
+
+class FaultPlan:
+    """Faults for the next requests of chosen operations of one sender; `always` for all of them until cleared."""
+
+    def __init__(self, dynamo: MemoryDynamo, sender: str | None = None) -> None:
+        dynamo.faults = self
+        self._sender = sender
+        self._next: list[Fault | None] = []
+        self.always: Fault | None = None
+        self.when: Callable[[str, Mapping[str, Any]], bool] = lambda operation, _: operation == "UpdateItem"
+
+    def next(self, *faults: Fault | None) -> None:
+        self._next.extend(faults)
+
+    def __call__(self, sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        if (self._sender is not None and sender != self._sender) or not self.when(operation, params):
+            return None
+        return self._next.pop(0) if self._next else self.always
+
+
+def counter_of(dynamo: MemoryDynamo, key: str) -> int:
+    row = dynamo.row(TABLE, key)
+    assert row is not None
+    return int(row["leaseCounter"]["N"])
+
+
+def attribute(dynamo: MemoryDynamo, key: str, name: str) -> str | None:
+    row = dynamo.row(TABLE, key)
+    assert row is not None
+    value = row.get(name)
+    return None if value is None else str(next(iter(value.values())))

@@ -1,0 +1,248 @@
+"""The taker's shell: taking, handing over, failures, and its rhythm (leases spec, 7.5, 7.6, 15.9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mld.clock import LoopClock
+from mld.errors import TableUnavailableError
+from mld.leases.lease import Lease
+from mld.positions import TRIM_HORIZON
+from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
+from tests.unit.leases.support import DURATION_S, FaultPlan, Worker, attribute, counter_of, new_dynamo
+from tests.virtual_time import run_virtual
+
+PERIOD_S = 20.05
+
+
+async def table_with(*keys: str, **options: Any) -> tuple[MemoryDynamo, Worker]:
+    dynamo = await new_dynamo(**options)
+    me = Worker(dynamo, "me")
+    for key in keys:
+        await me.table.create(Lease(key, TRIM_HORIZON))
+    return dynamo, me
+
+
+def test_new_leases_are_taken_and_held_in_one_pass() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with("a", "b", "c")
+        report = await me.taker.take_once()
+        assert set(report.taken) == {"a", "b", "c"} == set(me.keeper.held())
+        assert attribute(dynamo, "b", "leaseOwner") == "me"
+
+    run_virtual(main())
+
+
+def test_a_scan_made_elsewhere_is_used() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with("a")
+        sent_at = LoopClock().monotonic()
+        scan = await me.table.scan()
+        dynamo.calls.clear()
+        assert (await me.taker.take_once(scan, sent_at)).taken == ("a",)
+        assert dynamo.calls == [("me", "UpdateItem")]
+
+    run_virtual(main())
+
+
+def test_one_failing_lease_does_not_cost_the_others() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with("a", "b", "c")
+        plan = FaultPlan(dynamo)
+        plan.when = lambda operation, params: params.get("Key") == {"leaseKey": {"S": "b"}}
+        plan.always = lost_request()
+        assert set((await me.taker.take_once()).taken) == {"a", "c"}
+        assert set(me.keeper.held()) == {"a", "c"}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("fault", [lost_reply(), lost_request(), throttled()])
+def test_a_take_survives_one_failure(fault: Fault) -> None:
+    async def main() -> None:
+        dynamo, me = await table_with("a")
+        FaultPlan(dynamo).next(fault)
+        assert (await me.taker.take_once()).taken == ("a",)
+        assert me.keeper.held()["a"].lease.counter == counter_of(dynamo, "a") == 1
+
+    run_virtual(main())
+
+
+def test_a_take_that_stayed_unknown_but_was_applied_is_resumed_by_the_next_pass() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with("a")
+        plan = FaultPlan(dynamo)
+        plan.always = lost_reply()
+        assert (await me.taker.take_once()).taken == ()
+        assert attribute(dynamo, "a", "leaseOwner") == "me"
+        assert me.keeper.held() == {}
+        plan.always = None
+        await me.taker.take_once()
+        assert set(me.keeper.held()) == {"a"}
+
+    run_virtual(main())
+
+
+def test_a_failing_scan_raises_and_takes_nothing() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with("a")
+        dynamo.faults = lambda *_: lost_request()
+        with pytest.raises(TableUnavailableError):
+            await me.taker.take_once()
+        assert me.keeper.held() == {}
+
+    run_virtual(main())
+
+
+def test_the_leases_of_a_dead_worker_are_taken_after_they_were_seen_to_stand_still() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with()
+        await Worker(dynamo, "dead").hold("a")
+        assert (await me.taker.take_once()).taken == ()
+        await asyncio.sleep(DURATION_S - 0.1)
+        assert (await me.taker.take_once()).taken == ()
+        await asyncio.sleep(0.2)
+        assert (await me.taker.take_once()).taken == ("a",)
+
+    run_virtual(main())
+
+
+def test_a_released_lease_is_taken_by_the_next_pass() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with()
+        other = Worker(dynamo, "other")
+        (held,) = await other.hold("a")
+        await me.taker.take_once()
+        await other.keeper.release("a", held.token)
+        assert (await me.taker.take_once()).taken == ("a",)
+
+    run_virtual(main())
+
+
+# --- stealing after a slow scan
+
+
+async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list[str]]:
+    """A pass that must steal from a victim with two leases and whose scan takes 2 s; the rows change meanwhile."""
+    dynamo, me = await table_with()
+    victim = Worker(dynamo, "victim")
+    await victim.hold("a", "b")
+
+    def faults(sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        return Fault(delay_after_s=2.0) if (sender, operation) == ("me", "Scan") else None
+
+    dynamo.faults = faults
+    passing = asyncio.create_task(me.taker.take_once())
+    await asyncio.sleep(1.0)
+    for key in ("a", "b"):
+        lease = await victim.table.get(key)
+        assert lease is not None
+        match change:
+            case "renewed":
+                await victim.table.renew(lease)
+            case "gone":
+                dynamo.delete_row("app", key)
+            case "taken":
+                await victim.table.take(lease, "third")
+    dynamo.calls.clear()
+    report = await passing
+    return dynamo, report.taken, [operation for sender, operation in dynamo.calls if sender == "me"]
+
+
+def test_after_a_slow_scan_the_victim_is_read_again_before_it_is_robbed() -> None:
+    async def main() -> None:
+        _, taken, operations = await steal_slowly("renewed")
+        assert len(taken) == 1
+        assert operations == ["GetItem", "UpdateItem"]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("change", ["gone", "taken"])
+def test_a_row_that_is_not_the_victims_any_more_is_left_alone(change: str) -> None:
+    async def main() -> None:
+        _, taken, operations = await steal_slowly(change)
+        assert taken == ()
+        assert operations == ["GetItem"]
+
+    run_virtual(main())
+
+
+# --- the loop
+
+
+def test_the_loop_passes_at_once_and_then_once_per_period() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with()
+        dynamo.calls.clear()
+        loop = asyncio.create_task(me.taker.run())
+        await asyncio.sleep(3 * PERIOD_S - 0.1)
+        loop.cancel()
+        assert dynamo.calls == [("me", "Scan")] * 3
+
+    run_virtual(main())
+
+
+def test_a_wake_makes_the_next_pass_now() -> None:
+    async def main() -> None:
+        _, me = await table_with()
+        loop = asyncio.create_task(me.taker.run())
+        await asyncio.sleep(1.0)
+        await me.table.create(Lease("new", TRIM_HORIZON))
+        me.taker.wake()
+        await asyncio.sleep(0.01)
+        assert "new" in me.keeper.held()
+        loop.cancel()
+
+    run_virtual(main())
+
+
+def test_a_failed_pass_does_not_end_the_loop() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with("a")
+        dynamo.faults = lambda *_: throttled()
+        loop = asyncio.create_task(me.taker.run())
+        await asyncio.sleep(1.0)
+        dynamo.faults = None
+        await asyncio.sleep(PERIOD_S)
+        assert "a" in me.keeper.held()
+        loop.cancel()
+
+    run_virtual(main())
+
+
+def test_a_fleet_shares_leases_and_takes_over_from_the_dead_within_three_periods() -> None:
+    async def main() -> None:
+        dynamo, first = await table_with(*(f"s{number:02}" for number in range(12)))
+        workers = [first, *(Worker(dynamo, f"w{number}", seed=number) for number in range(2))]
+        loops = [[asyncio.create_task(part.run()) for part in (w.keeper, w.taker)] for w in workers]
+        await asyncio.sleep(12 * PERIOD_S)
+        assert [len(worker.keeper.held()) for worker in workers] == [4, 4, 4]
+
+        for task in loops[0]:
+            task.cancel()
+        await asyncio.sleep(3 * PERIOD_S)
+        living = [set(worker.keeper.held()) for worker in workers[1:]]
+        assert len(living[0] | living[1]) == 12
+        assert not living[0] & living[1]
+        for task in loops[1] + loops[2]:
+            task.cancel()
+
+    run_virtual(main())
+
+
+def test_a_held_lease_is_never_taken_again() -> None:
+    async def main() -> None:
+        _, me = await table_with()
+        (held,) = await me.hold("a")
+        scan = await me.table.scan()
+        pretending_free = replace(scan, leases=tuple(replace(lease, owner=None) for lease in scan.leases))
+        assert (await me.taker.take_once(pretending_free, LoopClock().monotonic())).taken == ()
+        assert me.keeper.is_held("a", held.token)
+
+    run_virtual(main())
