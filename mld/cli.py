@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -127,7 +128,7 @@ def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log
 
     from mld.daemon import run_daemon
 
-    return asyncio.run(run_daemon(loaded.settings, file))
+    return asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute())))
 
 
 @commands.command()

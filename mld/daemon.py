@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import uuid
 from collections.abc import Mapping
@@ -16,14 +15,16 @@ from random import Random
 
 from mld.aws.client import BotoService
 from mld.aws.kinesis import KinesisStreams
-from mld.aws.sessions import ClientFactory
+from mld.aws.sessions import ClientFactory, client_factory
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable
+from mld.consumer.host import ProcessorHost
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, Signal
 from mld.consumer.restarts import RestartPolicy
 from mld.errors import MldError
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
+from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
@@ -63,11 +64,14 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 async def run_daemon(settings: Settings, properties_file: str) -> int:
-    """Run until stopped; returns the exit code. Raises ConfigurationError if the processor cannot be found."""
+    """Run until stopped; returns the exit code. `properties_file` is an absolute path.
+
+    Raises ConfigurationError if the record processor cannot be found.
+    """
     command = split_command(settings.executable_name)
     _check_command(command, settings.executable_name, properties_file)
     worker_id = settings.worker_id or str(uuid.uuid4())
-    factory = ClientFactory(settings)
+    factory = client_factory(settings)
     kinesis, dynamo = _services(settings, factory)
     log.info(
         "starting",
@@ -80,14 +84,14 @@ async def run_daemon(settings: Settings, properties_file: str) -> int:
             "command": command[0],
         },
     )
+    environment = {
+        "MLD_STREAM_NAME": settings.stream_name,
+        "MLD_APPLICATION_NAME": settings.application_name,
+        "MLD_WORKER_ID": worker_id,
+        "MLD_PROPERTIES_FILE": properties_file,
+    }
     try:
         await asyncio.gather(kinesis.open(), dynamo.open())
-        environment = {
-            "MLD_STREAM_NAME": settings.stream_name,
-            "MLD_APPLICATION_NAME": settings.application_name,
-            "MLD_WORKER_ID": worker_id,
-            "MLD_PROPERTIES_FILE": os.path.abspath(properties_file),  # noqa: PTH100 - touches no file
-        }
         worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment)
         return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
     except MldError as error:
@@ -113,7 +117,7 @@ def _services(settings: Settings, factory: ClientFactory) -> tuple[BotoService, 
     request_timeout_s = _request_timeout_s(settings)
     dynamo_threads = settings.max_lease_renewal_threads
     kinesis = BotoService(
-        lambda: factory.create(
+        lambda: factory.create_client(
             "kinesis",
             read_timeout_s=KINESIS_READ_TIMEOUT_S,
             connect_timeout_s=CONNECT_TIMEOUT_S,
@@ -123,7 +127,7 @@ def _services(settings: Settings, factory: ClientFactory) -> tuple[BotoService, 
         name="Kinesis",
     )
     dynamo = BotoService(
-        lambda: factory.create(
+        lambda: factory.create_client(
             "dynamodb",
             read_timeout_s=request_timeout_s,
             connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
@@ -181,7 +185,7 @@ def build_worker(
     clock = LoopClock()
     rng = Random()
     streams = KinesisStreams(
-        kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, new_page=RecordsPage
+        kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_factory=RecordsPage
     )
     table = DynamoLeaseTable(
         dynamo,
@@ -193,18 +197,19 @@ def build_worker(
         request_timeout_s=_request_timeout_s(settings),
     )
     host = PipeHost(command, clock, stop_timeout_s=settings.child_stop_timeout_millis / 1000, environment=environment)
-    return _assemble(settings, worker_id, streams, table, host, clock, rng)
+    return assemble(settings, worker_id, streams, table, host, clock, rng)
 
 
-def _assemble(
+def assemble(
     settings: Settings,
     worker_id: str,
     streams: Streams,
-    table: DynamoLeaseTable,
-    host: PipeHost,
+    table: LeaseTable,
+    host: ProcessorHost,
     clock: Clock,
     rng: Random,
 ) -> Worker:
+    """A worker over any implementations of the ports."""
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
     wakes = _Wakes()

@@ -28,7 +28,7 @@ from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.leases.keeper import HeldLease
 from mld.positions import Position
 from mld.retrieval.polling import PollingReader, Records, ShardEnded, ShardMissing
-from mld.streams import ChildShard, Page, StartingPoint
+from mld.streams import ChildShard, Page
 from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
@@ -56,7 +56,7 @@ class ShardConsumer:
         self._reader: PollingReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
-        self._resume_hint: StartingPoint | None = None  # where a start at LATEST was, for the next reader
+        self._anchor_s: float | None = None  # when a start at LATEST was, epoch seconds, for the next reader
         self._children: Sequence[ChildShard] = ()
         self._failures = 0  # of the child, in a row, without checkpoint progress
         self._failure = ""
@@ -160,7 +160,7 @@ class ShardConsumer:
         reader = self._parts.new_reader(self.key)
         self._reader = reader
         positioned, started = await asyncio.gather(
-            reader.start(self._lease.checkpoint, self._settings.initial, self._resume_hint),
+            reader.start(self._lease.checkpoint, self._settings.initial, self._anchor_s),
             self._ensure_child(),
             return_exceptions=True,
         )
@@ -188,17 +188,16 @@ class ShardConsumer:
             case ShardMissing():
                 return Outcome.SHARD_MISSING
             case Records(page):
-                return await self._deliver(page, even_if_empty=self._settings.deliver_empty_batches)
-            case ShardEnded(children, page):
+                return await self._deliver(page)
+            case ShardEnded(children):
                 self._children = children
-                outcome = Outcome.DONE if page is None else await self._deliver(page, even_if_empty=False)
-                return Outcome.SHARD_ENDED if outcome is Outcome.DONE else outcome
+                return Outcome.SHARD_ENDED
 
-    async def _deliver(self, page: Page, *, even_if_empty: bool) -> Outcome:
+    async def _deliver(self, page: Page) -> Outcome:
         """Give the child what it has not had of the page, and wait for its answer."""
         assert self._processor is not None
         batch = page.after(self._delivered)
-        if batch.count == 0 and not even_if_empty:
+        if batch.count == 0 and not self._settings.deliver_empty_batches:
             return Outcome.DONE
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
@@ -348,7 +347,7 @@ class ShardConsumer:
     async def _stop_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            self._resume_hint = reader.resume_hint or self._resume_hint
+            self._anchor_s = self._anchor_s if reader.anchor_s is None else reader.anchor_s
             await reader.stop()
 
     async def _abandon(self) -> None:

@@ -1,0 +1,151 @@
+"""A fleet in one loop and in virtual time: real workers over the pure Kinesis model and the in-memory DynamoDB."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from mld.daemon import assemble
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.rows import parse_row
+from mld.local.kinesis import Kinesis, PutEntry
+from properties.loader import load
+from tests.twins.children import MemoryHost, Recorder
+from tests.twins.dynamo import MemoryDynamo
+from tests.twins.kinesis_model import ModelStreams
+from tests.twins.streams import VirtualClock
+
+STREAM = "clicks"
+TABLE = "app"
+BASIC = {
+    "executableName": "processor",
+    "applicationName": TABLE,
+    "streamName": STREAM,
+    "AwsCredentialsProvider": "AnonymousCredentialsProvider",
+    "regionName": "us-east-1",
+    "initialPositionInStream": "TRIM_HORIZON",
+    "retrievalMode": "POLLING",
+}
+
+
+def settings_of(**keys: str):
+    """Settings from keys, dots in names written as double underscores."""
+    pairs = {**BASIC, **{name.replace("__", "."): value for name, value in keys.items()}}
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
+        file.write("".join(f"{key}={value}\n" for key, value in pairs.items()))
+        file.flush()
+        return load(Path(file.name)).settings
+
+
+class Running:
+    """One worker under way."""
+
+    def __init__(self, worker, task, host, streams, worker_id: str) -> None:
+        self.worker = worker
+        self.task = task
+        self.host = host
+        self.streams = streams
+        self.worker_id = worker_id
+
+    async def stop(self) -> bool:
+        """Graceful; True if it was in time."""
+        self.worker.request_stop()
+        return await self.task
+
+    async def crash(self) -> None:
+        """As kill -9: children vanish, nothing is written. Writes under way may still arrive."""
+        for child in self.host.living():
+            await child.kill()
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+class Fleet:
+    """The world of a test: one stream, one table, any number of workers."""
+
+    def __init__(self, shard_count: int = 1, **keys: str) -> None:
+        self.clock = VirtualClock()
+        self.kinesis = Kinesis()
+        self.dynamo = MemoryDynamo(self.clock)
+        self.keys = keys
+        self.recorder = Recorder(self.clock)
+        self.running: list[Running] = []
+        self.put_data: list[bytes] = []
+        if shard_count:
+            self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=shard_count)
+
+    def start(
+        self, worker_id: str = "w1", script: Callable[..., Any] | None = None, seed: int = 1, **keys: str
+    ) -> Running:
+        settings = settings_of(**{**self.keys, **keys})
+        host = MemoryHost(script or self.recorder)
+        streams = ModelStreams(self.kinesis, settings.stream_name, self.clock)
+        table = DynamoLeaseTable(self.dynamo.client(worker_id), self.clock, table_name=TABLE)
+        worker = assemble(settings, worker_id, streams, table, host, self.clock, Random(seed))
+        task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
+        running = Running(worker, task, host, streams, worker_id)
+        self.running.append(running)
+        return running
+
+    def put(self, count: int, prefix: str = "r") -> None:
+        for _ in range(count):
+            data = f"{prefix}-{len(self.put_data)}".encode()
+            self.put_data.append(data)
+            self.kinesis.put_record(STREAM, PutEntry.of(data, data.decode()), now=self.clock.wall())
+
+    def split(self, shard_id: str) -> None:
+        shard = next(s for s in self.shards() if s.shard_id == shard_id)
+        middle = (shard.hash_range.start + shard.hash_range.end) // 2 + 1
+        self.kinesis.split_shard(STREAM, shard_id, middle, now=self.clock.wall())
+
+    def merge(self, one: str, other: str) -> None:
+        self.kinesis.merge_shards(STREAM, one, other, now=self.clock.wall())
+
+    def shards(self):
+        return self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards
+
+    def lease(self, key: str):
+        row = self.dynamo.row(TABLE, key)
+        return None if row is None else parse_row(row)
+
+    async def advance(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 120.0, what: str = "") -> float:
+        """Advance until the condition holds; the virtual seconds it took."""
+        started = self.clock.monotonic()
+        while not condition():
+            if self.clock.monotonic() - started > within_s:
+                raise AssertionError(f"not within {within_s} s: {what or condition}")
+            await asyncio.sleep(0.05)
+        return self.clock.monotonic() - started
+
+    def all_delivered(self) -> bool:
+        return set(self.recorder.data()) >= set(self.put_data)
+
+    def check_order(self) -> None:
+        """Sequence order within one child's life."""
+        last: dict[int, int] = {}
+        for delivery in self.recorder.deliveries:
+            number = int(delivery.sequence)
+            assert number > last.get(delivery.child, -1), f"child {delivery.child} went back to {number}"
+            last[delivery.child] = number
+
+    async def close(self) -> None:
+        for running in self.running:
+            if not running.task.done():
+                await running.crash()
+
+
+@asynccontextmanager
+async def fleet(shard_count: int = 1, **keys: str):
+    world = Fleet(shard_count, **keys)
+    try:
+        yield world
+    finally:
+        await world.close()

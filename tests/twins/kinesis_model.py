@@ -1,0 +1,93 @@
+"""`ModelStreams`: the `Streams` port over the pure Kinesis model of `mld.local`, in process and in the loop's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mld.clock import Clock
+from mld.errors import (
+    InvalidStreamArgumentError,
+    IteratorExpiredError,
+    StreamError,
+    StreamInUseError,
+    StreamNotFoundError,
+    StreamThrottledError,
+    StreamUnavailableError,
+)
+from mld.local.kinesis import Kinesis, KinesisError
+from mld.local.kinesis.filters import FilterType, ListFilter
+from mld.retrieval.page import RecordsPage
+from mld.streams import ShardFilter, ShardsPage, StartingPoint, StreamSummary
+from protocol.messages import Record
+
+_ERRORS: dict[str, type[StreamError]] = {
+    "ResourceNotFoundException": StreamNotFoundError,
+    "ResourceInUseException": StreamInUseError,
+    "LimitExceededException": StreamThrottledError,
+    "ProvisionedThroughputExceededException": StreamThrottledError,
+    "ExpiredIteratorException": IteratorExpiredError,
+    "ExpiredNextTokenException": IteratorExpiredError,
+    "InvalidArgumentException": InvalidStreamArgumentError,
+    "ValidationException": InvalidStreamArgumentError,
+}
+
+
+class ModelStreams:
+    """One stream of `model` as one worker sees it. `faults(operation)` may return an error to raise."""
+
+    def __init__(
+        self,
+        model: Kinesis,
+        stream_name: str,
+        clock: Clock,
+        *,
+        latency_s: float = 0.005,
+        faults: Callable[[str], StreamError | None] = lambda operation: None,
+    ) -> None:
+        self._model = model
+        self._name = stream_name
+        self._clock = clock
+        self._latency_s = latency_s
+        self.faults = faults
+
+    async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
+        wanted = None
+        if shard_filter is not None and next_token is None:
+            wanted = ListFilter(FilterType(shard_filter.type.value), timestamp_s=shard_filter.timestamp_s)
+        page = await self._ask(
+            "ListShards",
+            lambda now: self._model.list_shards(
+                None if next_token else self._name, now=now, token=next_token, shard_filter=wanted
+            ),
+        )
+        return ShardsPage(tuple(state.view() for state in page.shards), page.next_token)
+
+    async def describe(self) -> StreamSummary:
+        stream = await self._ask("DescribeStreamSummary", lambda now: self._model.stream(self._name, now))
+        return StreamSummary(stream.name, stream.arn, stream.status(self._clock.wall()))
+
+    async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
+        return await self._ask(
+            "GetShardIterator", lambda now: self._model.get_shard_iterator(self._name, shard_id, start, now=now)
+        )
+
+    async def get_records(self, iterator: str, limit: int | None) -> RecordsPage:
+        page, following = await self._ask(
+            "GetRecords", lambda now: self._model.get_records(iterator, now=now, limit=limit, ref=self._name)
+        )
+        records = tuple(Record(r.data, r.partition_key, r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records)
+        return RecordsPage(
+            records=records,
+            next_iterator=following,
+            millis_behind_latest=page.millis_behind_latest,
+            child_shards=page.children,
+        )
+
+    async def _ask(self, operation, act):
+        await self._clock.sleep(self._latency_s)
+        if (fault := self.faults(operation)) is not None:
+            raise fault
+        try:
+            return act(self._clock.wall())
+        except KinesisError as error:
+            raise _ERRORS.get(error.code, StreamUnavailableError)(f"{operation}: {error}") from None
