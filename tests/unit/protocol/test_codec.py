@@ -271,10 +271,12 @@ def test_the_1x_dialect_takes_both_keys_of_a_position(line: str, request_: Check
     st.text()
     | st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["action", "responseFor", "sequenceNumber", "subSequenceNumber", "checkpoint"]),
-            inner | st.sampled_from(["status", "checkpoint"]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["action", "responseFor", "sequenceNumber", "subSequenceNumber", "checkpoint"]),
+                inner | st.sampled_from(["status", "checkpoint"]),
+            )
         ),
     ).map(json.dumps),
     st.sampled_from(Dialect),

@@ -1,0 +1,312 @@
+"""The exchange with one child: whose turn it is, what may be sent, and whose fault it was (protocol spec, 6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.conversation import (
+    HELD_MESSAGES_MAX,
+    PHASES,
+    TRANSITIONS,
+    ActionDone,
+    CheckpointAsked,
+    Conversation,
+    Held,
+    Noise,
+    Phase,
+    ProcessorError,
+    ProtocolMisuse,
+    StaleAnswer,
+    State,
+)
+from protocol.messages import (
+    ActionName,
+    CheckpointErrorName,
+    CheckpointRequest,
+    Dialect,
+    Initialize,
+    LeaseLost,
+    ShardEnded,
+    ShutdownRequested,
+    Status,
+)
+
+INITIALIZE = Initialize("shardId-000000000000", "LATEST", 0)
+REQUEST = '{"action":"checkpoint","sequenceNumber":"7","subSequenceNumber":1}'
+
+
+def status(name: str) -> str:
+    return f'{{"action":"status","responseFor":"{name}"}}'
+
+
+def ready(dialect: Dialect = Dialect.KCL_2) -> Conversation:
+    conversation = Conversation(dialect)
+    conversation.send(INITIALIZE)
+    conversation.receive_line(status("initialize"))
+    return conversation
+
+
+def processing() -> Conversation:
+    conversation = ready()
+    conversation.begin(ActionName.PROCESS_RECORDS)
+    return conversation
+
+
+def test_a_whole_life_from_initialize_to_lease_lost() -> None:
+    conversation = Conversation()
+    assert conversation.send(INITIALIZE).startswith(b'{"action":"initialize"')
+    assert conversation.receive_line(status("initialize")) == ActionDone(ActionName.INITIALIZE)
+    conversation.begin(ActionName.PROCESS_RECORDS)
+    assert conversation.awaited is ActionName.PROCESS_RECORDS
+    assert conversation.receive_line(status("processRecords")) == ActionDone(ActionName.PROCESS_RECORDS)
+    assert conversation.send(ShutdownRequested()) == b'{"action":"shutdownRequested"}\n'
+    assert conversation.receive_line(status("shutdownRequested")) == ActionDone(ActionName.SHUTDOWN_REQUESTED)
+    assert conversation.send(LeaseLost()) == b'{"action":"leaseLost"}\n'
+    assert conversation.receive_line(status("leaseLost")) == ActionDone(ActionName.LEASE_LOST)
+    conversation.eof()
+    assert conversation.state is State.CLOSED
+
+
+def test_any_number_of_checkpoints_fits_into_one_action() -> None:
+    conversation = processing()
+    for _ in range(3):
+        asked = conversation.receive_line(REQUEST)
+        assert asked == CheckpointAsked(CheckpointRequest("7", 1), ActionName.PROCESS_RECORDS)
+        assert conversation.reply(CheckpointRequest("7", 1).reply()) == (
+            b'{"action":"checkpoint","sequenceNumber":"7","subSequenceNumber":1,"error":null}\n'
+        )
+        assert conversation.next_event() is None
+    assert conversation.receive_line(status("processRecords")) == ActionDone(ActionName.PROCESS_RECORDS)
+
+
+def test_what_the_child_says_while_a_reply_is_due_waits_for_the_reply() -> None:
+    conversation = processing()
+    conversation.receive_line(REQUEST)
+    assert conversation.receive_line('{"action":"checkpoint"}') == Held()
+    assert conversation.receive_line(status("processRecords")) == Held()
+    assert conversation.next_event() is None
+    conversation.reply(CheckpointRequest("7", 1).reply())
+    second = conversation.next_event()
+    assert second == CheckpointAsked(CheckpointRequest(None, None), ActionName.PROCESS_RECORDS)
+    assert conversation.next_event() is None
+    conversation.reply(CheckpointRequest(None, None).reply())
+    assert conversation.next_event() == ActionDone(ActionName.PROCESS_RECORDS)
+    assert conversation.next_event() is None
+
+
+def test_a_child_that_never_waits_for_replies_is_stopped_at_a_bound() -> None:
+    conversation = processing()
+    conversation.receive_line(REQUEST)
+    for _ in range(HELD_MESSAGES_MAX):
+        assert conversation.receive_line(REQUEST) == Held()
+    with pytest.raises(ProcessorError, match="without waiting"):
+        conversation.receive_line(REQUEST)
+    assert conversation.state is State.CLOSED
+
+
+def test_a_second_status_is_stale_and_does_not_answer_the_next_action() -> None:
+    conversation = processing()
+    conversation.receive_line(status("processRecords"))
+    stale = conversation.receive_line(status("processRecords"))
+    assert isinstance(stale, StaleAnswer)
+    assert stale.message == Status("processRecords")
+    conversation.begin(ActionName.PROCESS_RECORDS)
+    assert conversation.state is State.AWAITING_STATUS
+
+
+def test_a_checkpoint_request_while_idle_is_stale() -> None:
+    conversation = ready()
+    assert isinstance(conversation.receive_line(REQUEST), StaleAnswer)
+    assert conversation.state is State.IDLE
+
+
+@pytest.mark.parametrize("line", ["hello", "null", '{"action":"leaseLost"}'])
+def test_noise_changes_nothing_in_any_state(line: str) -> None:
+    pending = processing()
+    pending.receive_line(REQUEST)
+    for conversation in (ready(), processing(), pending):
+        before = conversation.state
+        noise = conversation.receive_line(line)
+        assert isinstance(noise, Noise)
+        assert not noise.quiet
+        assert conversation.state is before
+
+
+def test_the_empty_line_of_kclpy_is_quiet_noise() -> None:
+    assert processing().receive_line("") == Noise("an empty line", quiet=True)
+
+
+@pytest.mark.parametrize("line", [status("initialize"), status("ProcessRecords"), '{"action":"status"}'])
+def test_a_wrong_status_is_the_fault_of_the_child(line: str) -> None:
+    conversation = processing()
+    with pytest.raises(ProcessorError, match="answered processRecords with"):
+        conversation.receive_line(line)
+    assert conversation.state is State.CLOSED
+    assert conversation.awaited is None
+
+
+def test_the_end_of_output_while_an_answer_is_due_is_the_fault_of_the_child() -> None:
+    conversation = processing()
+    with pytest.raises(ProcessorError, match="closed its output before it answered processRecords"):
+        conversation.eof()
+    assert conversation.state is State.CLOSED
+
+
+def test_the_end_of_output_with_an_open_request_says_so() -> None:
+    conversation = processing()
+    conversation.receive_line(REQUEST)
+    with pytest.raises(ProcessorError, match="checkpoint request open"):
+        conversation.eof()
+
+
+def test_after_the_end_of_output_an_action_fails_as_the_fault_of_the_child() -> None:
+    conversation = ready()
+    conversation.eof()
+    with pytest.raises(ProcessorError, match="closed its output before processRecords"):
+        conversation.begin(ActionName.PROCESS_RECORDS)
+
+
+def test_the_end_of_output_may_be_reported_twice() -> None:
+    conversation = ready()
+    conversation.eof()
+    conversation.eof()
+    assert conversation.state is State.CLOSED
+
+
+@pytest.mark.parametrize("action", [INITIALIZE, LeaseLost()])
+def test_a_checkpoint_is_refused_in_initialize_and_lease_lost(action: Initialize | LeaseLost) -> None:
+    conversation = Conversation() if isinstance(action, Initialize) else ready()
+    conversation.send(action)
+    asked = conversation.receive_line(REQUEST)
+    assert asked == CheckpointAsked(CheckpointRequest("7", 1), action.name, CheckpointErrorName.INVALID_STATE)
+    with pytest.raises(ProtocolMisuse, match="cannot succeed"):
+        conversation.reply(CheckpointRequest("7", 1).reply())
+    conversation.reply(CheckpointRequest("7", 1).reply(CheckpointErrorName.INVALID_STATE))
+    assert conversation.receive_line(status(action.name.value)) == ActionDone(action.name)
+
+
+def test_shard_ended_may_be_repeated_for_a_second_chance_to_checkpoint() -> None:
+    conversation = ready()
+    for _ in range(2):
+        conversation.send(ShardEnded())
+        assert conversation.receive_line(status("shardEnded")) == ActionDone(ActionName.SHARD_ENDED)
+    assert conversation.phase is Phase.SHARD_ENDED
+
+
+@pytest.mark.parametrize(
+    ("path", "forbidden"),
+    [
+        ([], {ActionName.PROCESS_RECORDS, ActionName.LEASE_LOST, ActionName.SHARD_ENDED}),
+        ([ActionName.INITIALIZE], {ActionName.INITIALIZE}),
+        (
+            [ActionName.INITIALIZE, ActionName.SHUTDOWN_REQUESTED],
+            {ActionName.PROCESS_RECORDS, ActionName.SHUTDOWN_REQUESTED, ActionName.INITIALIZE},
+        ),
+        ([ActionName.INITIALIZE, ActionName.LEASE_LOST], set(ActionName)),
+        ([ActionName.INITIALIZE, ActionName.SHARD_ENDED], set(ActionName) - {ActionName.SHARD_ENDED}),
+    ],
+)
+def test_what_the_phase_forbids_is_our_misuse_and_changes_nothing(
+    path: list[ActionName], forbidden: set[ActionName]
+) -> None:
+    conversation = Conversation()
+    for action in path:
+        conversation.begin(action)
+        conversation.receive_line(status(action.value))
+    before = conversation.phase
+    for action in forbidden:
+        assert not conversation.may_begin(action)
+        with pytest.raises(ProtocolMisuse):
+            conversation.begin(action)
+    assert (conversation.state, conversation.phase) == (State.IDLE, before)
+
+
+def test_two_actions_at_once_are_our_misuse() -> None:
+    conversation = processing()
+    with pytest.raises(ProtocolMisuse):
+        conversation.begin(ActionName.PROCESS_RECORDS)
+
+
+def test_a_reply_nobody_asked_for_is_our_misuse() -> None:
+    with pytest.raises(ProtocolMisuse, match="without a request"):
+        processing().reply(CheckpointRequest(None, None).reply())
+
+
+def test_a_reply_with_another_position_is_our_misuse() -> None:
+    conversation = processing()
+    conversation.receive_line(REQUEST)
+    with pytest.raises(ProtocolMisuse, match="echo"):
+        conversation.reply(CheckpointRequest("8", 1).reply())
+    assert conversation.state is State.CHECKPOINT_PENDING
+
+
+@pytest.mark.parametrize("action", [LeaseLost(), ShardEnded()])
+def test_in_the_1x_dialect_the_last_action_is_answered_as_shutdown(action: LeaseLost | ShardEnded) -> None:
+    conversation = ready(Dialect.KCL_1)
+    assert b'"action":"shutdown"' in conversation.send(action)
+    assert conversation.receive_line(status("shutdown")) == ActionDone(action.name)
+
+
+def test_in_the_2x_dialect_shutdown_is_a_wrong_answer() -> None:
+    conversation = ready()
+    conversation.send(LeaseLost())
+    with pytest.raises(ProcessorError):
+        conversation.receive_line(status("shutdown"))
+
+
+def test_every_state_and_phase_can_be_reached() -> None:
+    assert {State.IDLE, *TRANSITIONS.values()} == set(State)
+    assert {Phase.NEW, *PHASES.values()} == set(Phase)
+
+
+class AnyTraffic(RuleBasedStateMachine):
+    """Whatever a child says, only its own faults close the conversation, and never more than one action is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conversation = Conversation()
+        self.open = 0
+
+    @rule(action=st.sampled_from(ActionName))
+    def begin(self, action: ActionName) -> None:
+        allowed = self.conversation.may_begin(action)
+        try:
+            self.conversation.begin(action)
+        except (ProtocolMisuse, ProcessorError):
+            assert not allowed
+        else:
+            assert allowed
+            self.open += 1
+
+    @rule(line=st.sampled_from(["", "x", REQUEST, "{}", *(status(action.value) for action in ActionName)]))
+    def child_says(self, line: str) -> None:
+        try:
+            self.count(self.conversation.receive_line(line))
+        except ProcessorError:
+            assert self.conversation.state is State.CLOSED
+            self.open = 0
+
+    @precondition(lambda self: self.conversation.state is State.CHECKPOINT_PENDING)
+    @rule()
+    def daemon_replies(self) -> None:
+        reply = CheckpointRequest("7", 1).reply(CheckpointErrorName.INVALID_STATE)
+        assert self.conversation.reply(reply).endswith(b"\n")
+        try:
+            while (event := self.conversation.next_event()) is not None:
+                self.count(event)
+        except ProcessorError:
+            self.open = 0
+
+    def count(self, event: object) -> None:
+        if isinstance(event, ActionDone):
+            self.open -= 1
+
+    @invariant()
+    def at_most_one_action_is_open(self) -> None:
+        assert self.open == (self.conversation.awaited is not None)
+        assert self.open in (0, 1)
+
+
+TestAnyTraffic = AnyTraffic.TestCase

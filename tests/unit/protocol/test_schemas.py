@@ -1,0 +1,167 @@
+"""The JSON Schemas say of every message what the codec and the child's half say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import child, codec
+from protocol.conformance.schema import flaw, schema_names, validator
+from protocol.messages import (
+    ActionName,
+    CheckpointErrorName,
+    CheckpointRequest,
+    Dialect,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    ShutdownRequested,
+    Status,
+)
+
+POSITIONS = st.none() | st.sampled_from(["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"]) | st.integers(0, 2**190).map(str)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+RECORDS = st.builds(
+    Record,
+    st.binary(max_size=50),
+    st.text(max_size=10),
+    st.integers(0, 2**190).map(str),
+    st.integers(0, 1000),
+    st.integers(0, 2**45),
+)
+ACTIONS = (
+    st.builds(Initialize, st.text(min_size=1, max_size=20), POSITIONS, st.none() | st.integers(0, 1000))
+    | st.just(LeaseLost())
+    | st.just(ShardEnded())
+    | st.just(ShutdownRequested())
+)
+OUT = {Dialect.KCL_1: "daemon-to-child-1", Dialect.KCL_2: "daemon-to-child"}
+IN = {Dialect.KCL_1: "child-to-daemon-1", Dialect.KCL_2: "child-to-daemon"}
+
+
+@pytest.mark.parametrize("name", schema_names())
+def test_every_schema_is_a_valid_schema_of_2020_12(name: str) -> None:
+    schema = validator(name).schema
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    validator(name).check_schema(schema)
+
+
+@settings(deadline=None)
+@given(action=ACTIONS, dialect=st.sampled_from(Dialect))
+def test_every_action_the_codec_writes_follows_the_schema(action: Initialize, dialect: Dialect) -> None:
+    assert flaw(OUT[dialect], json.loads(codec.encode_action(action, dialect))) is None
+
+
+@settings(deadline=None)
+@given(records=st.lists(RECORDS, max_size=5), lag=st.none() | st.integers(0, 10**9))
+def test_every_batch_the_codec_writes_follows_the_schema(records: list[Record], lag: int | None) -> None:
+    assert flaw("daemon-to-child", json.loads(b"".join(codec.encode_process_records(records, lag)))) is None
+
+
+@settings(deadline=None)
+@given(
+    sequence=st.none() | st.text(max_size=10),
+    sub=st.none() | INT64,
+    error=st.none() | st.sampled_from(CheckpointErrorName),
+    dialect=st.sampled_from(Dialect),
+    legacy=st.booleans(),
+)
+def test_every_reply_the_codec_writes_follows_the_schema(
+    sequence: str | None, sub: int | None, error: CheckpointErrorName | None, dialect: Dialect, legacy: bool
+) -> None:
+    request = CheckpointRequest(sequence, sub, legacy_key=legacy and dialect is Dialect.KCL_1)
+    line = codec.encode_checkpoint_reply(request.reply(error))
+    assert flaw(OUT[dialect], json.loads(line)) is None
+
+
+@settings(deadline=None)
+@given(
+    message=st.fixed_dictionaries({"action": st.just("status"), "responseFor": st.sampled_from(["initialize", "x", 5])})
+    | st.fixed_dictionaries(
+        {"action": st.just("checkpoint")},
+        optional={
+            "sequenceNumber": st.none() | st.text(max_size=5) | st.just([]),
+            "subSequenceNumber": st.none() | INT64 | st.just("x"),
+            "checkpoint": st.none() | st.text(max_size=5),
+            "error": st.none(),
+            "other": st.none(),
+        },
+    ),
+    dialect=st.sampled_from(Dialect),
+)
+def test_every_message_that_follows_the_schema_is_accepted_by_the_codec(
+    message: dict[str, object], dialect: Dialect
+) -> None:
+    if flaw(IN[dialect], message) is None:
+        accepted = codec.parse_child_line(json.dumps(message), dialect)
+        assert isinstance(accepted, Status | CheckpointRequest)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("status", {"action": "status"}),
+        ("status", {"action": "status", "responseFor": "INITIALIZE"}),
+        ("status", {"action": "status", "responseFor": "initialize", "extra": 1}),
+        ("checkpoint-request", {"action": "checkpoint", "sequenceNumber": 5}),
+        ("checkpoint-request", {"action": "checkpoint", "checkpoint": "5"}),
+        ("checkpoint-reply", {"action": "checkpoint", "sequenceNumber": "5", "subSequenceNumber": 0}),
+        ("process-records", {"action": "processRecords", "records": [{}], "millisBehindLatest": 1}),
+        ("initialize", {"action": "initialize", "shardId": "s", "sequenceNumber": "SHARD_END", "subSequenceNumber": 0}),
+    ],
+)
+def test_a_message_with_a_flaw_is_refused_by_its_schema(name: str, message: dict[str, object]) -> None:
+    assert flaw(name, message) is not None
+
+
+# --- the child's half speaks the same language
+
+
+@settings(deadline=None)
+@given(records=st.lists(RECORDS, max_size=5), lag=st.none() | st.integers(0, 10**9))
+def test_a_batch_comes_out_of_the_childs_half_as_it_went_in(records: list[Record], lag: int | None) -> None:
+    line = b"".join(codec.encode_process_records(records, lag))
+    assert child.parse_daemon_line(line) == child.ReceivedAction(ProcessRecords(tuple(records), lag), "processRecords")
+
+
+@settings(deadline=None)
+@given(action=ACTIONS, dialect=st.sampled_from(Dialect))
+def test_an_action_comes_out_of_the_childs_half_as_it_went_in(action: Initialize, dialect: Dialect) -> None:
+    received = child.parse_daemon_line(codec.encode_action(action, dialect))
+    assert isinstance(received, child.ReceivedAction)
+    assert received.action == action
+
+
+@settings(deadline=None)
+@given(sequence=POSITIONS, sub=st.none() | INT64)
+def test_a_request_of_the_childs_half_is_understood_by_the_codec(sequence: str | None, sub: int | None) -> None:
+    line = child.encode_checkpoint_request(sequence, sub).decode()
+    assert codec.parse_child_line(line) == CheckpointRequest(sequence, sub)
+    assert flaw("checkpoint-request", json.loads(line)) is None
+
+
+@pytest.mark.parametrize("action", [*(action.value for action in ActionName), "shutdown"])
+def test_a_status_of_the_childs_half_is_understood_by_the_codec(action: str) -> None:
+    line = child.encode_status(action).decode()
+    assert codec.parse_child_line(line) == Status(action)
+    assert flaw("status", json.loads(line)) is None
+
+
+def test_a_record_of_a_daemon_before_1_7_2_has_defaults() -> None:
+    line = b'{"action":"processRecords","records":[{"data":"eA==","partitionKey":"p","sequenceNumber":"1"}]}\n'
+    received = child.parse_daemon_line(line)
+    assert isinstance(received, child.ReceivedAction)
+    assert received.action == ProcessRecords((Record(b"x", "p", "1", 0, child.UNKNOWN_ARRIVAL_MS),), None)
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"[]\n", b'{"action":"x"}\n', b'{"action":"initialize"}\n', b'{"action":"shutdown"}\n', b"\xff\n"]
+)
+def test_a_line_that_is_no_message_of_a_daemon_is_an_error(line: bytes) -> None:
+    with pytest.raises(child.DaemonMessageError):
+        child.parse_daemon_line(line)
