@@ -7,7 +7,6 @@ says nothing; here every dropped provider or argument becomes a complaint. What 
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -69,11 +68,11 @@ _ARGUMENTS_MAX = {ProviderKind.PROFILE: 1}
 class AssumeRole:
     """The arguments of an assume-role provider; `endpoint_url` comes with `sts_region`, its signing region."""
 
-    role_arn: str
-    session_name: str
+    role_arn: str = field(repr=False)
+    session_name: str = field(repr=False)
     external_id: str | None = field(default=None, repr=False)
     sts_region: str | None = None
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +177,8 @@ def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> P
 def _unknown(short: str, shown: str) -> Complaint:
     if short in _UNBUILDABLE:
         return Complaint(f"{short} cannot be built from a properties file and is skipped", _UNBUILDABLE[short], True)
+    import difflib  # costs start-up time, and a good file does not need it
+
     folded = {name.lower(): name for name in _BY_NAME}
     close = difflib.get_close_matches(short.lower(), folded, n=1, cutoff=0.7)
     remedy = f"did you mean {folded[close[0]]}?" if close else "see the credentials section of docs/configuration.md"

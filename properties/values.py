@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 _STREAM_ARN = re.compile(
-    r"arn:aws[^:]*:kinesis:(?P<region>[-a-z0-9]+):(?P<account>[0-9]{12}):stream/(?P<name>[^/:]+)(?:[/:].*)?"
+    r"(?P<stream>arn:aws[^:]*:kinesis:(?P<region>[-a-z0-9]+):[0-9]{12}:stream/(?P<name>[^/:]+))(?:[/:].*)?", re.ASCII
 )
 
 
@@ -67,18 +67,17 @@ class InitialPosition:
 
 @dataclass(frozen=True, slots=True)
 class StreamArn:
-    """A stream's ARN, or the one of a consumer of it; `name` is the stream's name."""
+    """The ARN of a stream; `text` is the whole of it, `name` the stream's name."""
 
     text: str
     region: str
-    account: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> StreamArn | None:
-        """None if `text` is no ARN of a stream (configuration spec, section 7)."""
+        """The stream of an ARN, which may be that of a consumer; None if it is neither (configuration spec, 7)."""
         match = _STREAM_ARN.fullmatch(text)
-        return None if match is None else cls(text, match["region"], match["account"], match["name"])
+        return None if match is None else cls(match["stream"], match["region"], match["name"])
 
     def __str__(self) -> str:
         return self.text

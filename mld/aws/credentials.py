@@ -77,7 +77,7 @@ class CredentialsResolver:
         failures = []
         for provider in chain.providers:
             if provider.kind is ProviderKind.ANONYMOUS:
-                return ResolvedCredentials(None, str(provider))
+                return ResolvedCredentials(None, provider.kind.value)
             try:
                 credentials = self._load(provider)
                 credentials.get_frozen_credentials()  # refreshable ones are fetched here, not at the first call
@@ -85,7 +85,7 @@ class CredentialsResolver:
                 failures.append(f"{provider.kind.value}: {_reason(provider, error)}")
                 logger.debug("no credentials", extra={"action": "credentials", "provider": provider.kind.value})
                 continue
-            return ResolvedCredentials(credentials, str(provider))
+            return ResolvedCredentials(credentials, provider.kind.value)
         raise CredentialsUnavailableError(
             f"no credentials provider yields credentials ({'; '.join(failures)}); "
             "repair one of them, or name another in AwsCredentialsProvider"
@@ -197,7 +197,9 @@ def _reason(provider: Provider, error: Exception) -> str:
     """One clause; what an own provider raises is named by its type only, as its text may hold anything."""
     if provider.kind is ProviderKind.CALLABLE and not isinstance(error, _ProviderError):
         return f"{provider.target} raised {type(error).__name__}"
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    external_id = provider.role.external_id if provider.role is not None else None
+    return text.replace(external_id, "***") if external_id else text  # STS repeats parameters it does not like
 
 
 # --- providers of the application: module:callable -------------------------------------------------------------------

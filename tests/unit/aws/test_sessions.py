@@ -1,0 +1,459 @@
+"""Clients and credentials on real botocore objects. STS is a tiny server on the loopback, profiles are real files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore import UNSIGNED
+from botocore.client import BaseClient
+from botocore.credentials import Credentials
+
+from mld.aws.credentials import CredentialsUnavailableError
+from mld.aws.sessions import USER_AGENT_TOKEN, ServiceName, client_factory
+from mld.errors import StartupError
+from properties import Settings, load
+
+ROLE = "arn:aws:iam::123456789012:role/reader"
+Configure = Callable[..., Settings]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No credentials, no profiles and no instance metadata of the machine the tests run on."""
+    import os
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Configure:
+    def run(
+        credentials: str = "AnonymousCredentialsProvider", *lines: str, region: str | None = "eu-west-1"
+    ) -> Settings:
+        path = tmp_path / "app.properties"
+        text = f"executableName=x\napplicationName=a\nstreamName=s\nAwsCredentialsProvider={credentials}\n"
+        text += f"regionName={region}\n" if region else ""
+        path.write_text(text + "\n".join(lines))
+        return load(path).settings
+
+    return run
+
+
+def create(settings: Settings, service: ServiceName = "kinesis") -> BaseClient:
+    return client_factory(settings).create_client(
+        service, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=7
+    )
+
+
+def keys_of(client: BaseClient) -> tuple[str, str, str | None]:
+    credentials: Credentials = client._request_signer._credentials  # type: ignore[attr-defined]
+    frozen = credentials.get_frozen_credentials()
+    return frozen.access_key, frozen.secret_key, frozen.token
+
+
+def use_environment_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
+
+
+class Sts:
+    """Answers AssumeRole and AssumeRoleWithWebIdentity; `requests` are parameters and the Authorization header."""
+
+    def __init__(self, life: timedelta = timedelta(hours=1)) -> None:
+        self.requests: list[dict[str, str]] = []
+        self.refusal = ""
+        sts = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                sts.requests.append(
+                    dict(urllib.parse.parse_qsl(body)) | {"auth": self.headers.get("Authorization", "")}
+                )
+                action = sts.requests[-1]["Action"]
+                answer = sts.refusal or _assumed(action, len(sts.requests), datetime.now(UTC) + life)
+                self.send_response(403 if sts.refusal else 200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer.encode())
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _assumed(action: str, number: int, expiry: datetime) -> str:
+    return (
+        f"<{action}Response><{action}Result><AssumedRoleUser><Arn>arn:aws:sts::123456789012:assumed-role/reader/me</Arn>"
+        f"<AssumedRoleId>id:me</AssumedRoleId></AssumedRoleUser><Credentials><AccessKeyId>AKSTS{number}</AccessKeyId>"
+        f"<SecretAccessKey>SKSTS</SecretAccessKey><SessionToken>TOKEN</SessionToken>"
+        f"<Expiration>{expiry:%Y-%m-%dT%H:%M:%SZ}</Expiration></Credentials></{action}Result></{action}Response>"
+    )
+
+
+@pytest.fixture
+def sts() -> Iterator[Sts]:
+    server = Sts()
+    yield server
+    server.stop()
+
+
+# --- clients ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_makes_one_attempt_and_says_who_it_is(configure: Configure) -> None:
+    config = create(configure()).meta.config
+    assert config.retries["total_max_attempts"] == 1  # type: ignore[attr-defined]
+    assert (config.read_timeout, config.connect_timeout, config.max_pool_connections) == (30.0, 5.0, 7)  # type: ignore[attr-defined]
+    assert USER_AGENT_TOKEN in config.user_agent.split()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("service", "line", "region", "url"),
+    [
+        ("kinesis", "", "eu-west-1", "https://kinesis.eu-west-1.amazonaws.com"),
+        ("kinesis", "kinesisEndpoint=http://localhost:4567", "eu-west-1", "http://localhost:4567"),
+        ("dynamodb", "dynamoDBEndpoint=http://localhost:8000", "eu-west-1", "http://localhost:8000"),
+        ("dynamodb", "dynamoDbClient.region=us-east-2", "us-east-2", "https://dynamodb.us-east-2.amazonaws.com"),
+        ("cloudwatch", "cloudWatchEndpoint=http://localhost:1", "eu-west-1", "http://localhost:1"),
+        ("kinesis", "kinesisClient.fipsEnabled=true", "eu-west-1", "https://kinesis-fips.eu-west-1.amazonaws.com"),
+        ("dynamodb", "dynamoDbClient.dualstackEnabled=true", "eu-west-1", "https://dynamodb.eu-west-1.api.aws"),
+    ],
+)
+def test_region_and_endpoint_of_each_service(
+    configure: Configure, service: ServiceName, line: str, region: str, url: str
+) -> None:
+    meta = create(configure("AnonymousCredentialsProvider", line), service).meta
+    assert (meta.region_name, meta.endpoint_url) == (region, url)
+
+
+def test_without_regionname_the_profile_decides(configure: Configure, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[default]\nregion = ap-south-1\n")
+    assert create(configure(region=None)).meta.region_name == "ap-south-1"
+
+
+def test_without_any_region_the_start_fails_with_a_remedy(configure: Configure) -> None:
+    with pytest.raises(StartupError, match="set regionName"):
+        create(configure(region=None))
+
+
+def test_a_missing_active_profile_is_a_startup_error(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(StartupError, match="nobody"):
+        create(configure())
+
+
+def test_each_service_has_its_own_credentials_and_shares_equal_ones(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_environment_keys(monkeypatch)
+    (tmp_path / "credentials").write_text("[leases]\naws_access_key_id=AKP\naws_secret_access_key=SKP\n")
+    dynamo_db = "AwsCredentialsProviderDynamoDB=ProfileCredentialsProvider|leases"
+    factory = client_factory(configure("EnvironmentVariableCredentialsProvider", dynamo_db))
+    services: tuple[ServiceName, ...] = ("kinesis", "dynamodb", "cloudwatch")
+    clients = [
+        factory.create_client(name, read_timeout_s=1, connect_timeout_s=1, pool_connections_max=1) for name in services
+    ]
+    assert [keys_of(client)[0] for client in clients] == ["AKENV", "AKP", "AKENV"]
+    signers = [client._request_signer for client in clients]  # type: ignore[attr-defined]
+    assert signers[0]._credentials is signers[2]._credentials
+
+
+def test_importing_sessions_does_not_import_botocore() -> None:
+    code = "import sys, mld.aws.sessions; sys.exit('botocore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- providers -------------------------------------------------------------------------------------------------------
+
+
+def test_anonymous_requests_are_not_signed(configure: Configure) -> None:
+    client = create(configure())
+    assert client.meta.config.signature_version is UNSIGNED  # type: ignore[attr-defined]
+
+
+def test_the_environment_and_the_default_chain(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_environment_keys(monkeypatch)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "T")
+    for provider in ("EnvironmentVariableCredentialsProvider", "DefaultCredentialsProvider"):
+        assert keys_of(create(configure(provider))) == ("AKENV", "SKENV", "T")
+
+
+def test_a_profile_ignores_the_environment(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_environment_keys(monkeypatch)
+    (tmp_path / "credentials").write_text("[default]\naws_access_key_id=AKD\naws_secret_access_key=SKD\n")
+    assert keys_of(create(configure("ProfileCredentialsProvider"))) == ("AKD", "SKD", None)
+
+
+def test_a_profile_without_credentials_does_not_fall_through(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_environment_keys(monkeypatch)
+    (tmp_path / "config").write_text("[profile bare]\nregion = eu-west-1\n")
+    with pytest.raises(CredentialsUnavailableError, match="ProfileCredentialsProvider: found none"):
+        create(configure("ProfileCredentialsProvider|bare"))
+
+
+def test_a_profile_may_run_a_process(configure: Configure, tmp_path: Path) -> None:
+    script = tmp_path / "keys.py"
+    script.write_text('print(\'{"Version": 1, "AccessKeyId": "AKX", "SecretAccessKey": "SKX"}\')')
+    (tmp_path / "config").write_text(f"[profile made]\ncredential_process = {sys.executable} {script}\n")
+    assert keys_of(create(configure("ProfileCredentialsProvider|made"))) == ("AKX", "SKX", None)
+
+
+def test_a_profile_may_assume_a_role(
+    configure: Configure, tmp_path: Path, sts: Sts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
+    (tmp_path / "config").write_text(
+        f"[profile base]\naws_access_key_id=AKB\naws_secret_access_key=SKB\n"
+        f"[profile role]\nrole_arn={ROLE}\nsource_profile=base\nregion=eu-west-1\n"
+    )
+    assert keys_of(create(configure("ProfileCredentialsProvider|role"))) == ("AKSTS1", "SKSTS", "TOKEN")
+    assert "AKB/" in sts.requests[0]["auth"]
+
+
+def test_an_assumed_role_uses_all_its_arguments(
+    configure: Configure, sts: Sts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_environment_keys(monkeypatch)
+    value = f"StsAssumeRoleCredentialsProvider|{ROLE}|me|externalId=eid|endpoint={sts.url}^us-west-2"
+    assert keys_of(create(configure(value))) == ("AKSTS1", "SKSTS", "TOKEN")
+    request = sts.requests[0]
+    assert (request["RoleArn"], request["RoleSessionName"], request["ExternalId"]) == (ROLE, "me", "eid")
+    assert "AKENV/" in request["auth"]
+    assert "/us-west-2/sts/" in request["auth"]
+
+
+@pytest.mark.parametrize(
+    ("nested", "env", "region"),
+    [
+        ("|endpointRegion=us-east-2", "ap-south-1", "us-east-2"),
+        ("", "ap-south-1", "ap-south-1"),
+        ("", None, "eu-west-1"),
+    ],
+)
+def test_sts_has_its_own_region_then_the_environments_then_regionname(
+    configure: Configure, sts: Sts, monkeypatch: pytest.MonkeyPatch, nested: str, env: str | None, region: str
+) -> None:
+    use_environment_keys(monkeypatch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
+    if env:
+        monkeypatch.setenv("AWS_REGION", env)
+    create(configure(f"StsAssumeRoleCredentialsProvider|{ROLE}|me{nested}"))
+    assert f"/{region}/sts/" in sts.requests[0]["auth"]
+
+
+def test_credentials_of_a_role_are_fetched_again_before_they_expire(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_environment_keys(monkeypatch)
+    short = Sts(life=timedelta(minutes=5))  # within botocore's mandatory refresh window
+    try:
+        client = create(configure(f"StsAssumeRoleCredentialsProvider|{ROLE}|me|endpoint={short.url}^us-west-2"))
+        first, second = keys_of(client)[0], keys_of(client)[0]
+    finally:
+        short.stop()
+    assert first != second
+
+
+def test_a_refused_role_is_reported_without_its_external_id(
+    configure: Configure, sts: Sts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_environment_keys(monkeypatch)
+    sts.refusal = (
+        "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not hunter2</Message></Error></ErrorResponse>"
+    )
+    with pytest.raises(CredentialsUnavailableError, match="AccessDenied") as caught:
+        create(configure(f"StsAssumeRoleCredentialsProvider|{ROLE}|me|externalId=hunter2|endpoint={sts.url}^eu-west-1"))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_web_identity_token_is_exchanged(
+    configure: Configure, sts: Sts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("web-token")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
+    assert keys_of(create(configure("WebIdentityTokenFileCredentialsProvider")))[2] == "TOKEN"
+    assert sts.requests[0]["WebIdentityToken"] == "web-token"
+    assert sts.requests[0]["auth"] == ""
+
+
+class _Metadata(BaseHTTPRequestHandler):
+    """Container credentials, and those of an instance."""
+
+    def _answer(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_PUT(self) -> None:
+        self._answer("imds-token")
+
+    def do_GET(self) -> None:
+        expiry = f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+        if self.path.endswith("/security-credentials/"):
+            self._answer("role")
+        elif self.path.endswith("/availability-zone/") or self.path.endswith("/availability-zone"):
+            self._answer("sa-east-1a")
+        else:
+            self._answer(
+                '{"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": "x", "AccessKeyId": "AKMETA", '
+                f'"SecretAccessKey": "SK", "Token": "T", "Expiration": "{expiry}"}}'
+            )
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def metadata_url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Metadata)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_container_has_credentials(configure: Configure, metadata_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{metadata_url}/creds")
+    assert keys_of(create(configure("ContainerCredentialsProvider")))[0] == "AKMETA"
+
+
+def test_an_instance_has_credentials_and_a_region(
+    configure: Configure, metadata_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata_url)
+    client = create(configure("InstanceProfileCredentialsProvider", region=None))
+    assert (keys_of(client)[0], client.meta.region_name) == ("AKMETA", "sa-east-1")
+
+
+def test_the_first_provider_that_yields_wins(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_environment_keys(monkeypatch)
+    value = "SystemPropertyCredentialsProvider,ProfileCredentialsProvider|gone,EnvironmentVariableCredentialsProvider"
+    assert keys_of(create(configure(value)))[0] == "AKENV"
+
+
+def test_when_none_yields_each_is_named_with_its_reason(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
+    value = "SystemPropertyCredentialsProvider,ProfileCredentialsProvider|gone,EnvironmentVariableCredentialsProvider,"
+    value += "ContainerCredentialsProvider,InstanceProfileCredentialsProvider,WebIdentityTokenFileCredentialsProvider"
+    with pytest.raises(CredentialsUnavailableError) as caught:
+        create(configure(value))
+    text = str(caught.value)
+    for part in (
+        "SystemPropertyCredentialsProvider: there are no Java system properties here",
+        "ProfileCredentialsProvider: The config profile (gone) could not be found",
+        "EnvironmentVariableCredentialsProvider: Partial credentials found",
+        "ContainerCredentialsProvider: found none",
+        "InstanceProfileCredentialsProvider: found none",
+        "WebIdentityTokenFileCredentialsProvider: found none",
+    ):
+        assert part in text
+
+
+# --- module:callable -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    def write(text: str) -> None:
+        (tmp_path / "own_credentials_module.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    yield write
+    sys.modules.pop("own_credentials_module", None)
+
+
+OWN = "own_credentials_module:make"
+
+
+def test_an_own_provider_may_return_a_mapping_or_an_object(
+    configure: Configure, own_module: Callable[[str], None]
+) -> None:
+    own_module(
+        "from types import SimpleNamespace\n"
+        "def make(name): return {'access_key': name, 'secret_key': 'SK', 'token': 'T'}\n"
+        "def thing(): return SimpleNamespace(access_key='AKO', secret_key='SK')\n"
+    )
+    assert keys_of(create(configure(f"{OWN}|AKM"))) == ("AKM", "SK", "T")
+    assert keys_of(create(configure("own_credentials_module:thing"))) == ("AKO", "SK", None)
+
+
+def test_an_own_provider_with_an_expiry_is_asked_again(configure: Configure, own_module: Callable[[str], None]) -> None:
+    own_module(
+        "from datetime import datetime, timedelta, timezone\nn = 0\n"
+        "def make():\n    global n\n    n += 1\n"
+        "    soon = datetime.now(timezone.utc) + timedelta(minutes=5)\n"
+        "    return {'access_key': f'AK{n}', 'secret_key': 'SK', 'token': 'T', 'expiry': soon}\n"
+    )
+    client = create(configure(OWN))
+    first, second = keys_of(client)[0], keys_of(client)[0]
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("make = 5", "is not callable"),
+        ("other = 5", "cannot be imported"),
+        ("def make(): raise ValueError('hunter2')", "raised ValueError"),
+        ("def make(): return None", "must return access_key and secret_key"),
+        ("def make(): return {'access_key': 'a', 'secret_key': ''}", "must return access_key and secret_key"),
+        ("def make(): return {'access_key': 'a', 'secret_key': 'b', 'expiry': 'soon'}", "expiry must be"),
+        ("def make(): return {'access_key': 'a', 'secret_key': 'b', 'expiry': '2026-01-01'}", "expiry must be"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_own_provider_is_said(
+    configure: Configure, own_module: Callable[[str], None], code: str, reason: str
+) -> None:
+    own_module(code)
+    with pytest.raises(CredentialsUnavailableError, match=reason) as caught:
+        create(configure(OWN))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_clients_may_be_created_from_several_threads(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_environment_keys(monkeypatch)
+    factory = client_factory(configure("EnvironmentVariableCredentialsProvider"))
+    made: list[Any] = []
+
+    def make(service: ServiceName) -> None:
+        made.append(factory.create_client(service, read_timeout_s=1, connect_timeout_s=1, pool_connections_max=1))
+
+    threads = [threading.Thread(target=make, args=(name,)) for name in ("kinesis", "dynamodb", "cloudwatch")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(made) == 3

@@ -1,0 +1,111 @@
+"""The table of keys is complete and consistent with the settings; every key can be set, in every spelling."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+
+import pytest
+
+from properties import keys, settings
+from properties.checks import display_value
+from properties.keytypes import Kind, snake_case
+from properties.obsolete import OBSOLETE
+from properties.settings import Settings
+from tests.unit.properties.conftest import Configure, remarks_on
+
+# Configuration spec, 5 and 6: the complete list of keys that the Java daemon accepts.
+JAVA_KEY_NAMES = """
+executableName processingLanguage maxActiveThreads timeoutInSeconds shutdownGraceMillis workerId workerIdentifier
+applicationName streamName streamArn tableName AwsCredentialsProvider AwsCredentialsProviderDynamoDB
+AwsCredentialsProviderCloudWatch regionName kinesisEndpoint dynamoDBEndpoint failoverTimeMillis
+leaseAssignmentIntervalMillis maxLeasesForWorker maxLeasesToStealAtOneTime enablePriorityLeaseAssignment
+maxLeaseRenewalThreads shardSyncIntervalMillis cleanupLeasesUponShardCompletion ignoreUnexpectedChildShards
+initialLeaseTableReadCapacity initialLeaseTableWriteCapacity leaseTableDeletionProtectionEnabled leaseTablePitrEnabled
+leaseTableScanTotalSegments listShardsBackoffTimeInMillis maxListShardsRetryAttempts initialPositionInStream
+initialPositionInStreamExtended isGracefulLeaseHandoffEnabled gracefulLeaseHandoffTimeoutMillis
+inMemoryWorkerMetricsCaptureFrequencyMillis workerMetricsReporterFreqInMillis noOfPersistedMetricsPerWorkerMetrics
+disableWorkerMetrics maxThroughputPerHostKBps dampeningPercentage reBalanceThresholdPercentage
+allowThroughputOvershoot staleWorkerMetricsEntryCleanupDuration varianceBalancingFrequency workerMetricsEMAAlpha
+workerMetricsTableName workerMetricsBillingMode workerMetricsReadCapacity workerMetricsWriteCapacity
+workerMetricsPointInTimeRecoveryEnabled workerMetricsDeletionProtectionEnabled workerMetricsTags
+coordinatorStateTableName coordinatorStateBillingMode coordinatorStateReadCapacity coordinatorStateWriteCapacity
+coordinatorStatePointInTimeRecoveryEnabled coordinatorStateDeletionProtectionEnabled coordinatorStateTags
+clientVersionConfig migrateAllEntitiesToLeaseTable tableMigrationCompleteBakeTimeSeconds parentShardPollIntervalMillis
+skipShardSyncAtWorkerInitializationIfLeasesExist schedulerInitializationBackoffTimeMillis shardPrioritization
+taskBackoffTimeMillis logWarningForTaskAfterMillis callProcessRecordsEvenForEmptyRecordList
+validateSequenceNumberBeforeCheckpointing metricsLevel metricsEnabledDimensions metricsBufferTimeMillis
+metricsMaxQueueSize retrievalMode maxRecords idleTimeBetweenReadsInMillis millisBehindLatestThresholdForReducedTps
+retryGetRecordsInSeconds maxGetRecordsThreadPool fanoutConfig.consumerName fanoutConfig.consumerArn
+fanoutConfig.maxDescribeStreamSummaryRetries fanoutConfig.maxDescribeStreamConsumerRetries
+fanoutConfig.registerStreamConsumerRetries fanoutConfig.retryBackoffMillis pollingConfig.maxRecords
+pollingConfig.idleTimeBetweenReadsInMillis pollingConfig.millisBehindLatestThresholdForReducedTps
+pollingConfig.retryGetRecordsInSeconds pollingConfig.maxGetRecordsThreadPool
+gracefulLeaseHandoffConfigBean.isGracefulLeaseHandoffEnabled
+workerUtilizationAwareAssignmentConfigBean.dampeningPercentage
+workerUtilizationAwareAssignmentConfigBean.staleWorkerMetricsEntryCleanupDuration
+workerMetricStatsTableConfigBean.workerMetricsTableName coordinatorStateTableConfigBean.coordinatorStateTags
+kinesisClient.region kinesisClient.endpointOverride kinesisClient.dualstackEnabled kinesisClient.fipsEnabled
+kinesisClient.overrideConfiguration.apiCallTimeout dynamoDbClient.region dynamoDbClient.endpointOverride
+cloudWatchClient.region cloudWatchClient.endpointOverride cloudWatchClient.overrideConfiguration.apiCallAttemptTimeout
+"""
+JAVA_KEYS = JAVA_KEY_NAMES.split()
+
+
+@pytest.mark.parametrize("name", JAVA_KEYS)
+def test_every_key_of_java_is_known(name: str) -> None:
+    assert keys.find(name) is not None
+
+
+def test_settings_has_exactly_one_field_per_key() -> None:
+    fields = {field.name for field in dataclasses.fields(Settings)}
+    assert {key.field for key in keys.KEYS} - {"initial_position_at"} == fields - {"polling_keys_given"}
+
+
+def test_defaults_have_the_type_of_their_field() -> None:
+    hints = typing.get_type_hints(Settings, vars(settings))
+    for key in keys.KEYS:
+        if key.field in hints and key.default is not None:
+            hint = hints[key.field]
+            accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+            assert type(key.default) in [typing.get_origin(kind) or kind for kind in accepted], key.name
+
+
+SAMPLE_TEXTS = {
+    Kind.TEXT: "text", Kind.INT: "2", Kind.LONG: "5000", Kind.DOUBLE: "0.25", Kind.BOOL: "true",
+    Kind.INITIAL_POSITION: "trim_horizon", Kind.EPOCH_SECONDS: "1767225600", Kind.DURATION: "PT1H",
+    Kind.TAGS: "a=b", Kind.DIMENSIONS: "ShardId", Kind.URL: "http://localhost:4567", Kind.REGION: "us-east-2",
+    Kind.STREAM_ARN: "arn:aws:kinesis:eu-west-1:123456789012:stream/other",
+    Kind.CREDENTIALS: "EnvironmentVariableCredentialsProvider",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", sorted(keys.BY_NAME))
+def test_every_spelling_of_every_key_can_be_set(configure: Configure, spelling: str) -> None:
+    key = keys.BY_NAME[spelling]
+    text = next(iter(key.choices)).value if key.choices else SAMPLE_TEXTS[key.kind]
+    loaded = configure(f"{spelling}={text}")
+    row = next(value for value in loaded.effective if value.key == key.name)
+    assert row.source.rpartition(":")[2].isdigit(), row
+    assert row.value == display_value(getattr(loaded.settings, key.field, row.value))
+
+
+def test_keys_for_later_are_pointed_out_and_obsolete_ones_are_unknown(configure: Configure) -> None:
+    loaded = configure("metricsLevel=SUMMARY\nfanoutConfig.consumerName=c")
+    assert "has no effect yet" in remarks_on(loaded, "metricsLevel")[0]
+    assert "has no effect yet" in remarks_on(loaded, "fanoutConfig.consumerName")[0]
+    assert all(keys.find(name) is None for name in OBSOLETE)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("failoverTimeMillis", "failover_time_millis"),
+        ("dynamoDBEndpoint", "dynamo_db_endpoint"),
+        ("workerMetricsEMAAlpha", "worker_metrics_ema_alpha"),
+        ("isGracefulLeaseHandoffEnabled", "is_graceful_lease_handoff_enabled"),
+    ],
+)
+def test_field_names_are_the_snake_case_of_the_key(name: str, expected: str) -> None:
+    assert snake_case(name) == expected

@@ -1,0 +1,21 @@
+"""docs/configuration.md is what the key table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from properties.keys import KEYS
+from properties.reference import render
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text("utf-8") == render(), "run: python -m properties.reference > docs/configuration.md"
+
+
+def test_the_page_has_a_row_for_every_key() -> None:
+    tables = render().partition("## Keys")[2].partition("## Differences")[0]
+    rows = [line for line in tables.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == [key.name for key in KEYS]
+    assert all(row.replace("\\|", "").count("|") == 6 for row in rows)
