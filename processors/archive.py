@@ -13,7 +13,7 @@ the memory: a record at or below its last line is a repetition and is skipped, a
 written and fsynced before it is checkpointed; hence everything up to the checkpoint is on disk, and only lines after
 it can be torn by a crash. When we open a file we read it from the checkpoint on, cut it at the first line that is not
 whole or not in order, and fsync what is left, since it may be a dead process's work that never reached the disk. What
-was cut is delivered again.
+was cut is delivered again; whole lines after a damage are put aside before they are cut.
 
 Two processes may hold one shard's file for a while (the old owner does not know yet that its lease is gone). Each
 takes an exclusive lock per batch, and reads on from where it left the file if the other one has written meanwhile.
@@ -32,6 +32,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sys
 import time
 from binascii import b2a_base64
@@ -201,8 +202,19 @@ class ShardFile:
         if vouched and bad_line.endswith(b"\n"):
             # Not a torn end: cutting here could remove records that the daemon will not deliver again.
             raise ArchiveError(f"{self.path} is damaged at byte {self._end}, before the last checkpoint; repair it")
+        if bad_line.endswith(b"\n"):
+            self._put_aside()
         os.ftruncate(self._fd, self._end)
         _say(f"cut {self.path} at byte {self._end} after an interrupted write")
+
+    def _put_aside(self) -> None:
+        """Copy what will be cut. Holes come from power cuts, but could be an old damage: then this is all there is."""
+        aside = self.path.with_name(f"{self.path.name}.cut-{self._end}")
+        with self._reader(self._end) as file, aside.open("ab") as copy:
+            shutil.copyfileobj(file, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        _say(f"whole lines follow the damage; they are kept in {aside}")
 
     @contextmanager
     def _reader(self, start: int) -> Iterator[BinaryIO]:

@@ -2,14 +2,13 @@
 
     python tests/support/fetch_kclpy.py
 
-Amazon publishes a source archive only, and installing it downloads some 60 Java archives that a child never uses. So pip
-downloads the archive (pinned version and hash; pip's metadata step downloads no Java archives), and only the package
-`amazon_kclpy` is unpacked into `.cache/kclpy/<version>`. Doing it again costs nothing.
+Amazon publishes a source archive only, and installing it downloads some 60 Java archives that a child never uses. So
+pip downloads the archive (pinned version and hash; pip's metadata step downloads no Java archives), and only the
+package `amazon_kclpy` is unpacked into `.cache/kclpy/<version>`. Doing it again costs nothing.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tarfile
@@ -39,7 +38,7 @@ def fetch() -> Path:
         _unpack(_download(work), unpacked)
         # One rename, so that an interrupted run leaves nothing half done.
         try:
-            os.replace(unpacked, TARGET)
+            unpacked.replace(TARGET)
         except OSError:
             if not installed():
                 raise
