@@ -112,6 +112,17 @@ def partition_fault(shards: Iterable[Shard]) -> str | None:
     return None
 
 
+def oldest_generation(shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    """`shards` without those that descend from another of them.
+
+    A snapshot taken at the instant of a reshard holds parent and children. The children are then read after their
+    parent, from their start, as always; Java fails on the overlap, for ever if the timestamp is that instant.
+    """
+    graph = ShardGraph(shards)
+    descendants = graph.below(graph.shards)
+    return tuple(shard for shard in graph.shards.values() if shard.shard_id not in descendants)
+
+
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> tuple[Lease, ...]:
     """One lease for every shard of the filtered listing, open or closed, at the configured position (3.3)."""
     graph = ShardGraph(shards)

@@ -19,7 +19,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
 from mld.shards.detector import Listing, ShardDetector, ShardsListed, StreamMissing, StreamNotReady
-from mld.shards.graph import ShardGraph, leases_for_empty_table, missing_leases, partition_fault
+from mld.shards.graph import ShardGraph, leases_for_empty_table, missing_leases, oldest_generation, partition_fault
 from mld.shards.identity import foreign_evidence
 from mld.streams import Shard, ShardFilter, ShardFilterType
 
@@ -91,10 +91,13 @@ class ShardSync:
         """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
         if scan.leases or scan.corrupt:
             return await self.sync(scan.leases, unreadable=frozenset(key for key, _ in scan.corrupt))
-        listed = await self._list_until_sound(bootstrap_filter(self._initial), partition_fault)
+        listed = await self._list_until_sound(
+            bootstrap_filter(self._initial), lambda shards: partition_fault(oldest_generation(shards))
+        )
         if not listed.is_done:
             return listed
-        return await self._create(listed, leases_for_empty_table(listed.shards, self._initial), frozenset())
+        wanted = leases_for_empty_table(oldest_generation(listed.shards), self._initial)
+        return await self._create(listed, wanted, frozenset())
 
     async def sync(self, leases: Sequence[Lease], *, unreadable: Collection[str] = ()) -> SyncResult:
         """List the shards and create what is missing beside `leases`, which were read just before."""

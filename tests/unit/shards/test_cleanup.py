@@ -246,6 +246,15 @@ def test_a_tick_looks_at_a_bounded_number_of_entries() -> None:
     assert list(scene.deleted_at.values()).count(360) == 50
 
 
+def test_an_entry_that_is_due_for_both_checks_is_looked_at_once() -> None:
+    scene = Scene([ENDED, row(1, 25), row(2, TRIM_HORIZON)])
+
+    scene.run(1810, [ENDED])
+
+    assert scene.table.reads.count(sid(0)) == 1800 // 300
+    assert len(scene.stream.calls) == 1
+
+
 def test_the_service_is_asked_at_most_once_a_tick() -> None:
     rows = [done(n) for n in range(20)]
     scene = Scene(rows, GRAPH_S[:1])

@@ -117,7 +117,10 @@ def test_a_shard_that_comes_twice_is_taken_from_the_later_page() -> None:
 def test_children_are_found_by_listing() -> None:
     children = run_virtual(_detector(ListedStream(GRAPH_A)).child_shards_of(sid(5)))
 
-    assert [(c.shard_id, c.parents) for c in children] == [(sid(9), {sid(5)}), (sid(10), {sid(5)})]
+    assert [(c.shard_id, c.parents) for c in children] == [
+        (sid(9), frozenset({sid(5)})),
+        (sid(10), frozenset({sid(5)})),
+    ]
     assert run_virtual(_detector(ListedStream(GRAPH_A)).child_shards_of(sid(4))) == ()
 
 

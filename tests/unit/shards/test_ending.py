@@ -194,6 +194,26 @@ def test_an_expired_shard_ends_after_its_children_got_leases_at_the_trim_horizon
     assert table.rows[sid(0)].children == {sid(1), sid(2)}
 
 
+def test_an_expired_shard_waits_when_the_table_moves_under_the_sync() -> None:
+    # Another parent row that justified a lease is gone by now: the next attempt decides anew.
+    lost = row(0, 15, hash_range=GRAPH_S[0].hash_range)
+    scanned = MemoryTable([lost, done(3)])
+    later = Shard(sid(4), GRAPH_S[3].hash_range, "30", None, sid(3))
+    stream = ListedStream((*S_TRIMMED[:2], replace(S_TRIMMED[2], ending_sequence="29"), later))
+    gone = {sid(3)}
+
+    async def get(key: str) -> Lease | None:
+        return None if key in gone else scanned.rows.get(key)
+
+    scanned.get = get  # type: ignore[method-assign]
+    outcome = run_virtual(_ending(scanned, stream).prepare(lost, ()))
+
+    assert isinstance(outcome, Blocked)
+    assert scanned.rows[sid(0)].children == frozenset()
+    gone.clear()
+    assert isinstance(run_virtual(_ending(scanned, stream).prepare(lost, ())), Prepared)
+
+
 def test_a_missing_stream_or_one_without_shards_ends_nothing() -> None:
     for answers in ([StreamNotFoundError("no such stream")], []):
         table, stream = MemoryTable([row(0, 15)]), ListedStream()

@@ -191,6 +191,28 @@ def test_a_passed_generation_below_a_row_is_left_to_that_row() -> None:
     assert made == ()
 
 
+def test_a_generation_between_a_trimmed_row_and_a_leased_descendant_is_read() -> None:
+    # Parent 1 was passed, parent 0 is trimmed with an unfinished row: nobody else would create 2, which leads to 4.
+    kept = tuple(s for s in GRAPH_B if s.shard_id in {sid(1), sid(2), sid(3), sid(4)})
+    kept = tuple(replace(s, ending_sequence=None) if s.shard_id in {sid(3), sid(4)} else s for s in kept)
+
+    made = missing_leases(kept, [row(0, 15), row(3, 35)], FROM_HORIZON, ignore_unexpected_children=False)
+
+    assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(2), TRIM_HORIZON)]
+
+
+def test_a_row_younger_than_the_listing_brings_no_ancestor_back() -> None:
+    younger = row(7, 25, hash_range=GRAPH_M[2].hash_range)
+
+    assert missing_leases(GRAPH_M, [row(2, 21), younger], FROM_HORIZON, ignore_unexpected_children=False) == ()
+
+
+def test_unexpected_children_are_skipped_even_below_a_completed_row() -> None:
+    listing = tuple(replace(s, ending_sequence=None) if s.shard_id == sid(0) else s for s in GRAPH_S)
+
+    assert missing_leases(listing, [done(0), row(3)], FROM_LATEST, ignore_unexpected_children=True) == ()
+
+
 def test_unreadable_rows_count_as_leased() -> None:
     made = missing_leases(GRAPH_S, [row(3)], FROM_LATEST, ignore_unexpected_children=False, unreadable=[sid(1), sid(2)])
 

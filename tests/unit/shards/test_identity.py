@@ -88,7 +88,7 @@ def test_a_child_of_the_same_name_in_an_older_stream_does_not_end_our_shard() ->
 
 def test_a_smaller_wrong_stream_with_the_same_first_shards_parks() -> None:
     # Shard ids and ranges of 1 and 3 agree, as in any two streams of one size; the wrong one never had a shard 7.
-    rows = [_ranged(1, 30, GRAPH_S), _ranged(3, 30, GRAPH_S), row(7, 25, hash_range=HashRange(HALF // 2, HALF))]
+    rows = [_ranged(1, 30, GRAPH_S), _ranged(3, 30, GRAPH_S), row(7, LATEST, hash_range=HashRange(HALF // 2, HALF))]
 
     assert isinstance(judge_missing_shard(rows[2], rows, S_TRIMMED), Park)
 
@@ -100,6 +100,8 @@ def test_a_trimmed_shard_whose_children_are_trimmed_too_needs_a_row_that_proves_
     assert isinstance(judge_missing_shard(lost, [lost], kept), Park)
     # A row that was only just created for this list proves nothing while others hold checkpoints.
     assert isinstance(judge_missing_shard(lost, [lost, _ranged(9, LATEST, GRAPH_B)], kept), Park)
+    # Nor does one without a range: only id and number would agree.
+    assert isinstance(judge_missing_shard(lost, [lost, row(9, 71)], kept), Park)
     assert isinstance(judge_missing_shard(lost, [lost, _ranged(9, 71, GRAPH_B)], kept), ShardIsOver)
 
 
@@ -117,7 +119,7 @@ def test_a_row_without_a_hash_range_is_known_by_its_child_only() -> None:
 
 def test_no_shard_of_an_unrelated_stream_is_ever_over() -> None:
     # Law: a wrong stream name must not mark anything SHARD_END while the application is up to date.
-    wrong = (shard(0, born=1, keys=(0, HALF)), shard(1, born=1, keys=(HALF + 1, HASH_KEY_MAX)))
+    wrong: tuple[Shard, ...] = (shard(0, born=1, keys=(0, HALF)), shard(1, born=1, keys=(HALF + 1, HASH_KEY_MAX)))
     wrong += (shard(8, (4,), born=40), shard(9, (5,), born=50, keys=(0, HALF)))
     rows = [row(n, 1000 + n, hash_range=HashRange(n * (HALF // 4), HASH_KEY_MAX)) for n in range(4, 8)]
 

@@ -121,6 +121,15 @@ def test_a_snapshot_with_a_hole_is_listed_again_after_a_second() -> None:
     assert (result.status, len(result.created), seconds) == (SyncStatus.DONE, 4, 2.0)
 
 
+@pytest.mark.parametrize("initial", [FROM_LATEST, FROM_HORIZON, FROM_TIMESTAMP])
+def test_a_snapshot_at_the_instant_of_a_reshard_begins_with_the_parents(initial: InitialPosition) -> None:
+    table, stream = MemoryTable(), ListedStream(GRAPH_S)
+
+    result = run_virtual(_sync(table, stream, initial).bootstrap(EMPTY))
+
+    assert (result.status, numbers(result.created), len(stream.calls)) == (SyncStatus.DONE, {0, 3}, 1)
+
+
 def test_a_snapshot_that_keeps_its_hole_creates_nothing() -> None:
     table, stream = MemoryTable(), ListedStream(OPEN_OF_A[1:])
 
@@ -156,7 +165,7 @@ def test_a_listing_that_straddles_a_reshard_is_repeated() -> None:
 def test_a_stream_that_cannot_be_listed_is_a_result_with_a_sentence(answer: Exception, status: SyncStatus) -> None:
     for rows in ([], [row(3)]):
         table, stream = MemoryTable(rows), ListedStream(GRAPH_S)
-        stream.answers = [answer]  # type: ignore[list-item]
+        stream.answers = [answer]
         result = run_virtual(_sync(table, stream).bootstrap(TableScan(tuple(rows))))
         assert (result.status, bool(result.sentence), table.writes) == (status, True, [])
 

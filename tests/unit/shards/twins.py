@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableSequence
 from dataclasses import replace
 from typing import Any
 
-from mld.errors import StreamError, TableError
+from mld.errors import TableError
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
@@ -81,10 +81,14 @@ class MemoryTable:
         del self.rows[key]
         return True
 
-    async def _unused(self, *_: object) -> Any:
+    async def _unused(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("mld.shards must not call this")
 
-    ensure = renew = take = release = checkpoint = _unused
+    ensure: Any = _unused
+    renew: Any = _unused
+    take: Any = _unused
+    release: Any = _unused
+    checkpoint: Any = _unused
 
 
 class ListedStream:
@@ -93,7 +97,7 @@ class ListedStream:
     def __init__(self, shards: Iterable[Shard] = (), *, page_size: int = 1000) -> None:
         self.shards = tuple(shards)
         self.page_size = page_size
-        self.answers: list[StreamError | None] = []
+        self.answers: MutableSequence[Any] = []
         self.listings: list[tuple[Shard, ...]] = []
         self.calls: list[tuple[ShardFilter | None, str | None]] = []
 
@@ -108,10 +112,12 @@ class ListedStream:
         end = start + self.page_size
         return ShardsPage(self.shards[start:end], str(end) if end < len(self.shards) else None)
 
-    async def _unused(self, *_: object) -> Any:
+    async def _unused(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("mld.shards must not call this")
 
-    describe = shard_iterator = get_records = _unused
+    describe: Any = _unused
+    shard_iterator: Any = _unused
+    get_records: Any = _unused
 
 
 def sid(number: int) -> str:
