@@ -101,9 +101,10 @@ class DynamoLeaseTable:
         poll_s = FIRST_POLL_S
         created = False
         while (status := await self._status()) not in READY_STATES:
-            if status is None and await self._create_table():
+            if status is None and await self._create_table() and not created:
                 created = True
                 log.info("created lease table %s", self._table_name, extra={"action": "lease_table_created"})
+                continue  # it may be ready at once
             if self._clock.monotonic() + poll_s > deadline:
                 raise TableUnavailableError(
                     f"lease table {self._table_name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"

@@ -242,7 +242,7 @@ class LeaseKeeper:
         tick_at = self._clock.monotonic()
         while True:
             await self._start_renewals(tasks)
-            # A loop may wake its timers a hair early: "late" would be negative, and this tick would be its own next one.
+            # A loop may wake its timers a hair early; a negative "late" would make this tick its own next one.
             late_s = max(0.0, self._clock.monotonic() - tick_at)
             tick_at += self._renew_interval_s * (late_s // self._renew_interval_s + 1)
             await self._clock.sleep(max(0.0, tick_at - self._clock.monotonic()))

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mld.clock import LoopClock
+from mld.clock import Clock, LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import HeldLease, LeaseKeeper
 from mld.leases.lease import Lease
@@ -25,16 +25,23 @@ REQUEST_TIMEOUT_S = 3.0
 class Worker:
     """One worker's keeper and taker. `changes` counts the calls of `on_change`."""
 
-    def __init__(self, dynamo: MemoryDynamo, name: str, *, worker_id: str | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dynamo: MemoryDynamo,
+        name: str,
+        *,
+        worker_id: str | None = None,
+        seed: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or LoopClock()
         tokens = itertools.count(1)
         self.name = name
         self.changes = 0
-        self.table = DynamoLeaseTable(
-            dynamo.client(name), LoopClock(), table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S
-        )
+        self.table = DynamoLeaseTable(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
         self.keeper = LeaseKeeper(
             self.table,
-            LoopClock(),
+            clock,
             random.Random(seed),
             worker_id=worker_id or name,
             lease_duration_s=DURATION_S,
@@ -45,7 +52,7 @@ class Worker:
         self.taker = LeaseTaker(
             self.table,
             self.keeper,
-            LoopClock(),
+            clock,
             random.Random(seed + 1),
             worker_id=worker_id or name,
             rules=TakingRules(lease_duration_s=DURATION_S),

@@ -61,6 +61,22 @@ def test_held_leases_are_renewed_at_a_fixed_rate() -> None:
     run_virtual(main())
 
 
+def test_a_timer_that_fires_early_does_not_make_the_renewal_spin() -> None:
+    class EarlyClock(LoopClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(max(0.0, seconds - 1e-4))
+
+    async def main() -> None:
+        dynamo = await new_dynamo()
+        me = Worker(dynamo, "me", clock=EarlyClock())
+        await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(3 * INTERVAL_S - 0.1)
+        assert counter_of(dynamo, "a") == 1 + 3
+
+    run_virtual(main())
+
+
 def test_a_lease_taken_by_another_is_lost_at_the_next_renewal() -> None:
     async def main() -> None:
         dynamo, me = await started()
