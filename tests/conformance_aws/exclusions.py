@@ -1,0 +1,38 @@
+"""Known faults of other people's servers: target -> test (its name, without parameters, or a whole file) -> why."""
+
+_NO_KINESIS = "its Kinesis deletes the parents of a split with their records; used for DynamoDB only"
+_NO_DYNAMODB = "it is a Kinesis only"
+_NO_EVENTS = "it sends no initial-response frame, which boto3 cannot read"
+_SEQUENCES = "EndingSequenceNumber is the constant 2^63-1"
+_DEREGISTER = "it deregisters the consumer of that name in another stream"
+
+EXCLUSIONS: dict[str, dict[str, str]] = {
+    "kinesis-local": {
+        "test_fanout.py": _NO_EVENTS,
+        "test_dynamodb.py": _NO_DYNAMODB,
+        "test_other_services.py": _NO_DYNAMODB,
+        "test_a_closed_shard_ends_above_its_start": _SEQUENCES,
+        "test_children_start_above_the_end_of_their_parent": _SEQUENCES,
+        "test_at_trim_horizon_names_the_shards_that_were_open_then": "AT_TRIM_HORIZON returns the children too",
+        "test_an_unusable_iterator_is_an_invalid_argument": "HTTP 500",
+        "test_a_sequence_number_of_another_shard_is_an_invalid_argument": "ResourceNotFound",
+        "test_a_sequence_number_that_is_none_is_refused": "ResourceNotFound",
+        "test_an_on_demand_stream_refuses_to_be_scaled": "it is accepted",
+        "test_more_than_500_records_are_refused": "they are accepted",
+        "test_the_lag_tells_how_far_back_the_last_record_read_is": "it is relative to the last record",
+        "test_a_consumer_is_deregistered_by_stream_and_name": _DEREGISTER,
+    },
+    "ministack": {
+        "test_streams.py": _NO_KINESIS,
+        "test_shards.py": _NO_KINESIS,
+        "test_records.py": _NO_KINESIS,
+        "test_consumers.py": _NO_KINESIS,
+        "test_fanout.py": _NO_KINESIS,
+        "test_other_services.py": "it has no Glue",
+    },
+    "embedded": {
+        "test_a_query_of_a_missing_index_is_a_validation_error": "moto says ResourceNotFound",
+        "test_attributes_to_get_limits_what_a_scan_returns": "moto ignores it",
+        "test_a_batch_of_26_writes_is_refused": "moto accepts it",
+    },
+}
