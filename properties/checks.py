@@ -117,7 +117,7 @@ def _check_number(assignment: Assignment, value: object) -> Checked:
         low, high = _CLAMPS[key.name]
         clamped = max(low, value if high is None else min(high, value))
         if clamped != value:
-            warn(_with_text(assignment, f"is out of range, {clamped} is used"), f"write {clamped}")
+            warn(f"{_with_text(assignment, 'is out of range')}, {clamped} is used", f"write {clamped}")
             value = clamped
     if (key.minimum is not None and value < key.minimum) or (key.maximum is not None and value > key.maximum):
         return _bad(assignment, _with_text(assignment, "is out of range"), range_text(key))

@@ -210,9 +210,10 @@ def test_a_profile_ignores_the_environment(
 
 
 def test_a_profile_without_credentials_does_not_fall_through(
-    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, tmp_path: Path, metadata_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_environment_keys(monkeypatch)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{metadata_url}/creds")
     (tmp_path / "config").write_text("[profile bare]\nregion = eu-west-1\n")
     with pytest.raises(CredentialsUnavailableError, match="ProfileCredentialsProvider: found none"):
         create(configure("ProfileCredentialsProvider|bare"))

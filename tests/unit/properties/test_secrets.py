@@ -72,7 +72,11 @@ def test_no_secret_of_another_key_is_shown(configure: Configure, line: str) -> N
 def test_ordinary_values_are_shown_as_they_are() -> None:
     assert shown("executableName", "python3 -m app --workers 4") == "python3 -m app --workers 4"
     assert not is_secret_key("maxRecords")
+
+
+def test_the_value_of_a_key_with_a_telling_name_is_hidden() -> None:
     assert is_secret_key("AWS_SECRET_ACCESS_KEY")
+    assert shown("externalId", SECRET) == "***"
 
 
 def test_a_role_is_shown_without_its_external_id(configure: Configure) -> None:
