@@ -58,7 +58,7 @@ def create(settings: Settings, service: ServiceName = "kinesis") -> BaseClient:
     )
 
 
-def keys_of(client: BaseClient) -> tuple[str, str, str | None]:
+def keys_of(client: BaseClient) -> tuple[str | None, str | None, str | None]:
     credentials: Credentials = client._request_signer._credentials  # type: ignore[attr-defined]
     frozen = credentials.get_frozen_credentials()
     return frozen.access_key, frozen.secret_key, frozen.token
