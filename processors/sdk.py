@@ -110,7 +110,7 @@ _RETRIED = (ThrottlingError, DependencyError)
 
 
 class Checkpointer:
-    """Tells the daemon how far the work is done. Lives through one call of the processor only."""
+    """Tells the daemon how far the work is done. For use inside a call of the processor, on its thread, only."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from protocol import codec
 from protocol.conformance.driver import Child
 from protocol.conformance.lease import Lease
-from protocol.conformance.rules import Report, Rule
+from protocol.conformance.rules import Report, Rule, Verdict
 from protocol.conformance.schema import flaw
 from protocol.conversation import (
     ActionDone,
@@ -37,7 +37,7 @@ REQUESTS_PER_ACTION_MAX = 100
 """More checkpoint requests for one action are an endless loop."""
 LINES_PER_ACTION_MAX = 100_000
 """More lines without an answer are an endless loop."""
-SETTLE_S = 0.03
+SETTLE_S = 0.02
 """A child that says too much says it at once; this long it is listened to between two actions."""
 _SCHEMAS = {"status": "status", "checkpoint": "checkpoint-request"}
 
@@ -102,6 +102,8 @@ class Session:
 
     async def end_input(self) -> None:
         """Close the child's input and look at how it ends."""
+        if self._report.verdict(Rule.END_OF_INPUT) is Verdict.FAIL:
+            return  # Waiting once is enough.
         await self._child.end_input()
         status = await self.exit_status()
         if status is None:

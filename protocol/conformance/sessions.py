@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from protocol.conformance.driver import Child, StartError, started
 from protocol.conformance.lease import SHARD_END
-from protocol.conformance.rules import Report, Rule
+from protocol.conformance.rules import Report, Rule, Verdict
 from protocol.conformance.session import Replies, Session, SessionOver
 from protocol.messages import ActionName, CheckpointErrorName, Record
 
@@ -36,7 +36,7 @@ class Script:
 
 
 async def hold_all(report: Report, timeout_s: float) -> None:
-    """Hold every session; stop if the command cannot be started at all."""
+    """Hold every session; stop if the command cannot be started or never gets past `initialize`."""
     for script in SCRIPTS:
         try:
             async with started(report.command) as child:
@@ -44,6 +44,8 @@ async def hold_all(report: Report, timeout_s: float) -> None:
                 await _hold(script, child, report, timeout_s)
         except StartError as error:
             report.failed(Rule.STARTS, str(error))
+            return
+        if report.verdict(Rule.INITIALIZE) is Verdict.FAIL:
             return
     for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT):
         report.passed(rule)

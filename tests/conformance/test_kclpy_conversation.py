@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,16 @@ from protocol.messages import (
     ActionName,
     CheckpointErrorName,
     CheckpointRequest,
+    Dialect,
     Initialize,
     LeaseLost,
     Record,
+    ShardEnded,
     ShutdownRequested,
 )
-from tests.support.fetch_kclpy import installed
+from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 
-CHILD = Path(__file__).parent / "children" / "echo_v3.py"
+CHILDREN = Path(__file__).parent / "children"
 END_TIMEOUT_S = 30
 RECORDS = (
     Record(b"", "schl\u00fcssel", "49590338271490256608559692538361571095", 0, 1_476_889_707_123),
@@ -32,27 +35,33 @@ RECORDS = (
 )
 
 
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
-    directory = installed()
+@contextmanager
+def started(program: str, version: str) -> Iterator[subprocess.Popen[bytes]]:
+    directory = installed(version)
     if directory is None:
-        pytest.skip("amazon_kclpy is not fetched: run python tests/support/fetch_kclpy.py")
+        pytest.skip(f"amazon_kclpy {version} is not fetched: run python tests/support/fetch_kclpy.py")
     environment = {**os.environ, "PYTHONPATH": str(directory), "LC_ALL": "C", "PYTHONUTF8": "0"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, str(CHILD)], env=environment, **pipes) as process:
+    with subprocess.Popen([sys.executable, str(CHILDREN / program)], env=environment, **pipes) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with started("echo_v3.py", VERSION) as process:
+        yield process
+
+
 class Daemon:
     """The daemon's half over blocking pipes."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], dialect: Dialect = Dialect.KCL_2) -> None:
         assert process.stdin and process.stdout
         self.stdin, self.stdout = process.stdin, process.stdout
-        self.conversation = Conversation()
+        self.conversation = Conversation(dialect)
         self.requests: list[CheckpointRequest] = []
 
     def exchange(self, line: bytes, error: CheckpointErrorName | None = None) -> None:
@@ -107,3 +116,21 @@ def test_kclpy_gets_the_error_name_of_a_checkpoint_and_lives_to_lose_its_lease(c
     assert {"call": "checkpoint", "error": "ShutdownException"} in calls
     assert calls[-1] == {"call": "lease_lost"}
     assert child.returncode == 0
+
+
+@pytest.mark.parametrize(("last", "reason"), [(ShardEnded(), "TERMINATE"), (LeaseLost(), "ZOMBIE")])
+def test_kclpy_of_the_1x_generation_understands_the_1x_dialect(last: ShardEnded | LeaseLost, reason: str) -> None:
+    with started("kclpy_1x.py", LEGACY_VERSION) as process:
+        daemon = Daemon(process, Dialect.KCL_1)
+        daemon.exchange(daemon.conversation.send(Initialize("shardId-000000000000", "TRIM_HORIZON", 0)))
+        daemon.conversation.begin(ActionName.PROCESS_RECORDS)
+        daemon.exchange(b"".join(encode_process_records(RECORDS, 0)))
+        daemon.exchange(daemon.conversation.send(ShutdownRequested()))
+        daemon.exchange(daemon.conversation.send(last))
+        calls = said_by(process)
+    assert [call["call"] for call in calls] == ["initialize", "process_records", "shutdown_requested", "shutdown"]
+    assert calls[-1]["reason"] == reason
+    expected = [(RECORDS[-1].sequence_number, RECORDS[-1].sub_sequence_number)]
+    assert [(r.sequence_number, r.sub_sequence_number) for r in daemon.requests][:1] == expected
+    assert len(daemon.requests) == (2 if reason == "TERMINATE" else 1)
+    assert process.returncode == 0

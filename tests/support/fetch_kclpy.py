@@ -16,46 +16,52 @@ import tempfile
 from pathlib import Path
 
 VERSION = "3.2.0"
-SHA256 = "62e81cc84714c920fe6aa5d61837b298fe7e01f6326dcb564b12ab8e6c4aca4e"
+LEGACY_VERSION = "1.5.1"
+"""The last release for KCL 1.x: the child of the 1.x dialect."""
+SHA256 = {
+    VERSION: "62e81cc84714c920fe6aa5d61837b298fe7e01f6326dcb564b12ab8e6c4aca4e",
+    LEGACY_VERSION: "505ebf34b1c6f3c24bb3bd93233f7e9c62983c70b7fc1fe30b610b0da230b969",
+}
 PACKAGE = "amazon_kclpy"
-TARGET = Path(__file__).resolve().parents[2] / ".cache" / "kclpy" / VERSION
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "kclpy"
 DOWNLOAD_TIMEOUT_S = 300
 
 
-def installed() -> Path | None:
-    """The directory to put on PYTHONPATH; None if the package was not fetched."""
-    return TARGET if (TARGET / PACKAGE / "__init__.py").is_file() else None
+def installed(version: str = VERSION) -> Path | None:
+    """The directory to put on PYTHONPATH; None if that release was not fetched."""
+    target = CACHE / version
+    return target if (target / PACKAGE / "__init__.py").is_file() else None
 
 
-def fetch() -> Path:
-    """Fetch the package unless it is there. Raises CalledProcessError if pip cannot get it."""
-    if found := installed():
+def fetch(version: str) -> Path:
+    """Fetch a release unless it is there. Raises CalledProcessError if pip cannot get it."""
+    if found := installed(version):
         return found
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=TARGET.parent) as temporary:
+    target = CACHE / version
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
         work = Path(temporary)
         unpacked = work / "unpacked"
-        _unpack(_download(work), unpacked)
+        _unpack(_download(version, work), f"{PACKAGE}-{version}/", unpacked)
         # One rename, so that an interrupted run leaves nothing half done.
         try:
-            unpacked.replace(TARGET)
+            unpacked.replace(target)
         except OSError:
-            if not installed():
+            if not installed(version):
                 raise
-    return TARGET
+    return target
 
 
-def _download(work: Path) -> Path:
+def _download(version: str, work: Path) -> Path:
     requirements = work / "requirements.txt"
-    requirements.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n")
+    requirements.write_text(f"{PACKAGE}=={version} --hash=sha256:{SHA256[version]}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     options = ["--no-binary", PACKAGE, "--require-hashes", "-r", str(requirements), "-d", str(work)]
     subprocess.run([*command, *options], check=True, timeout=DOWNLOAD_TIMEOUT_S)
-    return work / f"{PACKAGE}-{VERSION}.tar.gz"
+    return work / f"{PACKAGE}-{version}.tar.gz"
 
 
-def _unpack(archive: Path, target: Path) -> None:
-    prefix = f"{PACKAGE}-{VERSION}/"
+def _unpack(archive: Path, prefix: str, target: Path) -> None:
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
             name = member.name.removeprefix(prefix)
@@ -68,4 +74,5 @@ def _unpack(archive: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(fetch())
+    for release in SHA256:
+        print(fetch(release))
