@@ -96,7 +96,10 @@ async def _shard_end(session: Session, report: Report) -> None:
     if any(position is None or position == SHARD_END for position in asked):
         report.passed(Rule.SHARD_END_PLAIN)
     elif asked:
-        session.failed(Rule.SHARD_END_PLAIN, "a repeated position of the last record does not end the shard in Java")
+        session.failed(
+            Rule.SHARD_END_PLAIN,
+            "asked for a position only; if it was checkpointed before, Java does not end the shard",
+        )
 
 
 async def _at_end_of_input(session: Session, _: Report) -> None:

@@ -2,7 +2,7 @@
 
     python tests/support/fetch_kclpy.py
 
-Amazon publishes a source archive only, and installing it downloads some 60 Java archives that a child never uses. So
+Amazon publishes a source archive only, and installing it downloads the Java archives that a child never uses. So
 pip downloads the archive (pinned version and hash; pip's metadata step downloads no Java archives), and only the
 package `amazon_kclpy` is unpacked into `.cache/kclpy/<version>`. Doing it again costs nothing.
 """
