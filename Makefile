@@ -1,23 +1,59 @@
-# Two commands matter: `make quickstart` and `make test`. Both set up everything they need inside this directory.
+# Two commands matter: `make quickstart` and `make test`. Each sets up what it needs inside this directory, at the
+# versions pinned in constraints.txt. PYTHON names the interpreter to build the environment with (3.11 or later).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What `make test` and `make lint` need comes on top of what `make quickstart` needs.
+BASE   := $(VENV)/.installed-base
+DEV    := $(VENV)/.installed-dev
 
-.PHONY: test lint format
-$(STAMP): setup.cfg constraints.txt pyproject.toml
+.PHONY: setup quickstart test lint format bench conformance-aws docs clean
+
+$(BASE): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mld needs Python 3.11 or later; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	$(PIP) -e '.[local]'
+	@touch $@
 
-test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+$(DEV): $(BASE)
+	$(PIP) -e '.[dev]'
+	@touch $@
 
-lint: $(STAMP)
+setup: $(BASE)
+
+quickstart: $(BASE)
+	$(BIN)/mld quickstart $(QUICKSTART_ARGS)
+
+# Servers and packages written by others that the tests run against; each script does nothing if it is done already.
+.PHONY: test-tools
+test-tools: $(DEV)
+	$(BIN)/python tests/support/fetch_kclpy.py
+	$(BIN)/python tests/support/fetch_kinesis_local.py
+	$(BIN)/python tests/support/make_ministack.py
+
+test: test-tools
+	MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_architecture.py
 
-format: $(STAMP)
+format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench: test-tools
+	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
+
+# The Kinesis and DynamoDB conformance suite against any endpoint: make conformance-aws ENDPOINT=http://127.0.0.1:4567
+conformance-aws: $(DEV)
+	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws
+
+docs: $(DEV)
+	$(BIN)/python -m properties.reference > docs/configuration.md
+
+clean:
+	rm -rf $(VENV) .venv-ministack .cache build *.egg-info

@@ -165,7 +165,7 @@ def conformance(timeout_s: float, command: Sequence[str]) -> None:
 @click.option("--enforce/--no-enforce", default=False, help="Throttle like AWS does (5 reads a second and shard, …).")
 def local(host: str, port: int, enforce: bool) -> None:
     """Run the embedded AWS in the foreground: Kinesis, DynamoDB, CloudWatch, STS and Glue on one port."""
-    from mld.local import run_foreground
+    from mld.local.run import run_foreground
 
     sys.exit(_guarded(lambda: run_foreground(host, port, enforce=enforce)))
 
@@ -183,7 +183,7 @@ def quickstart(records: int, directory: str) -> None:
 def _guarded(action: Callable[[], int]) -> int:
     try:
         return action()
-    except MldError as error:
+    except (MldError, OSError) as error:
         click.echo(f"mld: {error}", err=True)
         return EXIT_FAILURE
 

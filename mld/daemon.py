@@ -60,6 +60,7 @@ DYNAMO_READ_TIMEOUT_MIN_S = 1.0
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 CONNECT_TIMEOUT_S = 3.0
 COMPLETED_CLEANUP_S = 60.0  # Java looks every 5 minutes
+SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -149,10 +150,16 @@ async def _run_under_signals(worker: Worker, grace_s: float) -> int:
     running = asyncio.ensure_future(worker.run(grace_s))
     received: list[signal.Signals] = []
 
+    first_at = 0.0
+
     def on_signal(number: signal.Signals) -> None:
+        nonlocal first_at
+        if received and loop.time() - first_at < SIGNAL_ECHO_S:
+            return
         received.append(number)
         log.info("%s received", number.name, extra={"action": "signal", "count": len(received)})
         if len(received) == 1:
+            first_at = loop.time()
             worker.request_stop()
         else:
             running.cancel()
@@ -257,6 +264,7 @@ def assemble(
         clock,
         enabled=settings.cleanup_leases_upon_shard_completion,
         completed_interval_s=COMPLETED_CLEANUP_S,
+        on_missing_child=wakes.missing_child,
     )
     parents_changed = Signal()
     steward = Steward(
@@ -308,6 +316,10 @@ class _Wakes:
         if self.target is not None:
             self.target.wake()
 
+    def missing_child(self, key: str) -> None:
+        if self.target is not None:
+            self.target.sync_soon()
+
     def gave_up(self, shard_id: str, why: str) -> None:
         assert self.target is not None
         self.target.gave_up(shard_id, why)
@@ -348,4 +360,5 @@ def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSetti
         consumer=consumer,
         initialization_backoff_s=settings.scheduler_initialization_backoff_time_millis / 1000,
         skip_sync_if_leases_exist=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
+        sync_spacing_s=settings.shard_sync_interval_millis / 1000,
     )

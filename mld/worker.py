@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
-SYNC_RETRY_S = 60.0  # a shard sync that failed beside existing leases is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,7 @@ class WorkerSettings:
     consumer: ConsumerSettings
     initialization_backoff_s: float
     skip_sync_if_leases_exist: bool
+    sync_spacing_s: float
 
 
 class Worker:
@@ -68,7 +68,7 @@ class Worker:
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
         self._releasing: set[asyncio.Task[bool]] = set()
-        self._sync_due = False
+        self._sync_due = asyncio.Event()
         self._changed = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self.failure: str | None = None
@@ -107,7 +107,7 @@ class Worker:
                 return await self._drain(grace_s)
             background = {
                 asyncio.create_task(loop)
-                for loop in (self._parts.taker.run(), self._parts.cleanup.run(), self._retry_sync())
+                for loop in (self._parts.taker.run(), self._parts.cleanup.run(), self._sync_when_due())
             }
             for task in (renewing, *background):
                 task.add_done_callback(self._on_loop_ended)
@@ -184,7 +184,7 @@ class Worker:
         if not scan.leases:
             raise error
         log.warning("shard sync failed, it is tried again: %s", error, extra={"action": "sync_failed"})
-        self._sync_due = True
+        self.sync_soon()
         return False
 
     # --- run ---------------------------------------------------------------------------------------------------------
@@ -229,17 +229,21 @@ class Worker:
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
 
-    async def _retry_sync(self) -> None:
-        """A worker that started beside existing leases while ListShards failed has the sync still to do."""
-        while self._sync_due:
-            await self._parts.clock.sleep(SYNC_RETRY_S)
+    def sync_soon(self) -> None:
+        """Rows are missing in the table: make it true to the stream again, after `shardSyncIntervalMillis`."""
+        self._sync_due.set()
+
+    async def _sync_when_due(self) -> None:
+        while True:
+            await self._sync_due.wait()
+            await self._parts.clock.sleep(self._settings.sync_spacing_s)
             try:
                 result = await self._parts.sync.bootstrap(await self._parts.table.scan())
             except (TableError, StreamError) as error:
                 log.warning("shard sync failed: %s", error, extra={"action": "sync_failed"})
                 continue
             if result.is_done:
-                self._sync_due = False
+                self._sync_due.clear()
                 self._parts.taker.wake()
             else:
                 log.warning("shard sync failed: %s", result.sentence, extra={"action": "sync_failed"})

@@ -216,6 +216,9 @@ class ShardConsumer:
             if not await self._parts.care.prepare_end(self._lease, self._children):
                 await self._pause(self._settings.task_backoff_s)
                 return Outcome.RETRY
+        except LeaseLostError:
+            self.lose_lease()
+            return Outcome.RETRY
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
             await self._pause(self._settings.task_backoff_s)

@@ -17,7 +17,6 @@ from typing import Any
 from mld.clock import Clock
 from mld.consumer.host import ChildStartError
 
-
 _NUMBERS = itertools.count()  # child numbers are unique among all hosts of a process
 
 

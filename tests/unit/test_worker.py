@@ -113,6 +113,24 @@ async def test_completed_leases_stay_when_clean_up_is_off():
 
 
 @virtual
+async def test_a_child_row_deleted_by_hand_comes_back_from_the_horizon():
+    async with fleet(1) as world:
+        world.start()
+        world.put(10)
+        await world.until(world.all_delivered)
+        world.split(SHARD_0)
+        world.recorder.checkpoint_every_batch = (
+            False  # so that the parent's row stays, and with it the memory of the child
+        )
+        await world.until(lambda: world.lease(SHARD_1) is not None, 30)
+        world.dynamo.delete_row(TABLE, SHARD_1)
+        world.put(50)
+        await world.until(lambda: world.lease(SHARD_1) is not None, 400)
+        await world.until(world.all_delivered, 60)
+        assert str(world.lease(SHARD_1).checkpoint) == "TRIM_HORIZON"
+
+
+@virtual
 async def test_another_worker_takes_released_leases_within_one_taker_period():
     async with fleet(4) as world:
         first = world.start("w1")

@@ -1,0 +1,43 @@
+"""Click events of a web shop, as a producer would put them. Pure: the same seed and start give the same events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+USERS = 2_000
+_PAGES = ("/", "/search", "/product/{item}", "/cart", "/checkout", "/help")
+_PAGE_WEIGHTS = (20, 25, 35, 10, 6, 4)
+_AGENTS = ("Firefox", "Chrome", "Safari", "Edge", "App/iOS", "App/Android")
+_REFERRERS = (None, "https://www.example.com/", "https://search.example.net/?q=sh\u00f6es", "newsletter")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One record to put."""
+
+    partition_key: str
+    data: bytes
+
+
+def click_events(count: int, *, seed: int, start_s: float) -> Iterator[Event]:
+    """`count` events in time order, partitioned by user."""
+    rng = Random(seed)
+    at_s = start_s
+    for number in range(count):
+        at_s += rng.expovariate(50.0)
+        user = f"user-{rng.randrange(USERS):04d}"
+        page = rng.choices(_PAGES, _PAGE_WEIGHTS)[0].format(item=rng.randrange(5_000))
+        event = {
+            "event_id": number,
+            "user": user,
+            "session": f"{user}-{rng.randrange(5)}",
+            "page": page,
+            "referrer": rng.choice(_REFERRERS),
+            "agent": rng.choice(_AGENTS),
+            "load_ms": round(rng.lognormvariate(5.0, 0.6)),
+            "at": round(at_s, 3),
+        }
+        yield Event(user, json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())

@@ -1,0 +1,161 @@
+"""The arrows of docs/architecture.md, checked on the imports as they are written."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOP = ("mld", "protocol", "properties", "processors")
+LEAVES = {"mld", "mld.errors", "mld.clock", "mld.positions", "mld.streams"}
+EVERYONE_MAY = LEAVES | {"mld.aws"}
+# What each room of mld may import besides the leaves, `mld.aws`, `protocol` and `properties`.
+ROOMS: dict[str, set[str]] = {
+    "mld.aws": set(),
+    "mld.leases": set(),
+    "mld.shards": {"mld.leases"},
+    "mld.retrieval": set(),
+    "mld.consumer": {"mld.leases", "mld.retrieval"},
+    "mld.local": set(),
+    "mld.quickstart": {"mld.leases", "mld.local"},
+    "mld.steward": {"mld.consumer", "mld.leases", "mld.shards"},
+    "mld.worker": {"mld.consumer", "mld.leases", "mld.shards"},
+    "mld.daemon": {"mld.consumer", "mld.leases", "mld.retrieval", "mld.shards", "mld.steward", "mld.worker"},
+    "mld.logs": set(),
+    "mld.check": set(),
+    "mld.siblings": set(),
+    "mld.cli": {"mld.daemon", "mld.check", "mld.local", "mld.logs", "mld.quickstart", "mld.siblings"},
+    "mld.__main__": {"mld.cli"},
+}
+# Modules that decide: values in, values out.
+PURE = (
+    "mld/positions.py",
+    "mld/leases/lease.py",
+    "mld/leases/rows.py",
+    "mld/leases/writes.py",
+    "mld/leases/taking.py",
+    "mld/leases/checkpoints.py",
+    "mld/leases/retrying.py",
+    "mld/leases/throughput.py",
+    "mld/shards/graph.py",
+    "mld/shards/identity.py",
+    "mld/retrieval/positions.py",
+    "mld/retrieval/pacing.py",
+    "mld/retrieval/buffer.py",
+    "mld/retrieval/faults.py",
+    "mld/retrieval/page.py",
+    "mld/consumer/lifecycle.py",
+    "mld/consumer/restarts.py",
+    "mld/quickstart/clicks.py",
+    "mld/quickstart/verdict.py",
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/kinesis").glob("*.py"))),
+    "protocol/messages.py",
+    "protocol/codec.py",
+    "protocol/lines.py",
+    "protocol/conversation.py",
+    "protocol/command.py",
+    "properties/grammar.py",
+    "properties/keys.py",
+    "properties/conversion.py",
+)
+IMPURE_MODULES = {
+    "asyncio",
+    "logging",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "os",
+    "boto3",
+    "botocore",
+    "secrets",
+}
+
+
+def modules() -> list[Path]:
+    return [path for top in TOP for path in sorted((ROOT / top).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module named in an import statement of the file, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+            for alias in node.names:
+                if (ROOT / Path(*node.module.split(".")) / f"{alias.name}.py").exists():
+                    yield f"{node.module}.{alias.name}"
+
+
+def room_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_every_room_of_mld_is_on_the_map():
+    rooms = {room_of(name_of(path)) for path in sorted((ROOT / "mld").rglob("*.py"))}
+    assert rooms - LEAVES == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_arrows_point_down(path):
+    module = name_of(path)
+    for imported in imports(path):
+        top = imported.split(".")[0]
+        if top not in TOP or top == module.split(".")[0] != "mld":
+            continue
+        match module.split(".")[0]:
+            case "properties" | "protocol":
+                pytest.fail(f"{module} imports {imported}: it imports nothing of ours")
+            case "processors":
+                assert top == "protocol", f"{module} imports {imported}"
+            case "mld" if top == "mld":
+                assert_allowed_in_mld(module, imported)
+            case "mld":
+                assert top in ("protocol", "properties"), f"{module} imports {imported}"
+
+
+def assert_allowed_in_mld(module: str, imported: str) -> None:
+    room, target = room_of(module), room_of(imported)
+    if target == "mld" or target == room or target in EVERYONE_MAY:
+        return
+    assert room not in LEAVES, f"the leaf {module} imports {imported}"
+    assert target in ROOMS[room], f"{module} imports {imported}: no arrow from {room} to {target}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_only_aws_imports_the_sdk(path):
+    sdk = {imported for imported in imports(path) if imported.split(".")[0] in {"boto3", "botocore", "aiohttp"}}
+    assert not sdk or name_of(path).startswith("mld.aws"), f"{path} imports {sdk}"
+
+
+@pytest.mark.parametrize("file", PURE)
+def test_decisions_do_no_io(file):
+    impure = {imported for imported in imports(ROOT / file) if imported.split(".")[0] in IMPURE_MODULES}
+    assert not impure, f"{file} imports {impure}"
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    awaits = [node for node in ast.walk(tree) if isinstance(node, ast.Await | ast.AsyncFunctionDef)]
+    assert not awaits, f"{file} awaits"
+
+
+def test_importing_mld_imports_nothing_heavy():
+    code = "import mld, mld.cli, sys; print(sorted({m.split('.')[0] for m in sys.modules} & set(sys.argv[1:])))"
+    heavy = ["boto3", "botocore", "pyspark", "moto", "flask", "rich", "jsonschema", "asyncio.subprocess"]
+    printed = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"
+
+
+def test_modules_stay_readable():
+    too_long = {name_of(path): n for path in modules() if (n := len(path.read_text().splitlines())) > 480}
+    assert too_long == {}, "is each still one idea?"
