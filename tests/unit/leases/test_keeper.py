@@ -356,6 +356,24 @@ def test_an_earlier_holding_cannot_checkpoint() -> None:
     run_virtual(main())
 
 
+def test_a_checkpoint_that_waited_while_its_lease_was_given_up_is_not_sent() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        (held,) = await me.hold("a")
+        FaultPlan(dynamo).next(Fault(delay_before_s=1.0))
+        first = asyncio.create_task(me.keeper.checkpoint("a", held.token, AT))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(me.keeper.checkpoint("a", held.token, LATER))
+        await asyncio.sleep(0.1)
+        me.keeper.drop("a", held.token)
+        assert await first == AT
+        with pytest.raises(LeaseLostError):
+            await second
+        assert attribute(dynamo, "a", "checkpoint") == "100"
+
+    run_virtual(main())
+
+
 def test_a_complete_row_answers_every_checkpoint_with_shard_end() -> None:
     async def main() -> None:
         dynamo, me = await started()
