@@ -272,6 +272,7 @@ def assemble(
         detector,
         ShardEnding(table, sync, detector, clock),
         cleanup,
+        clock,
         parents_changed=parents_changed,
         wake_taker=taker.wake,
     )

@@ -6,9 +6,11 @@ Joins the rooms that may not know each other: it answers the consumers' `ShardCa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from mld.clock import Clock
 from mld.consumer.ports import MissingVerdict, Signal
 from mld.errors import InvalidStreamResponseError
 from mld.leases.lease import Lease
@@ -18,9 +20,11 @@ from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, judge_missing_shard
 from mld.shards.parents import parents_complete
-from mld.streams import ChildShard
+from mld.streams import ChildShard, Shard
 
 log = logging.getLogger(__name__)
+
+SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
 
 
 class Steward:
@@ -32,6 +36,7 @@ class Steward:
         detector: ShardDetector,
         ending: ShardEnding,
         cleanup: LeaseCleanup,
+        clock: Clock,
         *,
         parents_changed: Signal,
         wake_taker: Callable[[], None],
@@ -40,10 +45,14 @@ class Steward:
         self._detector = detector
         self._ending = ending
         self._cleanup = cleanup
+        self._clock = clock
         self._parents_changed = parents_changed
         self._wake_taker = wake_taker
         self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
         self._parked_because: dict[str, str] = {}
+        self._survey_lock = asyncio.Lock()
+        self._surveyed: tuple[Sequence[Lease], Sequence[Shard] | None] | None = None
+        self._surveyed_at = 0.0
 
     async def parents_complete(self, lease: Lease) -> bool:
         blocking = await parents_complete(self._table, lease)
@@ -71,10 +80,7 @@ class Steward:
                 raise InvalidStreamResponseError(reason)
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """The rows are read before the shards are listed: the other way round a new shard's row could look foreign."""
-        leases = (await self._table.scan()).leases
-        listing = await self._detector.list_all()
-        shards = listing.shards if isinstance(listing, ShardsListed) else None
+        leases, shards = await self._survey()
         match judge_missing_shard(lease, leases, shards):
             case ShardIsOver(evidence):
                 log.info(
@@ -92,6 +98,22 @@ class Steward:
                     log.error("%s", reason, extra={"action": "shard_parked", "shard": lease.key})
                 return MissingVerdict.UNKNOWN
 
+    async def _survey(self) -> tuple[Sequence[Lease], Sequence[Shard] | None]:
+        """Rows and shards (None: no such stream), shared by all who ask at about the same time.
+
+        The rows are read before the shards are listed: the other way round a new shard's row could look foreign.
+        """
+        async with self._survey_lock:
+            now = self._clock.monotonic()
+            if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
+                leases = (await self._table.scan()).leases
+                listing = await self._detector.list_all()
+                self._surveyed = (leases, listing.shards if isinstance(listing, ShardsListed) else None)
+                self._surveyed_at = now
+            return self._surveyed
+
     def ended(self, lease: Lease) -> None:
+        self._waiting_for.pop(lease.key, None)
+        self._parked_because.pop(lease.key, None)
         self._parents_changed.notify()
         self._cleanup.enqueue(lease)

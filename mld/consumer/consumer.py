@@ -34,6 +34,7 @@ from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
 log = logging.getLogger(__name__)
 
+RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is asked for again at least this often
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
 PARKED_POLL_MAX_S = 60.0  # doubling up to this: someone has to repair a name or a region
 
@@ -61,6 +62,7 @@ class ShardConsumer:
         self._failures = 0  # of the child, in a row, without checkpoint progress
         self._failure = ""
         self._parked_poll_s = PARKED_POLL_FIRST_S
+        self._retries = 0  # of an activity, in a row
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
@@ -145,10 +147,10 @@ class ShardConsumer:
         except StreamError as error:
             log.warning("cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
             await self._dismiss_new_child()
-            await self._pause(self._settings.task_backoff_s)
-            return Outcome.RETRY
+            return await self._retry_later()
         except (ChildStartError, ProcessorError) as error:
             return await self._child_failed(error)
+        self._retries = 0
         return Outcome.DONE
 
     async def _start_reader_and_child(self) -> None:
@@ -214,15 +216,13 @@ class ShardConsumer:
     async def _end_shard(self) -> Outcome:
         try:
             if not await self._parts.care.prepare_end(self._lease, self._children):
-                await self._pause(self._settings.task_backoff_s)
-                return Outcome.RETRY
+                return await self._retry_later()
         except LeaseLostError:
             self.lose_lease()
             return Outcome.RETRY
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
-            await self._pause(self._settings.task_backoff_s)
-            return Outcome.RETRY
+            return await self._retry_later()
         if self._stop is not None:  # the wait may have been long; the stop comes first, the end is met again later
             return Outcome.RETRY
         return await self._send_shard_ended()
@@ -371,6 +371,13 @@ class ShardConsumer:
             return task.result() if task.done() and not self._stopping.is_set() else None
         finally:
             await _cancel_all(task, stopping)
+
+    async def _retry_later(self) -> Outcome:
+        """The world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
+        delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), RETRY_DELAY_MAX_S)
+        self._retries += 1
+        await self._pause(delay_s)
+        return Outcome.RETRY
 
     async def _pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
         """Sleep, but wake at once when a stop is asked for or `also` is set."""
