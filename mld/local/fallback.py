@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from mld.local.expected import UnsupportedConditionError, rewrite_expected
 from mld.local.http import HttpRequest, HttpResponse
+
+log = logging.getLogger(__name__)
 
 MISSING = "DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'local': pip install 'mld[local]'"
 _HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
@@ -64,7 +67,12 @@ class OtherServices:
                 return _error("ValidationException", str(error))
             headers = request.headers | {"content-length": str(len(body))}
             request = HttpRequest(request.method, request.target, headers, body)
-        return _run_wsgi(self._app, _environ(request, self._port), request.method)
+        try:
+            return _run_wsgi(self._app, _environ(request, self._port), request.method)
+        except Exception as error:
+            # Whatever moto raises is answered; the one thread goes on.
+            log.exception("moto failed", extra={"action": "local_moto_failed"})
+            return HttpResponse(json.dumps({"__type": "InternalFailure", "message": str(error)}).encode(), 500)
 
 
 def _error(code: str, message: str) -> HttpResponse:

@@ -87,10 +87,11 @@ class _Announcement:
     def __call__(self, server: EmbeddedServer) -> None:
         facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
         line = json.dumps(facts) + "\n"
-        self._write(line if self._as_json else usage_lines(server.endpoint))
-        sys.stdout.flush()
         if self._ready_file is not None:
             # Renamed into place, so that whoever waits for the file never reads half of it.
             part = self._ready_file.with_name(self._ready_file.name + ".part")
             part.write_text(line)
             part.replace(self._ready_file)
+        # Last, so that whoever reads the line finds the file.
+        self._write(line if self._as_json else usage_lines(server.endpoint))
+        sys.stdout.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import time
 from collections.abc import AsyncIterator, Coroutine
@@ -21,6 +22,8 @@ from mld.local.http import Connection, HttpRequest, HttpResponse
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, wire
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Event, Finished, Idle, Subscription, event_json
+
+log = logging.getLogger(__name__)
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4567
@@ -125,6 +128,12 @@ class EmbeddedServer:
             answer = wire.dispatch(self.kinesis(region), operation, request.body, self.now())
         except KinesisError as error:
             return self._refusal(error.code, error.message, error.status)
+        except Exception:
+            # A bug of the model must not look like a network failure to the client.
+            log.exception(
+                "The embedded Kinesis failed", extra={"action": "local_kinesis_failed", "operation": operation}
+            )
+            return self._refusal("InternalFailure", f"{operation} failed; see the server's log", 500)
         if operation not in wire.READ_ONLY:
             self._wake_all()
         for stream, shard_id in answer.touched:

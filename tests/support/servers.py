@@ -1,8 +1,8 @@
 """Servers that stand in for AWS in tests, each as a process of its own on a free loopback port.
 
 `EmbeddedAws` is ours; `KinesisLocal` (npm kinesis-local) and `Ministack` (PyPI ministack) were written by others and
-are installed apart from our environment by the scripts beside this file. Every start waits for a readiness signal with a
-bound, every stop ends exactly the process that was started.
+are installed apart from our environment by the scripts beside this file. Every start waits for a readiness signal with
+a bound, every stop ends exactly the process that was started.
 """
 
 from __future__ import annotations

@@ -68,12 +68,12 @@ def _check_entry(stream: Stream, entry: PutEntry) -> int:
             f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was "
             f"{entry.explicit_hash_key}"
         )
-    # The two parts count together, and only the data is binary: decoding it here checks it once and for all.
+    # Both parts count together. Decoding the data here checks it once and for all.
     try:
-        data_bytes = len(binascii.a2b_base64(entry.data_base64, strict_mode=True))
-    except (binascii.Error, ValueError) as error:
-        raise errors.KinesisError("SerializationException", f"Data is not base64: {error}") from None
-    size = data_bytes + len(entry.partition_key.encode())
+        size = len(binascii.a2b_base64(entry.data_base64, strict_mode=True)) + len(entry.partition_key.encode())
+    except ValueError as error:
+        text = f"Data is not base64, or PartitionKey not Unicode: {error}"
+        raise errors.KinesisError("SerializationException", text) from None
     limit = stream.record_kib_max * 1024
     if size > limit:
         raise errors.validation(

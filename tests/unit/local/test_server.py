@@ -1,0 +1,248 @@
+"""The shell: HTTP, controls, faults on the wire, start and stop of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+
+from mld.local.server import EmbeddedServer, serve
+from tests.support.servers import EmbeddedAws
+
+ANSWER_TIMEOUT_S = 10
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[EmbeddedAws]:
+    with EmbeddedAws(streams={"s": 1}) as server:
+        yield server
+
+
+@pytest.fixture
+def kinesis(aws: EmbeddedAws) -> Iterator[Any]:
+    client = aws.client("kinesis", timeout_s=5)
+    yield client
+    client.close()
+    aws.clear_faults()
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[EmbeddedServer]:
+    running = await serve()
+    yield running
+    await running.close()
+
+
+def post(operation: str, body: dict[str, Any]) -> bytes:
+    text = json.dumps(body).encode()
+    target = f"Kinesis_20131202.{operation}"
+    return b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: %s\r\nContent-Length: %d\r\n\r\n%s" % (
+        target.encode(),
+        len(text),
+        text,
+    )
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = int(next(line.split(": ")[1] for line in head.split("\r\n") if line.startswith("Content-Length")))
+        body = await reader.readexactly(length)
+    return int(head.split(" ")[1]), json.loads(body) if body else None
+
+
+async def test_requests_on_one_connection_are_answered_in_order(server: EmbeddedServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(post("CreateStream", {"StreamName": "a", "ShardCount": 1}) + post("ListStreams", {}))
+    assert await answer(reader) == (200, None)
+    assert (await answer(reader))[1]["StreamNames"] == ["a"]
+    writer.close()
+
+
+async def test_a_request_in_single_bytes_is_understood(server: EmbeddedServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for byte in post("ListStreams", {}):
+        writer.write(bytes((byte,)))
+        await writer.drain()
+    assert (await answer(reader))[0] == 200
+    writer.close()
+
+
+@pytest.mark.parametrize("head", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"])
+async def test_an_unreadable_request_is_refused_and_its_connection_closed(server: EmbeddedServer, head: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(head)
+    assert (await answer(reader))[0] == 400
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_an_endless_head_ends_the_connection(server: EmbeddedServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"x" * 100_000)
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)
+    writer.close()
+
+
+async def test_it_listens_on_the_loopback_interface_unless_told_otherwise(server: EmbeddedServer) -> None:
+    assert server.endpoint == f"http://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "code"),
+    [
+        ("GetRecords", {}, "ValidationException"),
+        ("GetRecords", {"ShardIterator": 5}, "SerializationException"),
+        ("PutRecord", {"StreamName": "s", "PartitionKey": "k", "Data": "%%%"}, "SerializationException"),
+        ("PutRecord", {"StreamName": "s", "PartitionKey": "\ud800", "Data": ""}, "SerializationException"),
+        ("PutRecords", {"StreamName": "s", "Records": ["x"]}, "SerializationException"),
+        ("CreateStream", {"StreamName": "a b", "ShardCount": 1}, "ValidationException"),
+        ("InventTime", {}, "UnknownOperationException"),
+        ("ListShards", {"StreamARN": "arn:aws:kinesis:us-east-1:1:stream/x"}, "InvalidArgumentException"),
+    ],
+)
+async def test_bad_input_gets_the_error_of_the_service(
+    server: EmbeddedServer, operation: str, body: dict[str, Any], code: str
+) -> None:
+    server.kinesis().create_stream("s", now=server.now(), shard_count=1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(post(operation, body))
+    status, error = await answer(reader)
+    writer.close()
+    assert (status, error["__type"]) == (400, code)
+    assert error["message"]
+
+
+def put(kinesis: Any, data: bytes) -> None:
+    kinesis.put_record(StreamName="s", Data=data, PartitionKey="k")
+
+
+def iterator(kinesis: Any, kind: str = "LATEST") -> str:
+    answer = kinesis.get_shard_iterator(StreamName="s", ShardId="shardId-000000000000", ShardIteratorType=kind)
+    return str(answer["ShardIterator"])
+
+
+def test_an_injected_error_is_answered_as_often_as_asked(aws: EmbeddedAws, kinesis: Any) -> None:
+    aws.inject_faults({"operation": "ListStreams", "count": 2, "code": "LimitExceededException", "message": "slow"})
+    codes = []
+    for _ in range(3):
+        try:
+            kinesis.list_streams()
+            codes.append("")
+        except ClientError as error:
+            codes.append(error.response["Error"]["Code"])
+    assert codes == ["LimitExceededException", "LimitExceededException", ""]
+
+
+def test_a_dropped_call_is_not_carried_out(aws: EmbeddedAws, kinesis: Any) -> None:
+    place = iterator(kinesis)
+    aws.inject_faults({"operation": "PutRecord", "count": 1, "drop": True})
+    with pytest.raises(ConnectionClosedError):
+        put(kinesis, b"lost")
+    assert kinesis.get_records(ShardIterator=place)["Records"] == []
+
+
+def test_a_reply_lost_afterwards_leaves_the_write_in_place(aws: EmbeddedAws, kinesis: Any) -> None:
+    place = iterator(kinesis)
+    aws.inject_faults({"operation": "PutRecord", "count": 1, "drop": True, "after": True})
+    with pytest.raises(ConnectionClosedError):
+        put(kinesis, b"written")
+    assert [r["Data"] for r in kinesis.get_records(ShardIterator=place)["Records"]] == [b"written"]
+
+
+def test_faults_reach_the_services_of_moto_too(aws: EmbeddedAws) -> None:
+    dynamodb = aws.client("dynamodb")
+    dynamodb.create_table(
+        TableName="t",
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    item = {"leaseKey": {"S": "a"}}
+    aws.inject_faults(
+        {"service": "dynamodb", "operation": "PutItem", "count": 1, "code": "InternalServerError", "status": 500}
+        | {"after": True}
+    )
+    with pytest.raises(ClientError, match="InternalServerError"):
+        dynamodb.put_item(TableName="t", Item=item)
+    assert dynamodb.get_item(TableName="t", Key=item)["Item"] == item
+    dynamodb.close()
+
+
+def test_an_empty_page_stays_at_its_place_and_tells_the_lag(aws: EmbeddedAws, kinesis: Any) -> None:
+    place = iterator(kinesis)
+    put(kinesis, b"x")
+    put(kinesis, b"y")
+    aws.inject_faults({"operation": "GetRecords", "count": 1, "empty": True})
+    empty = kinesis.get_records(ShardIterator=place)
+    full = kinesis.get_records(ShardIterator=empty["NextShardIterator"])
+    assert (len(empty["Records"]), len(full["Records"])) == (0, 2)
+
+
+def test_a_late_answer_is_late(aws: EmbeddedAws) -> None:
+    impatient = aws.client("kinesis", timeout_s=0.2)
+    aws.inject_faults({"operation": "ListStreams", "delay_s": 1.0})
+    with pytest.raises(ReadTimeoutError):
+        impatient.list_streams()
+    impatient.close()
+    aws.clear_faults()
+
+
+def test_a_subscription_can_be_cut_after_some_events(aws: EmbeddedAws, kinesis: Any) -> None:
+    arn = aws.client("kinesis").describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+    consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="cut")["Consumer"]["ConsumerARN"]
+    aws.inject_faults({"operation": "SubscribeToShard", "after_events": 1, "code": "InternalFailureException"})
+    events = kinesis.subscribe_to_shard(
+        ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
+    )["EventStream"]
+    received = iter(events)
+    assert next(received)["SubscribeToShardEvent"]["Records"] == []
+    with pytest.raises(Exception, match="InternalFailureException"):
+        next(received)
+    events.close()
+
+
+def test_calls_are_counted_by_operation(aws: EmbeddedAws, kinesis: Any) -> None:
+    aws.clear_log()
+    for _ in range(3):
+        kinesis.list_streams()
+    assert aws.log() == {"kinesis.ListStreams": 3}
+
+
+def test_every_byte_comes_back_as_it_was_put(aws: EmbeddedAws, kinesis: Any) -> None:
+    data = bytes(range(256))
+    place = iterator(kinesis)
+    put(kinesis, data)
+    assert kinesis.get_records(ShardIterator=place)["Records"][0]["Data"] == data
+
+
+def test_a_stop_signal_ends_the_process_cleanly(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, "-m", "mld.local", "--port", "0", "--ready-file", str(ready)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            facts = json.loads(ready.read_text())
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(ANSWER_TIMEOUT_S)
+        finally:
+            process.kill()
+    assert (status, json.loads(line)) == (0, facts)
+    assert facts["pid"] == process.pid and facts["port"] > 0
+
+
+def test_the_import_of_the_package_leaves_moto_and_botocore_alone() -> None:
+    check = "import sys, mld.local.run; print([m for m in ('moto', 'botocore', 'flask') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
