@@ -68,11 +68,18 @@ class OtherServices:
             headers = request.headers | {"content-length": str(len(body))}
             request = HttpRequest(request.method, request.target, headers, body)
         try:
-            return _run_wsgi(self._app, _environ(request, self._port), request.method)
+            return _corrected(_run_wsgi(self._app, _environ(request, self._port), request.method))
         except Exception as error:
             # Whatever moto raises is answered; the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
             return HttpResponse(json.dumps({"__type": "InternalFailure", "message": str(error)}).encode(), 500)
+
+
+def _corrected(response: HttpResponse) -> HttpResponse:
+    """A query of an index that does not exist is a ValidationException in DynamoDB; moto finds no resource."""
+    if response.status != 400 or b"Invalid index: " not in response.body:
+        return response
+    return _error("ValidationException", "The table does not have the specified index")
 
 
 def _error(code: str, message: str) -> HttpResponse:

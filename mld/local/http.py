@@ -14,6 +14,8 @@ from typing import Protocol
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 32 * 1024 * 1024
 """PutRecords takes 10 MiB of data, which is 13.4 MiB of base64, and its keys."""
+_JOINED_BYTES_MAX = 64 * 1024
+"""Up to this size head and body leave in one packet; beyond, copying the body costs more than a packet."""
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too Large", 500: "Internal Server Error"}
 
 
@@ -152,7 +154,12 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             return
         head = _head(response.status, response.content_type, response.headers)
-        self._transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(response.body), response.body))
+        head += b"Content-Length: %d\r\n\r\n" % len(response.body)
+        if len(response.body) > _JOINED_BYTES_MAX:
+            self._transport.write(head)
+            self._transport.write(response.body)
+        else:
+            self._transport.write(head + response.body)
         if self._close_after:
             self._transport.close()
 

@@ -38,7 +38,6 @@ EXCLUSIONS: dict[str, dict[str, str]] = {
         "test_the_old_comparisons_hold_on_a_delete[rule7-False]": "NULL without a value list is refused",
     },
     "embedded": {
-        "test_a_query_of_a_missing_index_is_a_validation_error": "moto says ResourceNotFound",
         "test_attributes_to_get_limits_what_a_scan_returns": "moto ignores it",
         "test_a_batch_of_26_writes_is_refused": "moto accepts it",
     },
