@@ -15,7 +15,9 @@ import pytest
 import pytest_asyncio
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
+from mld.local.kinesis import KinesisError
 from mld.local.server import EmbeddedServer, serve
+from mld.streams import IteratorType, StartingPoint
 from tests.support.servers import EmbeddedAws
 
 ANSWER_TIMEOUT_S = 10
@@ -121,6 +123,39 @@ async def test_bad_input_gets_the_error_of_the_service(
     writer.close()
     assert (status, error["__type"]) == (400, code)
     assert error["message"]
+
+
+async def test_without_moto_the_other_services_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "moto.moto_server.werkzeug_app", None)
+    running = await serve()
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    writer.write(post("x", {}).replace(b"Kinesis_20131202.x", b"DynamoDB_20120810.ListTables"))
+    status, error = await answer(reader)
+    writer.close()
+    await running.close()
+    assert status == 400
+    assert "pip install 'mld[local]'" in error["message"]
+
+
+async def test_a_subscription_is_freed_when_its_client_goes_away(server: EmbeddedServer) -> None:
+    kinesis = server.kinesis()
+    kinesis.create_stream("s", now=server.now(), shard_count=1)
+    arn = kinesis.register_consumer("s", "app", now=server.now()).arn
+    latest = StartingPoint(IteratorType.LATEST)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    body = {"ConsumerARN": arn, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "LATEST"}}
+    writer.write(post("SubscribeToShard", body))
+    await reader.readuntil(b"\r\n\r\n")
+    with pytest.raises(KinesisError):
+        kinesis.subscribe(arn, "shardId-000000000000", latest, now=server.now())
+    writer.close()
+    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+        while True:
+            try:
+                assert kinesis.subscribe(arn, "shardId-000000000000", latest, now=server.now()).is_live
+                break
+            except KinesisError:
+                await asyncio.sleep(0)
 
 
 def put(kinesis: Any, data: bytes) -> None:
