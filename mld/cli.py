@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -20,6 +22,8 @@ from mld.siblings import check_siblings
 
 if TYPE_CHECKING:
     from properties.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
 EXIT_CONFIGURATION = 2
@@ -123,7 +127,10 @@ def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log
     from properties.loader import load
 
     logs.configure(log_format, log_level, log_configuration)
+    started_at = time.monotonic()
     loaded = load(file, overrides, os.environ)
+    took_ms = round((time.monotonic() - started_at) * 1000, 1)
+    logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
     logs.log_remarks(loaded.remarks)
 
     from mld.daemon import run_daemon

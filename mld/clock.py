@@ -23,6 +23,11 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+def millis_since(clock: Clock, started_at: float) -> float:
+    """Milliseconds since `started_at`, a value of `clock.monotonic()`, for the log."""
+    return round((clock.monotonic() - started_at) * 1000, 1)
+
+
 class LoopClock:
     """The clock of the running event loop and of the system."""
 

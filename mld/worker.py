@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mld.clock import Clock, wait_for_event
+from mld.clock import Clock, millis_since, wait_for_event
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.errors import (
@@ -147,12 +147,20 @@ class Worker:
         scan = await self._scan_or_create()
         for key, reason in scan.corrupt:
             log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
+        self._log_step("lease table scanned", "table_scanned", scan_sent_at)
+        sync_started_at = self._parts.clock.monotonic()
         if await self._make_shard_leases(scan):
             scan_sent_at = self._parts.clock.monotonic()
             scan = await self._parts.table.scan()
+        self._log_step("shards synced", "shards_synced", sync_started_at)
+        reacquire_started_at = self._parts.clock.monotonic()
         await self._parts.keeper.reacquire(scan.leases)
         await self._parts.taker.take_once(scan, scan_sent_at)
+        self._log_step("leases acquired", "leases_acquired", reacquire_started_at)
         self._changed.set()
+
+    def _log_step(self, what: str, action: str, started_at: float) -> None:
+        log.debug(what, extra={"action": action, "took_ms": millis_since(self._parts.clock, started_at)})
 
     async def _scan_or_create(self) -> TableScan:
         try:

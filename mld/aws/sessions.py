@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -100,6 +101,7 @@ class ClientFactory:
         from botocore.exceptions import BotoCoreError
 
         access = self._access[service]
+        started_at = time.monotonic()
         with self._lock:
             try:
                 resolved = self._credentials(access.credentials)
@@ -126,7 +128,7 @@ class ClientFactory:
             "%s client ready",
             service,
             extra={"action": "aws_client", "region": region, "endpoint": client.meta.endpoint_url,
-                   "credentials": resolved.provider},
+                   "credentials": resolved.provider, "took_ms": round((time.monotonic() - started_at) * 1000, 1)},
         )  # fmt: skip
         return client
 

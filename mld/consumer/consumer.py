@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from mld.clock import Clock
+from mld.clock import Clock, millis_since
 from mld.consumer.host import ChildStartError
 from mld.consumer.lifecycle import Outcome, State, Stop, next_state
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, MissingVerdict
@@ -178,7 +178,10 @@ class ShardConsumer:
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
+            started_at = self.clock.monotonic()
             child = await self._parts.host.start(self.key)
+            took_ms = millis_since(self.clock, started_at)
+            log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             self._processor = Processor(child, self.key, self._settings.dialect, self._settings.reply_timeout_s)
 
     async def _process(self) -> Outcome:

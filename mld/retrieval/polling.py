@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from random import Random
 from typing import TypeVar
 
-from mld.clock import Clock
+from mld.clock import Clock, millis_since
 from mld.errors import (
     InvalidStreamResponseError,
     IteratorExpiredError,
@@ -185,6 +185,7 @@ class PollingReader:
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         page = await self._bounded(self._streams.get_records(iterator, self._max_records), "GetRecords")
+        logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
         verdict = judge(page, self._ends_without_children)
         if verdict is Verdict.INVALID:
             self._ends_without_children += page.next_iterator is None
@@ -259,7 +260,11 @@ class PollingReader:
         issued_s = self._clock.monotonic()
         iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")
         self._iterator, self._iterator_issued_s = iterator, issued_s
+        logger.debug("iterator of shard %s", self.shard_id, extra=self._about("reader_positioned", issued_s))
         return iterator
+
+    def _about(self, action: str, asked_s: float) -> dict[str, object]:
+        return {"action": action, "shard": self.shard_id, "took_ms": millis_since(self._clock, asked_s)}
 
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:
         try:
