@@ -95,9 +95,7 @@ class CredentialsResolver:
         credentials: Credentials | None = None
         match provider.kind:
             case ProviderKind.DEFAULT:
-                credentials = create_credential_resolver(
-                    self._new_session(None), region_name=self._sts_region(None)
-                ).load_credentials()
+                credentials = self._default()
             case ProviderKind.ENVIRONMENT:
                 credentials = EnvProvider().load()
             case ProviderKind.PROFILE:
@@ -138,6 +136,12 @@ class CredentialsResolver:
         credentials: Credentials | None = resolver.load_credentials()
         return credentials
 
+    def _default(self) -> Credentials | None:
+        session = self._new_session(None)
+        region = self._sts_region(None, session)
+        credentials: Credentials | None = create_credential_resolver(session, region_name=region).load_credentials()
+        return credentials
+
     def _web_identity(self) -> Credentials | None:
         provider = AssumeRoleWithWebIdentityProvider(
             load_config=dict,  # only the environment counts, no profile
@@ -148,9 +152,7 @@ class CredentialsResolver:
         return credentials
 
     def _assumed(self, role: AssumeRole) -> Credentials:
-        base = create_credential_resolver(
-            self._new_session(None), region_name=self._sts_region(None)
-        ).load_credentials()
+        base = self._default()
         if base is None:
             raise _ProviderError("the default chain has no credentials to assume the role with")
         arguments = {"RoleSessionName": role.session_name}
@@ -166,7 +168,7 @@ class CredentialsResolver:
 
     def _sts_client_creator(self, region: str | None, endpoint_url: str | None) -> Callable[..., Any]:
         session = self._new_session(None)
-        region = self._sts_region(region)
+        region = self._sts_region(region, session)
         if region is None:
             raise _ProviderError("no region for STS: set endpointRegion, regionName or AWS_REGION")
         base = Config(
@@ -183,14 +185,9 @@ class CredentialsResolver:
 
         return create
 
-    def _sts_region(self, wanted: str | None) -> str | None:
+    def _sts_region(self, wanted: str | None, session: Session) -> str | None:
         """The SDK's own choice comes before regionName, which Java does not ask at all."""
-        return (
-            wanted
-            or self._environ.get("AWS_REGION")
-            or self._new_session(None).get_config_variable("region")
-            or self._region_name
-        )
+        return wanted or self._environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 
 
 def _reason(provider: Provider, error: Exception) -> str:
