@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import logging.config
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from xml.etree import ElementTree
 
 from pythonjsonlogger.json import JsonFormatter
 
@@ -85,6 +83,9 @@ def log_remarks(remarks: Iterable[Remark]) -> None:
 
 
 def _apply_file(path: Path) -> None:
+    import logging.config  # here, as most starts have no such file
+    from xml.etree import ElementTree
+
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         if text.lstrip().startswith("<"):
@@ -106,6 +107,8 @@ def _apply_file(path: Path) -> None:
 
 def _apply_logback(text: str, path: Path) -> None:
     """Take the levels of a logback file; its appenders and layouts belong to Java."""
+    from xml.etree import ElementTree
+
     document = ElementTree.fromstring(text)  # noqa: S314 - the operator's own file, as trusted as the properties file
     for element in document.iter():
         if element.tag in ("root", "logger") and (level := element.get("level")):
