@@ -7,6 +7,7 @@ came; 1 for failures, failed initialization included; 2 for configuration errors
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import uuid
@@ -93,6 +94,7 @@ async def run_daemon(settings: Settings, properties_file: str) -> int:
     }
     try:
         await asyncio.gather(kinesis.open(), dynamo.open())
+        gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
         worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment)
         return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
     except MldError as error:
