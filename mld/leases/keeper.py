@@ -153,6 +153,8 @@ class LeaseKeeper:
                 delay_s = self._retry_delay_s(holding, attempt, CHECKPOINT_ATTEMPTS_MAX)
                 if delay_s is None:
                     log.warning("checkpoint of %s failed: %s", key, error, extra=self._about(key, "checkpoint_failed"))
+                    if not self._is_current(holding):
+                        raise LeaseLostError(key, "expired while a checkpoint was under way") from error
                     raise
                 await self._clock.sleep(delay_s)
                 continue

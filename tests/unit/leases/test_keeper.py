@@ -303,6 +303,18 @@ def test_a_checkpoint_that_stays_unknown_raises_keeps_the_lease_and_can_be_repea
     run_virtual(main())
 
 
+def test_a_checkpoint_that_is_still_unknown_when_the_lease_expires_says_that_the_lease_is_lost() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        (held,) = await me.hold("a")
+        await asyncio.sleep(DURATION_S - 0.01)
+        FaultPlan(dynamo).always = Fault(delay_after_s=9.0)
+        with pytest.raises(LeaseLostError, match="expired"):
+            await me.keeper.checkpoint("a", held.token, LATER)
+
+    run_virtual(main())
+
+
 def test_a_throttled_checkpoint_raises_the_throttled_kind() -> None:
     async def main() -> None:
         dynamo, me = await started()
