@@ -79,6 +79,10 @@ class Worker:
         """The set of held leases changed."""
         self._changed.set()
 
+    def held(self) -> frozenset[str]:
+        """Keys of the leases this worker believes to hold now."""
+        return frozenset(self._parts.keeper.held())
+
     def request_stop(self) -> None:
         self._stop_asked.set()
         self._changed.set()

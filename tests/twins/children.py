@@ -27,7 +27,13 @@ class ChildExit(Exception):
 class MemoryChild:
     """One child. `script(child)` runs as its process."""
 
-    def __init__(self, shard_id: str, script: Callable[[MemoryChild], Any], number: int) -> None:
+    def __init__(
+        self,
+        shard_id: str,
+        script: Callable[[MemoryChild], Any],
+        number: int,
+        spawn: Callable[[Any], asyncio.Task[None]] = asyncio.create_task,
+    ) -> None:
         self.shard_id = shard_id
         self.number = number
         self.ended = ""
@@ -37,7 +43,7 @@ class MemoryChild:
         self._ready = asyncio.Event()
         self._closed = False
         self._stdin_closed = False
-        self._task = asyncio.create_task(self._live(script))
+        self._task = spawn(self._live(script))
 
     # --- the child's side ---------------------------------------------------------------------------------------------
 
@@ -103,6 +109,11 @@ class MemoryChild:
     def take_unread(self) -> list[str]:
         lines, self._lines = self._lines, []
         return lines
+
+    def hang_up(self) -> None:
+        """Its daemon is gone: end of input, nobody reads its output."""
+        self._stdin_closed = True
+        self._inbox.put_nowait(None)
 
     async def end(self) -> str:
         self._inbox.put_nowait(None)
@@ -190,8 +201,13 @@ class Recorder:
 class MemoryHost:
     """Starts `MemoryChild`s that all run `script`. `refuse` makes starts fail."""
 
-    def __init__(self, script: Callable[[MemoryChild], Any]) -> None:
+    def __init__(
+        self,
+        script: Callable[[MemoryChild], Any],
+        spawn: Callable[[Any], asyncio.Task[None]] = asyncio.create_task,
+    ) -> None:
         self.script = script
+        self.spawn = spawn
         self.children: list[MemoryChild] = []
         self.refuse = False
 
@@ -199,7 +215,7 @@ class MemoryHost:
         await asyncio.sleep(0)
         if self.refuse:
             raise ChildStartError("cannot start 'processor' (key executableName): No such file or directory")
-        child = MemoryChild(shard_id, self.script, next(_NUMBERS))
+        child = MemoryChild(shard_id, self.script, next(_NUMBERS), self.spawn)
         self.children.append(child)
         return child
 

@@ -104,6 +104,13 @@ class MemoryDynamo:
         """An item as it is now, for tests."""
         return copy.deepcopy(self._tables[table].items.get(key))
 
+    def rows(self, table: str) -> dict[str, Item]:
+        """All items, for tests; not to be changed."""
+        return dict(self._tables[table].items)
+
+    def has_table(self, table: str) -> bool:
+        return table in self._tables
+
     def put_row(self, table: str, row: Row) -> None:
         """Plant an item without condition, history or checks, for tests."""
         target = self._tables[table]

@@ -1,0 +1,216 @@
+"""What must always hold, checked at every step of a run or at its end. The numbers are those of docs/simulation.md.
+
+The ledger is told of everything that happens: records put, batches begun, records delivered, rows written. A checker
+never looks into the code under test, with one exception: which leases a worker believes to hold (4).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.world.plan import DRIFT_MAX
+from tests.twins.dynamo import Applied
+from tests.twins.dynamo_expressions import Item
+
+SENTINEL_ORDER = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2, "LATEST": -1}
+SHARD_END = "SHARD_END"
+LOST_LEASE_GRACE_S = 1.0
+"""Beside one lease duration: the answer that says so may be under way."""
+
+
+class Violation(AssertionError):
+    """A promise is broken; the text says which, where and when."""
+
+
+@dataclass
+class ShardRecord:
+    """One shard as the checkers know it."""
+
+    shard_id: str
+    parents: tuple[str, ...] = ()
+    put: list[int] = field(default_factory=list)
+    delivered: set[int] = field(default_factory=set)
+    complete_to: int = 0
+    """So many records from the first on were delivered, without a gap."""
+    at_latest: bool = False
+    """Its row says LATEST: whoever starts reading now owes nothing of what lies before."""
+    ended: bool = False
+    """SHARD_END was accepted."""
+    had_row: bool = False
+    edited: bool = False
+    """Somebody changed its row by hand."""
+    last_checkpoint: tuple[int, int, int] | None = None
+
+    def deliver(self, sequence: int) -> None:
+        if self.at_latest:
+            self.delivered.update(self.put[self.complete_to : bisect_right(self.put, sequence - 1)])
+        self.delivered.add(sequence)
+        while self.complete_to < len(self.put) and self.put[self.complete_to] in self.delivered:
+            self.complete_to += 1
+
+    def undelivered_to(self, sequence: int | None) -> int:
+        """How many records up to a sequence number (None: all) nobody has got."""
+        end = len(self.put) if sequence is None else bisect_right(self.put, sequence)
+        return max(0, end - self.complete_to)
+
+
+class Ledger:
+    """Knows what happened and raises `Violation` at once. `believers(key)` names the processes that hold a lease."""
+
+    def __init__(
+        self, now: Callable[[], float], failover_s: float, believers: Callable[[str], list[tuple[str, str]]]
+    ) -> None:
+        self._now = now
+        self._failover_s = failover_s
+        self._believers = believers
+        self.shards: dict[str, ShardRecord] = {}
+        self.trace: Callable[[str], None] = lambda text: None
+        self.deliveries = 0
+        self.redeliveries = 0
+        self.checkpoints = 0
+        self.takes = 0
+        self.frozen_end = False  # the stream is gone: nothing may be marked finished any more
+        self.paused_s: dict[str, float] = {}  # until when a process was stopped last
+        self._last_of_child: dict[tuple[int, str], int] = {}
+        self._owner_lost_at: dict[tuple[str, str], float] = {}
+        self._sent: dict[str, float] = {}  # when the last accepted write of a row was sent
+
+    # --- told by the world --------------------------------------------------------------------------------------------
+
+    def shard(self, shard_id: str) -> ShardRecord:
+        return self.shards.setdefault(shard_id, ShardRecord(shard_id))
+
+    def put(self, shard_id: str, sequence: int) -> None:
+        self.shard(shard_id).put.append(sequence)
+
+    def edited_by_hand(self, shard_id: str) -> None:
+        shard = self.shard(shard_id)
+        shard.edited = True
+        shard.last_checkpoint = None
+        shard.ended = False
+
+    def batch_begins(self, worker: str, shard: str) -> None:
+        lost_at = self._owner_lost_at.get((shard, worker))
+        if lost_at is None:
+            return
+        bound = self._failover_s + LOST_LEASE_GRACE_S
+        since = max(lost_at, self.paused_s.get(worker, 0.0))
+        if self._now() - since > bound:
+            raise self._violation(5, f"{worker} still delivers {shard} {self._now() - since:.1f} s after it lost it")
+
+    def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None:
+        record = self.shard(shard)
+        self._check_parents(record, worker)
+        last = self._last_of_child.get((child, shard), -1)
+        for sequence in sequences:
+            if sequence <= last:
+                raise self._violation(2, f"child {child} of {worker} went back in {shard}: {last} then {sequence}")
+            last = sequence
+            self.deliveries += 1
+            self.redeliveries += sequence in record.delivered
+            record.deliver(sequence)
+        self._last_of_child[child, shard] = last
+        self.trace(f"{worker} child {child} gets {len(sequences)} of {shard}")
+
+    def _check_parents(self, record: ShardRecord, worker: str) -> None:
+        if record.delivered or record.edited:
+            return
+        for parent in (self.shard(name) for name in record.parents):
+            if not parent.had_row or parent.edited or self._has_edited_ancestor(parent):
+                continue
+            if parent.undelivered_to(None):
+                left = parent.undelivered_to(None)
+                raise self._violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
+            if not parent.ended:
+                raise self._violation(2, f"{record.shard_id} begins before {parent.shard_id} is at SHARD_END")
+
+    def _has_edited_ancestor(self, record: ShardRecord) -> bool:
+        return any(self.shard(p).edited or self._has_edited_ancestor(self.shard(p)) for p in record.parents)
+
+    # --- every accepted write -----------------------------------------------------------------------------------------
+
+    def applied(self, write: Applied, sent_at: float) -> None:
+        key = (write.after or write.before)["leaseKey"]["S"]
+        record = self.shard(key)
+        if not write.after:
+            record.last_checkpoint = None
+            return
+        record.had_row = True
+        if not write.before:
+            record.last_checkpoint = None
+        record.at_latest = _text(write.after, "checkpoint") == "LATEST"
+        self._check_checkpoint(record, write)
+        self._check_writer(key, write)
+        self._sent[key] = sent_at
+
+    def _check_checkpoint(self, record: ShardRecord, write: Applied) -> None:
+        before, after = _position(write.before), _position(write.after)
+        if write.before and before == after:
+            return
+        text = _text(write.after, "checkpoint")
+        name = record.shard_id
+        if write.before:
+            self.checkpoints += 1
+            self.trace(f"{write.sender} checkpoints {name} at {text[-8:]}")
+            if _text(write.before, "checkpoint") == SHARD_END:
+                raise self._violation(3, f"{write.sender} takes {name} back from SHARD_END to {text}")
+            if before is not None and after is not None and after < before:
+                raise self._violation(3, f"{write.sender} takes the checkpoint of {name} back to {text}")
+        if text == SHARD_END:
+            if self.frozen_end:
+                raise self._violation(3, f"{write.sender} marks {name} finished although its stream is gone")
+            if left := record.undelivered_to(None):
+                raise self._violation(1, f"{write.sender} ends {name} with {left} records undelivered")
+            record.ended = True
+        elif text.isdigit() and (left := record.undelivered_to(int(text))):
+            raise self._violation(1, f"{write.sender} checkpoints {name} past {left} undelivered records")
+
+    def _check_writer(self, key: str, write: Applied) -> None:
+        """Checker 4: renewals and checkpoints come from the owner; an expired owner has stopped believing."""
+        before, after = _actual_owner(write.before), _actual_owner(write.after)
+        me = write.sender.split("#")[0]
+        if before == after and before is not None:
+            if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter") and before != me:
+                raise self._violation(4, f"{write.sender} wrote {key}, which belongs to {before}")
+        elif before is not None:
+            self._owner_lost_at[key, before] = self._now()
+            self._check_disbelief(key, before, write.sender)
+        if after is not None and before != after:
+            self.takes += 1
+            self.trace(f"{write.sender} takes {key} from {before or 'nobody'}")
+            self._owner_lost_at.pop((key, after), None)
+
+    def _check_disbelief(self, key: str, owner: str, taker: str) -> None:
+        age = self._now() - self._sent.get(key, self._now())
+        if age <= self._failover_s * (1 + 4 * DRIFT_MAX):
+            return  # a steal from a live owner, or a release: the next write of the owner is refused
+        for worker, process in self._believers(key):
+            if worker == owner:
+                raise self._violation(
+                    4, f"{process} believes in {key} {age:.2f} s after its last write was sent, while {taker} takes it"
+                )
+
+    def _violation(self, number: int, text: str) -> Violation:
+        return Violation(f"checker {number} at {self._now():.2f} s: {text}")
+
+
+def _text(item: Item, name: str) -> str:
+    value: Mapping[str, Any] | None = item.get(name)
+    return "" if value is None else str(next(iter(value.values())))
+
+
+def _actual_owner(item: Item) -> str | None:
+    return _text(item, "checkpointOwner") or _text(item, "leaseOwner") or None
+
+
+def _position(item: Item) -> tuple[int, int, int] | None:
+    text = _text(item, "checkpoint")
+    sub = int(_text(item, "checkpointSubSequenceNumber") or 0)
+    if text == SHARD_END:
+        return (1, 0, 0)
+    if text in SENTINEL_ORDER:
+        return (0, SENTINEL_ORDER[text], 0)
+    return (0, int(text), sub) if text.isdigit() else None

@@ -1,0 +1,115 @@
+"""The end of a run: liveness (1, 6), resources (7) and the price (8)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from mld.worker import Worker
+from tests.simulation.checkers import SHARD_END, Violation
+from tests.support.fleet import TABLE
+
+if TYPE_CHECKING:
+    from tests.simulation.world.world import World
+
+CAUGHT_UP_S = 40.0
+"""From the last record put to its checkpoint: the idle interval, a batch, and whatever is still being retried."""
+STILL_S = 60.0
+"""For so long no lease changes its owner."""
+TASKS_PER_LEASE_MAX = 12
+TASKS_PER_WORKER_MAX = 40
+RENEWALS_PER_FAILOVER = 3.2
+DYNAMO_CALLS_PER_WORKER_HOUR = 1200.0
+"""Beside renewals and checkpoints: a taker's scans (one in 2 lease durations) and a cleaner's looks."""
+
+
+async def check_rest(world: World) -> None:
+    """Raises Violation unless the world has come to rest and stays there."""
+    await _until_caught_up(world)
+    before, calls, started = _owners(world), _calls(world), world.now()
+    await asyncio.sleep(STILL_S)
+    world._raise_failures()
+    _check_rows(world)
+    if (after := _owners(world)) != before:
+        moved = sorted(key for key in after.keys() | before.keys() if after.get(key) != before.get(key))
+        raise Violation(f"checker 6: leases still move after {world.plan.quiet_s:.0f} s of calm: {moved}")
+    _check_resources(world)
+    _check_price(world, calls, world.now() - started)
+
+
+async def _until_caught_up(world: World) -> None:
+    deadline = world.now() + CAUGHT_UP_S
+    while (owed := _owed(world)) and world.now() < deadline:
+        await asyncio.sleep(1.0)
+    if owed:
+        raise Violation(f"checker 1 and 6: not caught up {CAUGHT_UP_S:.0f} s after the last record: {owed[:3]}")
+
+
+def _owed(world: World) -> list[str]:
+    """What is not delivered or not checkpointed yet."""
+    owed = []
+    for record in world.ledger.shards.values():
+        if left := record.undelivered_to(None):
+            owed.append(f"{left} records of {record.shard_id} undelivered")
+        elif record.put and not record.ended:
+            row = world.dynamo.row(TABLE, record.shard_id)
+            text = row["checkpoint"]["S"] if row else "no row"
+            if (not text.isdigit() or int(text) < record.put[-1]) and text != SHARD_END:
+                owed.append(f"{record.shard_id} checkpointed at {text[-8:]}, last record {record.put[-1] % 10**8}")
+    return owed
+
+
+def _owners(world: World) -> dict[str, str | None]:
+    rows = world.dynamo.rows(TABLE)
+    return {key: row.get("leaseOwner", {}).get("S") for key, row in rows.items() if _checkpoint(row) != SHARD_END}
+
+
+def _checkpoint(row: Any) -> str:
+    return str(row["checkpoint"]["S"])
+
+
+def _check_rows(world: World) -> None:
+    """Every open shard has a row with a living owner who works on it."""
+    living = {m.worker_id: m for m in world.machines if m.process is not None and m.wanted}
+    for shard in world._open_shards():
+        row = world.dynamo.row(TABLE, shard.shard_id)
+        if row is None:
+            raise Violation(f"checker 6: the open shard {shard.shard_id} has no lease")
+        owner = row.get("leaseOwner", {}).get("S")
+        if owner not in living:
+            raise Violation(f"checker 6: the open shard {shard.shard_id} belongs to {owner}, which does not run")
+        machine = living[owner]
+        if machine.spec.kind == "mld" and not machine.believes(shard.shard_id):
+            raise Violation(f"checker 6: {owner} does not know that it owns {shard.shard_id}")
+
+
+def _check_resources(world: World) -> None:
+    """Checker 7: nothing of lost shards is left."""
+    for machine in world.machines:
+        if machine.spec.kind != "mld" or not isinstance(machine.worker, Worker) or machine.process is None:
+            continue
+        held = machine.worker.held()
+        assert machine.host is not None
+        living = [child.shard_id for child in machine.host.living()]
+        if len(living) != len(set(living)) or not set(living) <= set(held):
+            raise Violation(f"checker 7: {machine.worker_id} has children {sorted(living)} for {sorted(held)}")
+        tasks = sum(not task.done() for task in machine.process.tasks)
+        most = TASKS_PER_WORKER_MAX + TASKS_PER_LEASE_MAX * len(held)
+        if tasks > most:
+            raise Violation(f"checker 7: {machine.worker_id} has {tasks} tasks for {len(held)} leases")
+
+
+def _calls(world: World) -> dict[str, int]:
+    return {m.dynamo.sender: m.dynamo.calls for m in world.machines if m.dynamo is not None and m.spec.kind == "mld"}
+
+
+def _check_price(world: World, before: dict[str, int], seconds: float) -> None:
+    """Checker 8: DynamoDB requests of our workers at rest."""
+    leases = len(world.dynamo.rows(TABLE))
+    calls = sum(count - before.get(sender, count) for sender, count in _calls(world).items())
+    workers = max(1, len(before))
+    renewals = leases * RENEWALS_PER_FAILOVER * seconds / world.plan.failover_s
+    records = world.plan.records_per_s * seconds * 1.5 + 3 * leases
+    most = renewals + records + workers * (DYNAMO_CALLS_PER_WORKER_HOUR * seconds / 3600 + 5)
+    if calls > most:
+        raise Violation(f"checker 8: {calls} DynamoDB requests in {seconds:.0f} s for {leases} leases, over {most:.0f}")

@@ -1,0 +1,95 @@
+"""Drawn record processors: they speak the real bytes, checkpoint at drawn points, are slow, die, hang, err."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, Protocol
+
+from mld.clock import Clock
+from tests.simulation.world.loop import in_world
+from tests.simulation.world.plan import Rates
+from tests.twins.children import ChildExit, MemoryChild, MemoryHost
+
+WORK_MAX_S = 1.5
+SLOW_WORK_MAX_S = 20.0
+
+
+class Ledger(Protocol):
+    """Who hears of deliveries."""
+
+    def batch_begins(self, worker: str, shard: str) -> None: ...
+
+    def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None: ...
+
+
+class DrawnProcessor:
+    """What all children of one worker run. `rates` may be changed at any time."""
+
+    def __init__(self, worker: str, ledger: Ledger, clock: Clock, rng: Random) -> None:
+        self.rates = Rates()
+        self._worker = worker
+        self._ledger = ledger
+        self._clock = clock
+        self._rng = rng
+
+    async def __call__(self, child: MemoryChild) -> None:
+        while True:
+            message = await child.receive()
+            if message["action"] == "processRecords":
+                await self._process(child, message["records"])
+            else:
+                await self._other(child, message["action"])
+            if self._rng.random() < self.rates.child_wrong:
+                child.send({"action": "status", "responseFor": "nonsense"})
+            child.done(message)
+
+    async def _process(self, child: MemoryChild, records: list[dict[str, Any]]) -> None:
+        rng, rates = self._rng, self.rates
+        self._ledger.batch_begins(self._worker, child.shard_id)
+        sequences = [int(record["sequenceNumber"]) for record in records]
+        if rng.random() < rates.child_dies / 2:
+            raise ChildExit
+        self._ledger.delivered(self._worker, child.number, child.shard_id, sequences)
+        if rng.random() < 0.1:
+            await self._clock.sleep(rng.uniform(0.0, SLOW_WORK_MAX_S if rates.child_silent else WORK_MAX_S))
+        if rng.random() < rates.child_hangs:
+            await asyncio.get_running_loop().create_future()
+        if rng.random() < rates.child_dies / 2:
+            raise ChildExit
+        if rng.random() < rates.child_silent:
+            return
+        if rates.child_silent and rng.random() < 0.3:  # somewhere in the middle, then perhaps at the end
+            await child.checkpoint(records[rng.randrange(len(records))]["sequenceNumber"], 0)
+            if rng.random() < 0.5:
+                return
+        await child.checkpoint()
+
+    async def _other(self, child: MemoryChild, action: str) -> None:
+        if action in ("initialize", "shutdownRequested") and self._rng.random() < self.rates.child_dies:
+            raise ChildExit
+        if action == "shardEnded":
+            if self._rng.random() < self.rates.child_dies:
+                raise ChildExit
+            if self._rng.random() >= self.rates.child_silent / 4:
+                await child.checkpoint()
+        elif action == "shutdownRequested" and self._rng.random() < 0.8:
+            await child.checkpoint()
+
+
+class SimulatedHost(MemoryHost):
+    """Children are processes of their own: they live on in the world when their worker is stopped or killed."""
+
+    def __init__(self, script: DrawnProcessor, rng: Random) -> None:
+        super().__init__(script, spawn=in_world)
+        self._script = script
+        self._rng = rng
+
+    async def start(self, shard_id: str) -> MemoryChild:
+        self.refuse = self._rng.random() < self._script.rates.child_fails_to_start
+        return await super().start(shard_id)
+
+    def orphan(self) -> None:
+        """The worker is gone: every pipe is closed."""
+        for child in self.living():
+            child.hang_up()

@@ -1,0 +1,149 @@
+"""The doors of one worker to DynamoDB and Kinesis, with everything a network does to requests.
+
+A request that has left its process goes on without it: it is served in the world, whatever happens to the sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from mld.clock import Clock
+from mld.errors import AwsError, AwsUnreachableError, StreamThrottledError, StreamUnavailableError
+from mld.local.kinesis import Kinesis
+from tests.simulation.world.loop import in_world
+from tests.simulation.world.plan import Rates
+from tests.twins.dynamo import Fault, MemoryDynamo
+from tests.twins.dynamo_expressions import Item
+from tests.twins.kinesis_model import ModelStreams
+
+SLOW_REPLY_MAX_S = 8.0
+HANG_S = 60.0
+"""A packet into the void: longer than anybody waits."""
+CALM = Rates()
+_SENT_AT = "_sent_at"  # travels with a request, unseen by the service
+
+
+class SimulatedDynamo(MemoryDynamo):
+    """DynamoDB whose eventually consistent scans are up to `stale_s` behind."""
+
+    def __init__(self, clock: Clock, rng: Random, *, stale_s: float) -> None:
+        super().__init__(clock)
+        self.stale_s = stale_s
+        self.doors: dict[str, DynamoDoor] = {}
+        self.on_applied: list[Any] = []
+        self._rng = rng
+        self._recent: deque[tuple[float, str, Item]] = deque()
+        self.faults = self._fault_of
+
+    def _fault_of(self, sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        return self.doors[sender].fault(operation)
+
+    def _write(self, sender: str, operation: str, table: Any, params: dict[str, Any]) -> dict[str, Any]:
+        sent_at = params.pop(_SENT_AT, self.clock.monotonic())
+        answer = super()._write(sender, operation, table, params)
+        applied = self.history.pop()
+        self._recent.append((applied.at, _key_of(applied.before or applied.after), applied.before))
+        for hook in self.on_applied:
+            hook(applied, sent_at)
+        return answer
+
+    def _scan(self, table: Any, params: dict[str, Any]) -> dict[str, Any]:
+        now = self.clock.monotonic()
+        while self._recent and self._recent[0][0] < now - 5.0:
+            self._recent.popleft()
+        if params.get("ConsistentRead") or not self.stale_s or not self._recent:
+            return super()._scan(table, params)
+        since = now - self._rng.uniform(0.0, self.stale_s)
+        present = table.items
+        past = dict(present)
+        for at, key, before in reversed(self._recent):
+            if at > since:
+                past[key] = before
+        table.items = {key: item for key, item in past.items() if item}
+        try:
+            return super()._scan(table, params)
+        finally:
+            table.items = present
+
+
+def _key_of(item: Item) -> str:
+    return str(item["leaseKey"]["S"])
+
+
+class DynamoDoor:
+    """The `Service` of one worker. `cut` is a partition; `rates` are the faults of the moment."""
+
+    def __init__(self, dynamo: SimulatedDynamo, sender: str, rng: Random, latency_s: float) -> None:
+        self.sender = sender
+        self.rates = CALM
+        self.cut = False
+        self.calls = 0
+        self._dynamo = dynamo
+        self._rng = rng
+        self._latency_s = latency_s
+        dynamo.doors[sender] = self
+
+    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        self.calls += 1
+        stamped = {**params, _SENT_AT: self._dynamo.clock.monotonic()}
+        work = in_world(self._dynamo.request(self.sender, operation, stamped, timeout_s))
+        work.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(work)
+
+    def fault(self, operation: str) -> Fault:
+        rng, rates = self._rng, self.rates
+        there = self._latency_s * rng.uniform(0.5, 1.5)
+        back = self._latency_s * rng.uniform(0.5, 1.5)
+        if self.cut:
+            if rng.random() < 0.3:  # the request got through, the reply does not
+                return Fault(there, None, AwsUnreachableError(operation, "partition"), HANG_S)
+            return Fault(HANG_S, AwsUnreachableError(operation, "partition"))
+        lucky = rng.random()
+        if lucky < rates.dynamo_error:
+            error = AwsError(operation, "InternalServerError", "drawn", status=500)
+            return Fault(there, error) if rng.random() < 0.5 else Fault(there, None, error, back)
+        lucky -= rates.dynamo_error
+        if lucky < rates.dynamo_lost_reply:
+            late_s = rng.uniform(0.0, SLOW_REPLY_MAX_S)
+            return Fault(there, None, AwsUnreachableError(operation, "connection reset"), late_s)
+        lucky -= rates.dynamo_lost_reply
+        if lucky < rates.dynamo_throttled:
+            return Fault(there, AwsError(operation, "ProvisionedThroughputExceededException", "drawn"))
+        lucky -= rates.dynamo_throttled
+        if lucky < rates.dynamo_slow:
+            if rng.random() < 0.5:
+                return Fault(there, None, None, rng.uniform(0.0, SLOW_REPLY_MAX_S))
+            return Fault(rng.uniform(0.0, SLOW_REPLY_MAX_S), None, None, back)
+        return Fault(there, None, None, back)
+
+
+class KinesisDoor(ModelStreams):
+    """The `Streams` of one worker."""
+
+    def __init__(self, model: Kinesis, stream: str, clock: Clock, rng: Random, latency_s: float) -> None:
+        super().__init__(model, stream, clock, latency_s=latency_s, faults=self._draw)
+        self.rates = CALM
+        self.cut = False
+        self.calls = 0
+        self._rng = rng
+
+    async def _ask(self, operation: str, act: Any) -> Any:
+        self.calls += 1
+        if self.cut:
+            await in_world(asyncio.sleep(HANG_S if self._rng.random() < 0.5 else self._latency_s))
+            raise StreamUnavailableError(f"{operation}: partition")
+        if self.rates.kinesis_slow and self._rng.random() < self.rates.kinesis_slow:
+            await in_world(asyncio.sleep(self._rng.uniform(0.0, SLOW_REPLY_MAX_S)))
+        return await in_world(super()._ask(operation, act))
+
+    def _draw(self, operation: str) -> StreamUnavailableError | StreamThrottledError | None:
+        lucky = self._rng.random()
+        if lucky < self.rates.kinesis_error:
+            return StreamUnavailableError(f"{operation}: InternalFailure: drawn")
+        if lucky - self.rates.kinesis_error < self.rates.kinesis_throttled:
+            return StreamThrottledError(f"{operation}: drawn")
+        return None

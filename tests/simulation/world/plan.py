@@ -1,0 +1,221 @@
+"""What happens in one run, drawn from its seed before it starts: values only, so that a shrinker can take things away.
+
+Times are virtual seconds from the start. Rates are probabilities per request, per batch or per start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+QUIET_TAKER_PERIODS = 14
+"""Length of the part without faults: dead workers are noticed in two, the rest lets stealing come to rest."""
+WALL_JUMP_MAX_S = 3600.0
+DRIFT_MAX = 200e-6
+"""Quartz clocks differ by some 50 ppm; this is a bad one."""
+
+
+class Kind(Enum):
+    CRASH = "crash"
+    """kill -9; `argument` seconds later it starts again, as `text` says: same, new."""
+    DEPLOY = "deploy"
+    """SIGTERM; `argument` seconds after its end it starts again, with a new id if `text` is new."""
+    PAUSE = "pause"
+    """SIGSTOP for `argument` seconds, then SIGCONT."""
+    PARTITION = "partition"
+    """No way to `text` (dynamo, kinesis, both) for `argument` seconds."""
+    WALL_JUMP = "wall_jump"
+    """The wall clock moves by `argument` seconds."""
+    SCALE_OUT = "scale_out"
+    SCALE_IN = "scale_in"
+    SPLIT = "split"
+    """The open shard number `worker` (modulo) splits, at a share `argument` of its hash range."""
+    MERGE = "merge"
+    """The open shard number `worker` (modulo) merges with its neighbour."""
+    DELETE_ROW = "delete_row"
+    """By hand: the row of open shard number `worker` (modulo)."""
+    CORRUPT_ROW = "corrupt_row"
+    """By hand; repaired when the trouble is over."""
+    DELETE_STREAM = "delete_stream"
+    """The last action of its run: from then on only safety is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    at_s: float
+    kind: Kind
+    worker: int = 0
+    argument: float = 0.0
+    text: str = ""
+
+    def __str__(self) -> str:
+        extra = "".join(f" {part}" for part in (f"{self.argument:.1f}" if self.argument else "", self.text) if part)
+        return f"{self.kind.value} {self.worker}{extra}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    dynamo_error: float = 0.0
+    dynamo_lost_reply: float = 0.0
+    dynamo_throttled: float = 0.0
+    dynamo_slow: float = 0.0
+    kinesis_error: float = 0.0
+    kinesis_throttled: float = 0.0
+    kinesis_slow: float = 0.0
+    child_dies: float = 0.0
+    child_wrong: float = 0.0
+    child_hangs: float = 0.0
+    child_silent: float = 0.0
+    """Does not checkpoint a batch."""
+    child_fails_to_start: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    kind: str  # mld or java2
+    drift: float = 0.0
+    latency_s: float = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    shards: int
+    workers: tuple[WorkerSpec, ...]
+    rates: Rates
+    actions: tuple[Action, ...]
+    trouble_s: float
+    quiet_s: float
+    failover_s: float = 10.0
+    idle_s: float = 3.0
+    records_per_s: float = 2.0
+    initial: str = "TRIM_HORIZON"
+    stale_reads_s: float = 0.0
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def end_s(self) -> float:
+        return self.trouble_s + self.quiet_s
+
+    @property
+    def deletes_stream(self) -> bool:
+        return any(action.kind is Kind.DELETE_STREAM for action in self.actions)
+
+    @property
+    def touches_rows(self) -> bool:
+        return any(action.kind in (Kind.DELETE_ROW, Kind.CORRUPT_ROW) for action in self.actions)
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = Random(f"plan {seed}")
+    failover_s = rng.choice((6.0, 10.0, 10.0))
+    worker_count = rng.choice((2, 2, 3, 3, 4, 5, 6, 8))
+    java = rng.random() < 0.3
+    workers = tuple(
+        WorkerSpec(
+            kind="java2" if java and rng.random() < 0.4 else "mld",
+            drift=rng.uniform(-DRIFT_MAX, DRIFT_MAX),
+            latency_s=rng.uniform(0.002, 0.03),
+        )
+        for _ in range(worker_count)
+    )
+    if all(worker.kind == "java2" for worker in workers):
+        workers = (WorkerSpec("mld", workers[0].drift, workers[0].latency_s), *workers[1:])
+    trouble_s = rng.uniform(300.0, 420.0)
+    quiet_s = max(600.0 - trouble_s, QUIET_TAKER_PERIODS * 2 * failover_s)
+    return Plan(
+        seed=seed,
+        shards=rng.choice((2, 2, 3, 4, 4, 6, 8, 8, 12, 16, 24, 32)),
+        workers=workers,
+        rates=_rates(rng),
+        actions=_actions(rng, worker_count, trouble_s, failover_s),
+        trouble_s=trouble_s,
+        quiet_s=quiet_s,
+        failover_s=failover_s,
+        idle_s=rng.choice((1.5, 3.0, 5.0)),
+        records_per_s=rng.uniform(0.3, 3.0),
+        initial=rng.choice(("TRIM_HORIZON",) * 6 + ("LATEST", "AT_TIMESTAMP")),
+        stale_reads_s=rng.choice((0.0, 0.3, 1.5)),
+        settings={"maxLeasesToStealAtOneTime": rng.choice(("1", "3", "8"))},
+    )
+
+
+def _rates(rng: Random) -> Rates:
+    """Some runs are calm in some respect, so that the faults that are there are seen alone, too."""
+
+    def maybe(share: float, most: float) -> float:
+        return rng.uniform(0.0, most) if rng.random() < share else 0.0
+
+    return Rates(
+        dynamo_error=maybe(0.5, 0.1),
+        dynamo_lost_reply=maybe(0.6, 0.15),
+        dynamo_throttled=maybe(0.4, 0.2),
+        dynamo_slow=maybe(0.5, 0.1),
+        kinesis_error=maybe(0.5, 0.15),
+        kinesis_throttled=maybe(0.4, 0.2),
+        kinesis_slow=maybe(0.3, 0.05),
+        child_dies=maybe(0.5, 0.05),
+        child_wrong=maybe(0.3, 0.03),
+        child_hangs=maybe(0.3, 0.02),
+        child_silent=maybe(0.6, 0.7),
+        child_fails_to_start=maybe(0.2, 0.2),
+    )
+
+
+_WEIGHTS: tuple[tuple[Kind, int], ...] = (
+    (Kind.CRASH, 5),
+    (Kind.DEPLOY, 4),
+    (Kind.PAUSE, 5),
+    (Kind.PARTITION, 5),
+    (Kind.WALL_JUMP, 1),
+    (Kind.SCALE_OUT, 1),
+    (Kind.SCALE_IN, 1),
+    (Kind.SPLIT, 4),
+    (Kind.MERGE, 4),
+    (Kind.DELETE_ROW, 1),
+    (Kind.CORRUPT_ROW, 1),
+)
+
+
+def _actions(rng: Random, workers: int, trouble_s: float, failover_s: float) -> tuple[Action, ...]:
+    kinds = [kind for kind, weight in _WEIGHTS for _ in range(weight)]
+    if rng.random() < 0.6:  # hands off the table in most runs: they blur the other checks
+        kinds = [kind for kind in kinds if kind not in (Kind.DELETE_ROW, Kind.CORRUPT_ROW)]
+    if rng.random() < 0.15:  # a storm
+        kinds += [Kind.SPLIT, Kind.MERGE] * 10
+    actions = [
+        _action(rng, rng.choice(kinds), rng.uniform(15.0, trouble_s), workers, failover_s)
+        for _ in range(rng.randrange(14))
+    ]
+    if rng.random() < 0.1:
+        actions += _rolling_deploy(rng, workers, trouble_s)
+    if rng.random() < 0.03:
+        actions.append(Action(trouble_s, Kind.DELETE_STREAM))
+    return tuple(sorted(actions, key=lambda action: action.at_s))
+
+
+def _action(rng: Random, kind: Kind, at_s: float, workers: int, failover_s: float) -> Action:
+    worker = rng.randrange(workers)
+    match kind:
+        case Kind.CRASH:
+            return Action(at_s, kind, worker, rng.uniform(0.5, 30.0), rng.choice(("same", "new")))
+        case Kind.DEPLOY:
+            return Action(at_s, kind, worker, rng.uniform(0.5, 20.0), rng.choice(("same", "new")))
+        case Kind.PAUSE:
+            return Action(at_s, kind, worker, rng.uniform(0.2, 4.0) * failover_s)
+        case Kind.PARTITION:
+            seconds = rng.uniform(0.2, 4.0) * failover_s
+            return Action(at_s, kind, worker, seconds, rng.choice(("dynamo", "kinesis", "both")))
+        case Kind.WALL_JUMP:
+            return Action(at_s, kind, worker, rng.uniform(-WALL_JUMP_MAX_S, WALL_JUMP_MAX_S))
+        case Kind.SPLIT:
+            return Action(at_s, kind, rng.randrange(64), rng.uniform(0.1, 0.9))
+        case _:
+            return Action(at_s, kind, rng.randrange(64))
+
+
+def _rolling_deploy(rng: Random, workers: int, trouble_s: float) -> list[Action]:
+    start, step = rng.uniform(15.0, trouble_s / 2), rng.uniform(5.0, 25.0)
+    return [Action(start + n * step, Kind.DEPLOY, n, 2.0, "new") for n in range(workers)]

@@ -1,0 +1,482 @@
+"""One run: builds the world of a plan, lets it live, troubles it, calms it, and asks the checkers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from mld.clock import Clock
+from mld.daemon import assemble
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.local.kinesis import Kinesis, KinesisError, PutEntry
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.worker import Worker
+from properties.settings import Settings
+from tests.simulation.checkers import Ledger, Violation
+from tests.simulation.world.children import DrawnProcessor, SimulatedHost
+from tests.simulation.world.loop import Process, in_world
+from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
+from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
+from tests.support.fleet import STREAM, TABLE, settings_of
+
+EPOCH_S = 1_700_000_000.0
+SUPERVISOR_DELAY_S = 5.0  # systemd's RestartSec
+GRACE_S = 25.0
+KEY_SPACE = 2**128
+
+Trace = Callable[[str], None]
+
+
+class WorkerClock:
+    """The clock of one machine: runs at its own rate, and its wall time may jump."""
+
+    def __init__(self, drift: float) -> None:
+        self._rate = 1.0 + drift
+        self.wall_offset_s = 0.0
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time() * self._rate
+
+    def wall(self) -> float:
+        return EPOCH_S + self.monotonic() + self.wall_offset_s
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._rate)
+
+
+class WorldClock:
+    """The world's own, exact time."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return EPOCH_S + self.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Machine:
+    """One worker slot: the process that runs in it now, its doors, and its supervisor."""
+
+    def __init__(self, world: World, number: int, spec: WorkerSpec) -> None:
+        self.world = world
+        self.number = number
+        self.spec = spec
+        self.worker_id = f"w{number}"
+        self.clock = WorkerClock(spec.drift)
+        self.wanted = True
+        self.incarnation = 0
+        self.process: Process | None = None
+        self.worker: Any = None
+        self.task: asyncio.Task[Any] | None = None
+        self.host: SimulatedHost | None = None
+        self.processor: DrawnProcessor | None = None
+        self.dynamo: DynamoDoor | None = None
+        self.kinesis: KinesisDoor | None = None
+        self.rates = CALM
+        self.paused = False
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        world, plan = self.world, self.world.plan
+        self.incarnation += 1
+        name = f"{self.worker_id}#{self.incarnation}"
+        rng = world.rng(f"machine {self.number} {self.incarnation}")
+        self.process = Process(name)
+        self.dynamo = DynamoDoor(world.dynamo, name, world.rng(f"dynamo {name}"), self.spec.latency_s)
+        kinesis_rng = world.rng(f"kinesis {name}")
+        # The service answers by its own clock, whatever this machine's says.
+        self.kinesis = KinesisDoor(world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s)
+        self.set_rates(self.rates)
+        if self.spec.kind == "java2":
+            self._start_java(rng)
+        else:
+            self._start_ours(plan, rng)
+        world.trace(f"{name} starts ({self.spec.kind})")
+
+    def _start_ours(self, plan: Plan, rng: Random) -> None:
+        assert self.process and self.dynamo and self.kinesis
+        self.processor = DrawnProcessor(
+            self.worker_id, self.world.ledger, self.world.clock, self.world.rng(f"children {self.process.name}")
+        )
+        self.processor.rates = self.rates
+        self.host = SimulatedHost(self.processor, self.world.rng(f"host {self.process.name}"))
+        self.task = self.process.spawn(self._main(rng))
+        self.task.add_done_callback(self._on_end)
+
+    async def _main(self, rng: Random) -> bool:
+        assert self.dynamo and self.kinesis and self.host
+        settings = self.world.settings
+        table = DynamoLeaseTable(
+            self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
+        )
+        worker = assemble(settings, self.worker_id, self.kinesis, table, self.host, self.clock, rng)
+        self.worker = worker
+        return await worker.run(GRACE_S)
+
+    def _start_java(self, rng: Random) -> None:
+        from tests.simulation.world.java2 import JavaWorker
+
+        assert self.process and self.dynamo and self.kinesis
+        plan = self.world.plan
+        self.worker = JavaWorker(
+            self.worker_id,
+            self.dynamo,
+            self.kinesis,
+            self.world.ledger,
+            self.clock,
+            rng,
+            table=TABLE,
+            failover_s=plan.failover_s,
+            steals_max=int(plan.settings.get("maxLeasesToStealAtOneTime", "1")),
+            initial=self.world.initial,
+            idle_s=plan.idle_s,
+            child_numbers=self.world.java_children,
+            rates=self.rates,
+        )
+        self.task = self.process.spawn(self.worker.run())
+        self.task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[Any]) -> None:
+        """The process ended by itself: its supervisor starts it again, unless it was told to stop for good."""
+        if self.task is not task or task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and type(error).__name__ not in ("StartupError",):
+            self.world.bug(f"{self.worker_id} ended by {error!r}", error)
+        failure = getattr(self.worker, "failure", None)
+        if failure is not None and failure.startswith("internal error"):
+            self.world.bug(f"{self.worker_id}: {failure}", None)
+        self.world.trace(f"{self.worker_id} ended: {error or failure or 'stopped'}")
+        self.process = self.task = None
+        if self.host is not None:
+            self.host.orphan()
+        if self.wanted:
+            in_world(self._start_later(SUPERVISOR_DELAY_S, new_id=False))
+
+    async def _start_later(self, seconds: float, *, new_id: bool) -> None:
+        await asyncio.sleep(seconds)
+        if self.wanted and self.process is None:
+            if new_id:
+                self.worker_id = f"w{self.number}.{self.incarnation}"
+            self.start()
+
+    def set_rates(self, rates: Rates) -> None:
+        self.rates = rates
+        for part in (self.dynamo, self.kinesis, self.processor):
+            if part is not None:
+                part.rates = rates
+        if self.spec.kind == "java2" and self.worker is not None:
+            self.worker.rates = rates
+
+    # --- what can happen to it ----------------------------------------------------------------------------------------
+
+    def crash(self, restart_s: float, *, new_id: bool) -> None:
+        if self.process is None:
+            return
+        self.process.kill()
+        self.world.graves.append((self.task, self.worker))
+        self.process = self.task = self.worker = None
+        if self.host is not None:
+            self.host.orphan()
+        in_world(self._start_later(restart_s, new_id=new_id))
+
+    def deploy(self, restart_s: float, *, new_id: bool) -> None:
+        if self.process is not None and self.worker is not None:
+            in_world(self._redeploy(restart_s, new_id=new_id))
+
+    async def _redeploy(self, restart_s: float, *, new_id: bool) -> None:
+        task, self.wanted = self.task, False
+        await self.stop()
+        if self.task is not None and self.task is not task:
+            return
+        self.wanted = True
+        await self._start_later(restart_s, new_id=new_id)
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL after a while, as a supervisor does it."""
+        task, process = self.task, self.process
+        if task is None or process is None or self.worker is None:
+            return
+        self.worker.request_stop()
+        await asyncio.wait({task}, timeout=GRACE_S + 15.0)
+        if not task.done() and self.process is process:
+            process.kill()
+            self.world.graves.append((task, self.worker))
+            self.process = self.task = self.worker = None
+            if self.host is not None:
+                self.host.orphan()
+
+    async def pause(self, seconds: float) -> None:
+        process = self.process
+        if process is None or self.paused:
+            return
+        self.paused = True
+        process.stop()
+        await asyncio.sleep(seconds)
+        self.paused = False
+        self.world.ledger.paused_s[self.worker_id] = self.world.now()
+        if not process.dead:
+            process.resume()
+
+    async def partition(self, seconds: float, what: str) -> None:
+        dynamo, kinesis = self.dynamo, self.kinesis
+        if dynamo is None or kinesis is None:
+            return
+        dynamo.cut = dynamo.cut or what in ("dynamo", "both")
+        kinesis.cut = kinesis.cut or what in ("kinesis", "both")
+        await asyncio.sleep(seconds)
+        dynamo.cut = kinesis.cut = False
+
+    def believes(self, key: str) -> bool:
+        if self.process is None or self.spec.kind != "mld" or not isinstance(self.worker, Worker):
+            return False
+        return key in self.worker.held()
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, plan: Plan, trace: Trace | None = None) -> None:
+        self.plan = plan
+        self.clock: Clock = WorldClock()
+        self._trace = trace
+        self.ledger = Ledger(self.now, plan.failover_s, self._believers)
+        self.ledger.trace = self.trace
+        self.kinesis = Kinesis(enforce=True)
+        self.dynamo = SimulatedDynamo(self.clock, self.rng("stale"), stale_s=plan.stale_reads_s)
+        self.dynamo.on_applied.append(self._applied)
+        self.java_children: Iterator[int] = itertools.count(1_000_000)
+        self.machines: list[Machine] = []
+        self.graves: list[Any] = []
+        self.failures: list[str] = []
+        self.settings: Settings = settings_of(**self._settings())
+        self.initial = _initial(plan)
+        self._rows_to_repair: dict[str, Any] = {}
+        self._events: set[asyncio.Task[None]] = set()
+        self._records = 0
+        self._stream_deleted = False
+        self.calls_at_quiet = (0, 0)
+
+    def rng(self, purpose: str) -> Random:
+        return Random(f"{self.plan.seed} {purpose}")
+
+    def now(self) -> float:
+        return self.clock.monotonic()
+
+    def trace(self, text: str) -> None:
+        if self._trace is not None:
+            self._trace(f"{self.now():8.2f}  {text}")
+
+    def bug(self, text: str, error: BaseException | None) -> None:
+        self.failures.append(text)
+        if error is not None:
+            logging.getLogger(__name__).error("%s", text, exc_info=error)
+
+    def _settings(self) -> dict[str, str]:
+        plan = self.plan
+        position = (
+            {"initialPositionInStreamExtended": str(int(EPOCH_S) - 10)}
+            if plan.initial == "AT_TIMESTAMP"
+            else {"initialPositionInStream": plan.initial}
+        )
+        return {
+            "failoverTimeMillis": str(round(plan.failover_s * 1000)),
+            "idleTimeBetweenReadsInMillis": str(round(plan.idle_s * 1000)),
+            "timeoutInSeconds": "45",
+            "mld__childRestartsMax": "8",
+            "mld__childRestartBackoffMaxMillis": "10000",
+            "schedulerInitializationBackoffTimeMillis": "1000",
+            **position,
+            **plan.settings,
+        }
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The whole plan; raises Violation."""
+        self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=self.plan.shards)
+        self._learn_shards()
+        for number, spec in enumerate(self.plan.workers):
+            self.machines.append(Machine(self, number, spec))
+            self.machines[-1].start()
+        producing = in_world(self._produce())
+        acting = in_world(self._act())
+        await asyncio.sleep(3.0)
+        self._set_rates(self.plan.rates)
+        await self._sleep_until(self.plan.trouble_s)
+        await acting
+        await self._calm()
+        await self._sleep_until(self.plan.end_s)
+        producing.cancel()
+        if not self._stream_deleted:
+            await self._finish()
+        self._raise_failures()
+
+    async def _sleep_until(self, at_s: float) -> None:
+        while self.now() < at_s:
+            await asyncio.sleep(min(5.0, at_s - self.now() + 0.001))
+            self._raise_failures()
+
+    def _raise_failures(self) -> None:
+        if self.failures:
+            raise Violation(self.failures[0])
+
+    async def _produce(self) -> None:
+        rng = self.rng("producer")
+        while not self._stream_deleted:
+            await asyncio.sleep(rng.expovariate(self.plan.records_per_s / 3))
+            self._put(rng.randrange(1, 6), rng)
+
+    def _put(self, count: int, rng: Random) -> None:
+        for _ in range(count):
+            self._put_one(rng.randrange(KEY_SPACE))
+
+    def _put_one(self, hash_key: int) -> None:
+        self._records += 1
+        entry = PutEntry.of(b"record %d" % self._records, "key", hash_key)
+        try:
+            placed = self.kinesis.put_record(STREAM, entry, now=self.clock.wall())
+        except KinesisError:
+            return  # throttled, or the stream is gone: the record does not exist
+        self.ledger.put(placed.shard_id, int(placed.sequence))
+
+    async def _act(self) -> None:
+        for action in self.plan.actions:
+            await asyncio.sleep(max(0.0, action.at_s - self.now()))
+            self.trace(f"--- {action}")
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        machine = self.machines[action.worker % len(self.machines)]
+        match action.kind:
+            case Kind.CRASH:
+                machine.crash(action.argument, new_id=action.text == "new")
+            case Kind.DEPLOY:
+                machine.deploy(action.argument, new_id=action.text == "new")
+            case Kind.PAUSE:
+                self._event(machine.pause(action.argument))
+            case Kind.PARTITION:
+                self._event(machine.partition(action.argument, action.text))
+            case Kind.WALL_JUMP:
+                machine.clock.wall_offset_s += action.argument
+            case Kind.SCALE_OUT:
+                extra = Machine(self, len(self.machines), WorkerSpec("mld"))
+                extra.rates = self.plan.rates
+                self.machines.append(extra)
+                extra.start()
+            case Kind.SCALE_IN:
+                if sum(m.wanted and m.spec.kind == "mld" for m in self.machines) > 1:
+                    machine.wanted = machine.spec.kind == "java2" and machine.wanted
+                    if not machine.wanted:
+                        self._event(machine.stop())
+            case Kind.SPLIT | Kind.MERGE:
+                self._reshard(action)
+            case Kind.DELETE_ROW | Kind.CORRUPT_ROW:
+                self._edit_row(action)
+            case Kind.DELETE_STREAM:
+                self._stream_deleted = self.ledger.frozen_end = True
+                self.kinesis.delete_stream(STREAM, now=self.clock.wall())
+
+    def _event(self, work: Any) -> None:
+        task = in_world(work)
+        self._events.add(task)
+        task.add_done_callback(self._events.discard)
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+
+    def _open_shards(self) -> list[Any]:
+        shards = self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards
+        return sorted((s for s in shards if s.is_open), key=lambda shard: shard.hash_range.start)
+
+    def _reshard(self, action: Action) -> None:
+        shards = self._open_shards()
+        index = action.worker % len(shards)
+        shard = shards[index]
+        span = shard.hash_range.end - shard.hash_range.start
+        try:
+            if action.kind is Kind.SPLIT:
+                middle = shard.hash_range.start + max(1, int(span * action.argument))
+                self.kinesis.split_shard(STREAM, shard.shard_id, middle, now=self.clock.wall())
+            elif len(shards) > 1:
+                neighbour = shards[(index + 1) % len(shards)] if index + 1 < len(shards) else shards[index - 1]
+                self.kinesis.merge_shards(STREAM, shard.shard_id, neighbour.shard_id, now=self.clock.wall())
+        except KinesisError as error:
+            self.trace(f"reshard refused: {error}")
+        self._learn_shards()
+
+    def _learn_shards(self) -> None:
+        for shard in self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards:
+            self.ledger.shard(shard.shard_id).parents = tuple(sorted(shard.view().parents))
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def _applied(self, applied: Any, sent_at: float) -> None:
+        try:
+            self.ledger.applied(applied, sent_at)
+        except Violation as violation:
+            self.failures.append(str(violation))
+
+    def _believers(self, key: str) -> list[tuple[str, str]]:
+        return [(m.worker_id, m.process.name) for m in self.machines if m.process is not None and m.believes(key)]
+
+    def _edit_row(self, action: Action) -> None:
+        """Only rows of open shards without children: other edits lose data by the operator's own hand."""
+        shards = self._open_shards()
+        key = shards[action.worker % len(shards)].shard_id
+        row = self.dynamo.row(TABLE, key) if self._has_table() else None
+        if row is None or key in self._rows_to_repair:
+            return
+        self.ledger.edited_by_hand(key)
+        if action.kind is Kind.DELETE_ROW:
+            self.dynamo.delete_row(TABLE, key)
+        else:
+            self._rows_to_repair[key] = row
+            self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"S": "corrupt"}})
+
+    def _has_table(self) -> bool:
+        return self.dynamo.has_table(TABLE)
+
+    # --- calm and the end ---------------------------------------------------------------------------------------------
+
+    def _set_rates(self, rates: Rates) -> None:
+        for machine in self.machines:
+            machine.set_rates(rates)
+
+    async def _calm(self) -> None:
+        """The faults stop: partitions heal, the stopped resume, the broken rows are mended, everybody wanted runs."""
+        self.trace("--- calm")
+        self._set_rates(CALM)
+        if self._events:
+            await asyncio.wait(set(self._events))
+        for row in self._rows_to_repair.values():
+            counter = int(row["leaseCounter"]["N"]) + 1000
+            self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
+        if self.plan.touches_rows and not self._stream_deleted:  # a start makes the table true to the stream
+            ours = next(m for m in self.machines if m.spec.kind == "mld" and m.wanted)
+            ours.deploy(1.0, new_id=True)
+
+    async def _finish(self) -> None:
+        """Checkers 1, 6 and 7 at the end: a last record for every shard, then everything must be at rest."""
+        from tests.simulation.rest import check_rest
+
+        for shard in self._open_shards():
+            self._put_one(shard.hash_range.start)
+        await check_rest(self)
+
+
+def _initial(plan: Plan) -> InitialPosition:
+    match plan.initial:
+        case "LATEST":
+            return InitialPosition(LATEST)
+        case "AT_TIMESTAMP":
+            return InitialPosition(AT_TIMESTAMP, EPOCH_S - 10)
+        case _:
+            return InitialPosition(TRIM_HORIZON)
