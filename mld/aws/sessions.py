@@ -97,12 +97,12 @@ class ClientFactory:
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
+        started_at = time.monotonic()
         from botocore import UNSIGNED
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         access = self._access[service]
-        started_at = time.monotonic()
         with self._lock:
             try:
                 resolved = self._credentials(access.credentials)
