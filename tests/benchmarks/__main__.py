@@ -1,0 +1,51 @@
+"""``python -m tests.benchmarks``: what `make bench` runs. See docs/benchmarks.md.
+
+It prints figures and ratios to a baseline measured in the same run, and asserts nothing about time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from tests.benchmarks import cost, hand_over, start_up
+from tests.benchmarks.process import BenchError
+from tests.benchmarks.tables import load_average
+from tests.support.servers import EmbeddedAws
+
+SECTIONS = ("start", "handover", "cost")
+RUNS = 5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("sections", nargs="*", help=f"any of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("--runs", type=int, default=RUNS, help="starts per case (default %(default)s)")
+    arguments = parser.parse_args()
+    sections = arguments.sections or SECTIONS
+    if unknown := set(sections) - set(SECTIONS):
+        parser.error(f"no such section: {', '.join(sorted(unknown))}")
+    scratch = Path(tempfile.mkdtemp(prefix="mld-bench-"))
+    began = time.monotonic()
+    print(f"load average at the start: {load_average()}\n")
+    try:
+        with EmbeddedAws() as aws:
+            if "start" in sections:
+                start_up.measure(aws, scratch, arguments.runs)
+            if "handover" in sections:
+                hand_over.measure(aws, scratch)
+            if "cost" in sections:
+                cost.measure(aws, scratch)
+    except BenchError as error:
+        print(f"benchmark failed: {error}")
+        return 1
+    shutil.rmtree(scratch, ignore_errors=True)
+    print(f"took {time.monotonic() - began:.0f} s; load average at the end: {load_average()}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

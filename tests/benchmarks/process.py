@@ -1,0 +1,190 @@
+"""Daemons and baselines as real processes: start, stop, what they logged, what their children noted, what they cost.
+
+Everything of one process lives in one scratch directory: properties, the log (JSON lines), the children's marks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.support.servers import ACCOUNT, REGION
+
+ROOT = Path(__file__).resolve().parents[2]
+CHILDREN = ROOT / "tests" / "benchmarks" / "children"
+POLL_S = 0.05  # times come from the marks; looking often would only cost CPU
+STOP_TIMEOUT_S = 40.0  # above shutdownGraceMillis
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+SDK_CHILD = f"{sys.executable} -P -m tests.benchmarks.children.sdk_child"
+KCLPY_CHILD = f"{sys.executable} -P -m tests.benchmarks.children.kclpy_child"
+SINK_CHILD = f"{sys.executable} -I -S {CHILDREN / 'sink_child.py'}"
+
+
+class BenchError(RuntimeError):
+    """A run did not get to its end; the text says which and where its log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One line a child wrote; `at` is epoch seconds."""
+
+    shard: str
+    event: str
+    at: float
+    count: int = 0
+
+
+def environment(marks: Path, *python_path: Path, **more: str) -> dict[str, str]:
+    """Ours, with credentials for the embedded AWS and the children's directory."""
+    return {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": ACCOUNT,
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "BENCH_MARKS": str(marks),
+        "PYTHONPATH": os.pathsep.join(str(path) for path in (ROOT, *python_path)),
+        **more,
+    }
+
+
+class Daemon:
+    """`bin/mld` on a properties file made from `keys`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        endpoint: str,
+        keys: Mapping[str, str],
+        *,
+        env: Mapping[str, str] | None = None,
+        python_path: Sequence[Path] = (),
+        log_level: str = "debug",
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.marks_directory = directory / "marks"
+        self.marks_directory.mkdir(exist_ok=True)
+        self.log_file = directory / "log.jsonl"
+        properties = {
+            "initialPositionInStream": "TRIM_HORIZON",
+            "retrievalMode": "POLLING",
+            "AwsCredentialsProvider": "DefaultCredentialsProvider",
+            "regionName": REGION,
+            "kinesisEndpoint": endpoint,
+            "dynamoDBEndpoint": endpoint,
+            **keys,
+        }
+        file = directory / "app.properties"
+        file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+        command = [str(ROOT / "bin" / "mld"), str(file), "--log-format", "json", "--log-level", log_level]
+        with self.log_file.open("ab") as log:
+            self.executed_at = time.time()
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(self.marks_directory, *python_path, **(env or {})),
+                cwd=directory,
+            )
+
+    def marks(self) -> list[Mark]:
+        return read_marks(self.marks_directory)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The log, each line with `at`, epoch seconds."""
+        events = []
+        for line in self.log_file.read_text(errors="replace").splitlines():
+            if line.startswith("{"):
+                event = json.loads(line)
+                event["at"] = datetime.fromisoformat(event["timestamp"]).timestamp()
+                events.append(event)
+        return events
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self.process.poll() is not None:
+                raise BenchError(f"the daemon ended with status {self.process.returncode}; see {self.log_file}")
+            if time.monotonic() > deadline:
+                raise BenchError(f"{what}: not within {timeout_s:g} s; see {self.log_file}")
+            time.sleep(POLL_S)
+
+    def first_records(self, after: float = 0.0) -> dict[str, float]:
+        """When each shard's child had its first records after a moment."""
+        return first_records(self.marks(), after)
+
+    def wait_for_records(self, shards: int, timeout_s: float = 30.0, after: float = 0.0) -> dict[str, float]:
+        """When the children of so many shards had their first records after `after`, by shard."""
+        found: dict[str, float] = {}
+
+        def enough() -> bool:
+            found.update(self.first_records(after))
+            return len(found) >= shards
+
+        self.wait_for(enough, timeout_s, f"records in the children of {shards} shards")
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the daemon so far, user and system, without its children."""
+        return process_cpu_s(self.process.pid)
+
+    def kill(self) -> float:
+        """kill -9; the moment. Its children end by themselves when their stdin closes."""
+        at = time.time()
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+        return at
+
+    def stop(self) -> float:
+        """SIGTERM, not waited for; the moment."""
+        at = time.time()
+        self.process.send_signal(signal.SIGTERM)
+        return at
+
+    def wait(self) -> int:
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_marks(directory: Path) -> list[Mark]:
+    marks = []
+    for file in directory.glob("*.jsonl"):
+        shard = file.name.split(".")[1]
+        for line in file.read_text().split("\n")[:-1]:  # what follows the last line end is still being written
+            fields = json.loads(line)
+            marks.append(Mark(shard, fields["event"], fields["at"], fields.get("count", 0)))
+    return sorted(marks, key=lambda mark: mark.at)
+
+
+def first_records(marks: Sequence[Mark], after: float = 0.0) -> dict[str, float]:
+    first: dict[str, float] = {}
+    for mark in marks:
+        if mark.event == "records" and mark.count and mark.at > after:
+            first.setdefault(mark.shard, mark.at)
+    return first
+
+
+def process_cpu_s(pid: int) -> float:
+    """utime + stime of the process itself."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
