@@ -1,0 +1,54 @@
+"""`python -m tests.scenarios [--record] [FILE…]`: show what differs from the recorded stories, or record them anew."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+from tests.scenarios.commands import Commands
+from tests.scenarios.runner import FailedStoryError, play, story_files
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.scenarios",
+        description=__doc__,
+        epilog=manual(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--record", action="store_true", help="write the new output into the files")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all stories")
+    arguments = parser.parse_args()
+    differing = [path for path in arguments.files or story_files() if not _same(path, arguments.record)]
+    return 1 if differing and not arguments.record else 0
+
+
+def manual() -> str:
+    """One line for each command."""
+    lines = {m.__doc__.splitlines()[0] for n, m in vars(Commands).items() if n.startswith("do_") and m.__doc__}
+    return "commands:\n" + "\n".join(f"  {line}" for line in sorted(lines))
+
+
+def _same(path: Path, record: bool) -> bool:
+    recorded = path.read_text(encoding="utf-8")
+    try:
+        played = play(recorded)
+    except FailedStoryError as error:
+        print(f"{path.name}: failed\n{error}\n")
+        return False
+    if played == recorded:
+        return True
+    if record:
+        path.write_text(played, encoding="utf-8")
+        print(f"{path.name}: recorded")
+    else:
+        sys.stdout.writelines(
+            difflib.unified_diff(recorded.splitlines(True), played.splitlines(True), f"{path.name}, recorded", "now")
+        )
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""The world of one story: whole workers over the pure Kinesis model and the in-memory DynamoDB, in virtual time.
+
+Beside what a story prints, three things are checked in every one of them, at its end: each child got its shard's records
+in order; no checkpoint was accepted before the records up to it were delivered; none went backwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+from mld.daemon import assemble
+from mld.errors import MldError
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
+from mld.leases.rows import CorruptRowError, parse_row
+from mld.local.kinesis import Kinesis, PutEntry
+from mld.worker import Worker
+from tests.scenarios.children import Life, Troupe, TroupeHost
+from tests.scenarios.naming import readable, short
+from tests.scenarios.network import Network
+from tests.simulation.world.loop import _PROCESS, Process
+from tests.support.fleet import STREAM, TABLE, settings_of
+from tests.twins.dynamo import MemoryDynamo
+from tests.twins.streams import VirtualClock
+
+SEED = 1
+POLL_S = 0.05
+STOP_MAX_S = 120.0
+
+load_settings = cache(lambda pairs: settings_of(**dict(pairs)))
+
+
+class StoryError(Exception):
+    """The story asks for something that cannot be done, or expects what is not so."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One record put: where it is, and when it was first delivered."""
+
+    shard_id: str
+    sequence: int
+    wanted: bool = True
+    delivered_at_s: float | None = None
+    deliveries: int = 0
+
+
+@dataclass(slots=True)
+class Machine:
+    """A worker process. `state` is what an operator would say of it."""
+
+    name: str
+    worker_id: str
+    process: Process
+    worker: Worker
+    task: asyncio.Task[bool]
+    host: TroupeHost
+    state: str = "running"
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in ("running", "paused")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One log line of a worker."""
+
+    at_s: float
+    worker: str
+    level: int
+    action: str
+    shard: str
+    text: str
+
+
+class Journal(logging.Handler):
+    """Keeps what the workers log; the process whose code runs tells which worker it is."""
+
+    def __init__(self, clock: VirtualClock, number_of: dict[str, int]) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[Line] = []
+        self._clock = clock
+        self._number_of = number_of
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = _PROCESS.get()
+        fields = vars(record)
+        shard = short(str(fields.get("shard", "")))
+        more = [f"{name} {fields[name]}" for name in ("checkpoint", "parent") if fields.get(name)]
+        text = readable(" ".join([record.getMessage(), *more]), self._number_of)
+        action = str(fields.get("action", ""))
+        name = process.name if process else "-"
+        self.lines.append(Line(self._clock.monotonic(), name, record.levelno, action, shard, text))
+
+    def forget(self, lines: list[Line]) -> None:
+        shown = set(map(id, lines))
+        self.lines = [line for line in self.lines if id(line) not in shown]
+
+
+class World:
+    """Everything a story can touch."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.kinesis = Kinesis()
+        self.dynamo = MemoryDynamo(self.clock)
+        self.network = Network(self.clock, self.dynamo)
+        self.troupe = Troupe(self)
+        self.keys: dict[str, str] = {}
+        self.keys_of: dict[str, dict[str, str]] = {}
+        self.machines: dict[str, Machine] = {}
+        self.records: list[Record] = []
+        self.number_of: dict[str, int] = {}
+        self.journal = Journal(self.clock, self.number_of)
+        self.deliveries: list[tuple[Life, list[int]]] = []
+        self._started = 0
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> Machine:
+        old = self.machines.get(name)
+        if old is not None and old.is_up:
+            raise StoryError(f"{name} is {old.state}")
+        pairs = {**self.keys, **self.keys_of.get(name, {})}
+        worker_id = pairs.pop("id", name)
+        settings = load_settings(tuple(sorted(pairs.items())))
+        self._started += 1
+        host = TroupeHost(self.troupe, name)
+        streams = self.network.kinesis_door(self.kinesis, settings.stream_name, name)
+        table = DynamoLeaseTable(self.network.dynamo_door(name), self.clock, table_name=TABLE)
+        rng = Random(SEED * 1000 + self._started)
+        worker = assemble(settings, worker_id, streams, table, host, self.clock, rng)
+        process = Process(name)
+        task = process.spawn(worker.run(settings.shutdown_grace_millis / 1000))
+        machine = Machine(name, worker_id, process, worker, task, host)
+        task.add_done_callback(lambda ended: self._on_ended(machine, ended))
+        self.machines[name] = machine
+        return machine
+
+    def _on_ended(self, machine: Machine, task: asyncio.Task[bool]) -> None:
+        if task.cancelled() or not machine.is_up:
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, MldError):
+            raise error
+        why = str(error) if error else machine.worker.failure
+        if why is not None:
+            machine.state = "failed: " + readable(why, self.number_of)
+        else:
+            machine.state = "stopped gracefully" if task.result() else "stopped by force"
+
+    async def stop(self, name: str) -> float:
+        machine, began = self.machine(name), self.clock.monotonic()
+        machine.worker.request_stop()
+        await asyncio.wait({machine.task}, timeout=STOP_MAX_S)
+        if not machine.task.done():
+            raise StoryError(f"{name} does not stop within {STOP_MAX_S:g} s")
+        await asyncio.sleep(0)
+        return self.clock.monotonic() - began
+
+    def crash(self, name: str) -> None:
+        """As kill -9: no last words; requests under way still arrive, children see the end of their input."""
+        machine = self.machine(name)
+        machine.process.kill()
+        machine.host.orphan()
+        machine.state = "crashed"
+
+    def pause(self, name: str) -> None:
+        machine = self.machine(name)
+        machine.process.stop()
+        machine.state = "paused"
+
+    def resume(self, name: str) -> None:
+        machine = self.machine(name)
+        machine.state = "running"
+        machine.process.resume()
+
+    def machine(self, name: str) -> Machine:
+        machine = self.machines.get(name)
+        if machine is None or not machine.is_up:
+            raise StoryError(f"{name} is not running")
+        return machine
+
+    def holders_of(self, key: str) -> list[str]:
+        """The running workers that believe they hold the lease."""
+        running = (machine for machine in self.machines.values() if machine.state == "running")
+        return [machine.name for machine in running if key in machine.worker._parts.keeper.held()]
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+
+    def put(self, shard_id: str | None = None) -> int:
+        """One record, to the open shards in turn or to one of them; its number."""
+        number = len(self.records)
+        open_shards = self.kinesis.stream(STREAM, self.clock.wall()).open_shards
+        if shard_id is not None:
+            chosen = [shard for shard in open_shards if shard.shard_id == shard_id]
+            if not chosen:
+                raise StoryError(f"{short(shard_id)} is not open")
+        else:
+            chosen = [open_shards[number % len(open_shards)]]
+        entry = PutEntry.of(f"record {number}".encode(), "key", chosen[0].hash_range.start)
+        placed = self.kinesis.put_record(STREAM, entry, now=self.clock.wall())
+        self.records.append(Record(placed.shard_id, int(placed.sequence)))
+        self.number_of[placed.sequence] = number
+        return number
+
+    def delivered(self, life: Life, sequences: list[str]) -> None:
+        numbers = [self.number_of[sequence] for sequence in sequences]
+        for number in numbers:
+            record = self.records[number]
+            record.deliveries += 1
+            if record.delivered_at_s is None:
+                record.delivered_at_s = self.clock.monotonic()
+        self.deliveries.append((life, numbers))
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def rows(self) -> dict[str, Lease | None]:
+        """Every lease row by key, in order; None for one that cannot be read."""
+        table = self.dynamo._tables.get(TABLE)
+        found: dict[str, Lease | None] = {}
+        for key in sorted(table.items) if table else ():
+            try:
+                found[key] = parse_row(table.items[key])
+            except CorruptRowError:
+                found[key] = None
+        return found
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], bool], within_s: float) -> float:
+        began = self.clock.monotonic()
+        while not condition():
+            if self.clock.monotonic() - began > within_s:
+                raise StoryError(f"not within {within_s:g} s")
+            await asyncio.sleep(POLL_S)
+        return self.clock.monotonic() - began
+
+    # --- checks that hold in every story ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        self._check_order()
+        for write in self.dynamo.history:
+            if write.sender and write.before and write.after and write.operation == "UpdateItem":
+                self._check_checkpoint(write.before, write.after, write.at)
+
+    def _check_order(self) -> None:
+        last: dict[int, int] = {}
+        for life, numbers in self.deliveries:
+            for number in numbers:
+                if number <= last.get(life.number, -1):
+                    raise StoryError(f"child {life.number} got #{number} after #{last[life.number]}")
+                last[life.number] = number
+
+    def _check_checkpoint(self, before: Any, after: Any, at_s: float) -> None:
+        try:
+            old, new = parse_row(before), parse_row(after)
+        except CorruptRowError:
+            return
+        if old is None or new is None or old.checkpoint == new.checkpoint:
+            return
+        if new.checkpoint < old.checkpoint:
+            raise StoryError(f"the checkpoint of {short(new.key)} went back at {at_s:.1f}")
+        bound = new.checkpoint.number
+        for number, record in enumerate(self.records):
+            covered = record.shard_id == new.key and (bound is None or record.sequence <= bound)
+            late = record.delivered_at_s is None or record.delivered_at_s > at_s
+            if covered and late and record.wanted:
+                raise StoryError(f"{short(new.key)} was checkpointed at {at_s:.1f} before #{number} was delivered")
