@@ -61,7 +61,9 @@ def _table(values: Sequence[EffectiveValue]) -> Table:
 
 def _print_remarks(console: Console, remarks: Sequence[Remark]) -> None:
     for remark in remarks:
-        console.print(Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + Text(str(remark)))
+        # A remark stays on one line, for those who search the output.
+        line = Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + Text(str(remark))
+        console.print(line, soft_wrap=True)
     errors = sum(remark.level is Level.ERROR for remark in remarks)
     warnings = sum(remark.level is Level.WARNING for remark in remarks)
     console.print(f"{errors} error(s), {warnings} warning(s)")
