@@ -86,14 +86,24 @@ class World:
             **{name.replace("__", "."): value for name, value in keys.items()},
         }
 
-    def daemon(self, worker: str = "w1", child: str = "", *, log: str = "info", **keys: object) -> Daemon:
-        """Start a worker. `child` is an executableName, by default the recorder; dots in key names are written `__`."""
+    def daemon(
+        self,
+        worker: str = "w1",
+        child: str = "",
+        *,
+        log: str = "info",
+        process: Mapping[str, Any] | None = None,
+        **keys: object,
+    ) -> Daemon:
+        """Start a worker. `child` is an executableName, by default the recorder; dots in key names are written `__`.
+
+        `process` are more arguments of `Daemon`.
+        """
         daemon = Daemon(
             self.directory,
             self.keys(worker, child or self.recorder(), keys),
             name=f"{worker}-{len(self.daemons)}",
-            arguments=["--log-level", log],
-            environment=ENVIRONMENT,
+            **{"arguments": ["--log-level", log], "environment": ENVIRONMENT, **(process or {})},
         )
         self.daemons.append(daemon)
         return daemon.start()
@@ -171,6 +181,9 @@ class World:
         return next(lease for key, lease in self.leases().items() if key.endswith(shard))
 
     def leases(self) -> dict[str, Lease]:
+        """Every row; none before the table exists."""
+        if self.table not in self.dynamo.list_tables()["TableNames"]:
+            return {}
         items = self.dynamo.scan(TableName=self.table, ConsistentRead=True)["Items"]
         parsed = (parse_row(item) for item in items)
         return {lease.key: lease for lease in parsed if lease is not None}

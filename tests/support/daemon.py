@@ -1,8 +1,8 @@
 """The daemon as a process of its own, watched through its JSON log; and what lives and dies with it.
 
 Nothing here waits blindly: events are awaited in the log as it is written, conditions are looked at until they hold,
-and both have a bound. Whatever the daemon started bears the name of its properties file in its environment, so that nothing
-is left behind and everything that is ended is ours.
+and both have a bound. Whatever the daemon started bears the name of its properties file in its environment, so that
+nothing is left behind and everything that is ended is ours.
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def until(condition: Callable[[], Any], within_s: float = EVENT_TIMEOUT_S, what:
 
 
 class Daemon:
-    """`mld run` on a properties file it writes from `keys`; a context manager, also usable with `start` and `close`."""
+    """`mld run` on a properties file it writes from `keys`; a context manager, also usable with `start` and `close`.
+
+    `command` replaces what stands before the file, `arguments` stand after it. `environment` is added to our own, or
+    with `bare_environment` is all there is.
+    """
 
     def __init__(
         self,
@@ -61,12 +65,17 @@ class Daemon:
         name: str = "app",
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        command: Sequence[str] | None = None,
+        bare_environment: bool = False,
+        cwd: Path = ROOT,
     ) -> None:
         self.name = name
         self.file = directory / f"{name}.properties"
         self.file.write_text("".join(f"{key} = {value}\n" for key, value in keys.items()))
-        self.command = [sys.executable, "-m", "mld", "run", str(self.file), "--log-format", "json", *arguments]
-        self.environment = {**os.environ, **(environment or {})}
+        before = [sys.executable, "-m", "mld", "run"] if command is None else command
+        self.command = [*before, str(self.file), "--log-format", "json", *arguments]
+        self.environment = {**({} if bare_environment else os.environ), **(environment or {})}
+        self.cwd = cwd
         self.events: list[Event] = []
         self.lines: list[str] = []
         self._changed = threading.Condition()
@@ -81,7 +90,7 @@ class Daemon:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=self.environment,
-            cwd=ROOT,
+            cwd=self.cwd,
             process_group=0,
         )
         self._reader = threading.Thread(target=self._read_log, daemon=True)

@@ -1,0 +1,197 @@
+"""The commands of the README, typed as a user types them: output, exit codes, any directory, a bare environment."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import mld as package
+from tests.acceptance.commands import CRON_PATH, MLD, ROOT, mld
+
+pytestmark = pytest.mark.slow
+
+GOOD = """\
+executableName = python3 processor.py
+applicationName = clicks-app
+streamName = clicks
+regionName = eu-central-1
+AwsCredentialsProvider = DefaultCredentialsProvider
+retrievalMode = POLLING
+"""
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    file = tmp_path / "app.properties"
+    file.write_text(GOOD)
+    return file
+
+
+def test_version_is_one_line() -> None:
+    result = mld("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"mld {package.__version__}\n", "")
+
+
+def test_help_names_every_command_and_fits_a_terminal() -> None:
+    result = mld("--help")
+    assert result.returncode == 0
+    for command in ("check", "conformance", "local", "quickstart", "run"):
+        assert re.search(rf"^  {command} +\S", result.stdout, re.MULTILINE), command
+        page = mld(command, "--help").stdout
+        assert page.startswith("Usage: mld " + command)
+        assert max(map(len, page.splitlines())) <= 80
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_no_argument_shows_the_help_and_fails() -> None:
+    result = mld()
+    assert result.returncode == 2
+    assert "Usage: mld" in result.stdout + result.stderr
+
+
+def test_an_unknown_option_is_named() -> None:
+    result = mld("--propertiesfile", "x")
+    assert result.returncode == 2
+    assert "--propertiesfile" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+def test_check_shows_value_and_source_of_each_key(good: Path) -> None:
+    result = mld("check", good, "-D", "failoverTimeMillis=5000")
+    assert result.returncode == 0
+    assert re.search(r"streamName\s.*clicks", result.stdout)
+    assert re.search(r"failoverTimeMillis\s.*5000\s.*-D", result.stdout)
+    assert "0 error(s), 0 warning(s)" in result.stdout
+
+
+def test_check_as_json_is_one_document(good: Path) -> None:
+    result = mld("check", "--json", "-p", good, "-D", "maxRecords=77")
+    assert (result.returncode, result.stderr) == (0, "")
+    values = {value["key"]: value for value in json.loads(result.stdout)["values"]}
+    assert values["streamName"]["source"].endswith("app.properties:3")
+    assert (values["maxRecords"]["value"], values["maxRecords"]["source"]) == ("77", "-D")
+    assert values["failoverTimeMillis"]["source"] == "default"
+
+
+def test_check_reports_every_error_at_once_with_exit_2(good: Path) -> None:
+    good.write_text(GOOD + "failoverTimeMillis = soon\nmaxRecords = -1\n")
+    result = mld("check", good)
+    assert result.returncode == 2
+    assert "app.properties:7" in result.stdout
+    assert "app.properties:8" in result.stdout
+    assert "2 error(s)" in result.stdout
+    as_json = mld("check", good, "--json")
+    assert as_json.returncode == 2
+    assert [remark["key"] for remark in json.loads(as_json.stdout)["remarks"]] == ["failoverTimeMillis", "maxRecords"]
+
+
+def test_a_misspelled_key_is_a_warning_and_under_strict_an_error(good: Path) -> None:
+    good.write_text(GOOD + "failoverTimeMilis = 9000\n")
+    lenient = mld("check", good)
+    assert lenient.returncode == 0
+    assert "did you mean failoverTimeMillis?" in lenient.stdout
+    assert mld("check", good, "-D", "mld.strict=true").returncode == 2
+
+
+# --- conformance -----------------------------------------------------------------------------------------------------
+
+
+def test_conformance_passes_a_shipped_processor_with_a_verdict_per_rule(tmp_path: Path) -> None:
+    result = mld("conformance", "--", sys.executable, "-m", "processors.archive", tmp_path / "data")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(result.stdout.splitlines()) > 5
+    assert "FAIL" not in result.stdout
+
+
+def test_conformance_fails_a_program_that_is_no_processor() -> None:
+    result = mld("conformance", "--timeout", "5", "--", "true")
+    assert result.returncode == 1
+    assert "FAIL" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+# --- local -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_local_says_what_to_paste_serves_and_stops(number: signal.Signals) -> None:
+    command = [str(MLD), "local", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            endpoint = re.search(r"http://127\.0\.0\.1:\d+", first)
+            assert endpoint, first
+            with urllib.request.urlopen(endpoint[0] + "/_mld/health", timeout=10) as answer:
+                assert json.loads(answer.read())["ready"] is True
+            process.send_signal(number)
+            rest = process.stdout.read()
+            assert process.stderr is not None
+            errors = process.stderr.read()
+            process.wait(20)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert f"kinesisEndpoint = {endpoint[0]}" in rest
+    assert errors == ""
+
+
+def test_local_on_a_taken_port_says_so() -> None:
+    with subprocess.Popen([str(MLD), "local", "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+            assert found
+            result = mld("local", "--port", found[1])
+        finally:
+            process.terminate()
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert found[1] in result.stderr
+
+
+# --- the launcher ----------------------------------------------------------------------------------------------------
+
+
+def test_the_launcher_works_through_links_from_any_directory(tmp_path: Path) -> None:
+    link = tmp_path / "mld"
+    link.symlink_to(MLD)
+    second = tmp_path / "sub" / "mld-again"
+    second.parent.mkdir()
+    second.symlink_to("../mld")
+    for program in (link, second):
+        assert mld("--version", program=program, cwd=tmp_path).returncode == 0
+
+
+def test_packages_of_the_same_names_in_the_working_directory_do_no_harm(tmp_path: Path) -> None:
+    for name in ("mld", "properties", "protocol", "processors", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')\n")
+    result = mld("--version", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_bare_environment_is_enough(good: Path, tmp_path: Path) -> None:
+    environment = {"PATH": CRON_PATH, "HOME": str(tmp_path)}
+    assert mld("--version", cwd=Path("/"), environment=environment).returncode == 0
+    assert mld("check", good, cwd=Path("/"), environment=environment).returncode == 0
+
+
+def test_a_checkout_that_is_not_set_up_says_what_to_do(tmp_path: Path) -> None:
+    copy = tmp_path / "bin" / "mld"
+    copy.parent.mkdir()
+    copy.write_bytes(MLD.read_bytes())
+    copy.chmod(0o755)
+    result = mld("--version", program=copy)
+    assert result.returncode != 0
+    assert "make" in result.stderr
+    assert str(ROOT) not in result.stderr
