@@ -17,7 +17,9 @@ class DeadlockError(AssertionError):
     """Nothing is ready, no timer is set: the code under test would wait for ever."""
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class JumpingSelector(selectors.SelectSelector):
+    """Instead of waiting for the next timer, it moves the time there."""
+
     def __init__(self) -> None:
         super().__init__()
         self.jumped_s = 0.0
@@ -35,8 +37,8 @@ class _JumpingSelector(selectors.SelectSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """`time()` starts at 0 and only moves when every task is waiting."""
 
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
+    def __init__(self, selector: JumpingSelector | None = None) -> None:
+        self._jumping = selector or JumpingSelector()
         super().__init__(self._jumping)
         self._clock_resolution = 1e-6
 

@@ -53,6 +53,7 @@ class ShardConsumer:
         self._settings = settings
         self._stop: Stop | None = None
         self._stopping = asyncio.Event()
+        self._stop_waiter: asyncio.Future[Any] | None = None
         self._processor: Processor | None = None
         self._reader: PollingReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
@@ -358,6 +359,8 @@ class ShardConsumer:
 
     async def _abandon(self) -> None:
         """Nothing may outlive the consumer, even when it is cancelled."""
+        if self._stop_waiter is not None:
+            self._stop_waiter.cancel()
         processor, self._processor = self._processor, None
         if processor is not None:
             log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))
@@ -368,12 +371,11 @@ class ShardConsumer:
     async def _unless_stopped(self, awaitable: Awaitable[T]) -> T | None:
         """The awaitable's value, or None as soon as a stop is asked for."""
         task = asyncio.ensure_future(awaitable)
-        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, self._stop_wait()}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() and not self._stopping.is_set() else None
         finally:
-            await _cancel_all(task, stopping)
+            await _cancel_all(task)
 
     async def _retry_later(self) -> Outcome:
         """The world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
@@ -384,16 +386,19 @@ class ShardConsumer:
 
     async def _pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
         """Sleep, but wake at once when a stop is asked for or `also` is set."""
-        waits: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self._stopping.wait()),
-            asyncio.ensure_future(self._parts.clock.sleep(seconds)),
-        ]
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._parts.clock.sleep(seconds))]
         if also is not None:
             waits.append(asyncio.ensure_future(also.wait()))
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*waits, self._stop_wait()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _cancel_all(*waits)
+
+    def _stop_wait(self) -> asyncio.Future[Any]:
+        """Done when a stop is asked for; one for the life of the consumer, because it is waited for at every page."""
+        if self._stop_waiter is None:
+            self._stop_waiter = asyncio.ensure_future(self._stopping.wait())
+        return self._stop_waiter
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self.key, **fields}
@@ -431,6 +436,8 @@ class _SlowTaskWarning:
 
 
 async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
+    running = [task for task in tasks if not task.done()]
+    for task in running:
         task.cancel()
-    await asyncio.wait(tasks)
+    if running:
+        await asyncio.wait(running)

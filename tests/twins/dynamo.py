@@ -11,7 +11,7 @@ import asyncio
 import copy
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mld.clock import Clock
@@ -238,14 +238,16 @@ class MemoryDynamo:
             table.items[key] = after
         else:
             table.items.pop(key, None)
-        now, name = self.clock.monotonic(), params["TableName"]
-        self.history.append(Applied(now, sender, operation, name, copy.deepcopy(before), copy.deepcopy(after)))
+        self._record(Applied(self.clock.monotonic(), sender, operation, params["TableName"], before, after))
         match params.get("ReturnValues", "NONE"):
             case "ALL_NEW":
                 return {"Attributes": after}
             case "ALL_OLD" if before:
                 return {"Attributes": before}
         return {}
+
+    def _record(self, applied: Applied) -> None:
+        self.history.append(replace(applied, before=copy.deepcopy(applied.before), after=copy.deepcopy(applied.after)))
 
     def _after(
         self,

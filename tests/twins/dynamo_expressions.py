@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 Item = dict[str, dict[str, Any]]
@@ -22,6 +23,14 @@ class ValidationError(Exception):
     """What DynamoDB reports as ValidationException."""
 
 
+@lru_cache(maxsize=1000)
+def _tokens_of(text: str) -> tuple[str, ...]:
+    tokens = tuple(_TOKEN.findall(text))
+    if "".join(tokens) != re.sub(r"\s", "", text):
+        raise ValidationError(f"syntax error in {text!r}")
+    return tokens
+
+
 class Expressions:
     """The expressions of one request. `finish` complains about placeholders that were defined and not used."""
 
@@ -29,7 +38,7 @@ class Expressions:
         self._names = dict(names or {})
         self._values = dict(values or {})
         self._used: set[str] = set()
-        self._tokens: list[str] = []
+        self._tokens: tuple[str, ...] = ()
         self._at = 0
 
     def holds(self, condition: str, item: Mapping[str, Any]) -> bool:
@@ -123,10 +132,8 @@ class Expressions:
     # --- tokens
 
     def _start(self, text: str) -> None:
-        self._tokens = _TOKEN.findall(text)
+        self._tokens = _tokens_of(text)
         self._at = 0
-        if "".join(self._tokens) != re.sub(r"\s", "", text):
-            raise ValidationError(f"syntax error in {text!r}")
 
     def _peek(self) -> str | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None

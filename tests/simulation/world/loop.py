@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import selectors
 import weakref
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tests.virtual_time import VirtualTimeLoop
+from tests.virtual_time import DeadlockError, JumpingSelector, VirtualTimeLoop
 
 T = TypeVar("T")
 
@@ -67,11 +68,21 @@ class _Gate(deque):  # type: ignore[type-arg]
             process.kept.append(handle)
 
 
+class _NoSelector(JumpingSelector):
+    """There are no files in a world: nothing to ask the system for."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise DeadlockError("no timer is set and nothing is ready")
+        self.jumped_s += timeout
+        return []
+
+
 class SimulationLoop(VirtualTimeLoop):
     """The loop of a world. asyncio's own queue is replaced by the gate; nothing else is touched."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(_NoSelector())
         self._ready = self.ready = _Gate()
 
     def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> Any:

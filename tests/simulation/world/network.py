@@ -16,8 +16,8 @@ from mld.errors import AwsError, AwsUnreachableError, StreamThrottledError, Stre
 from mld.local.kinesis import Kinesis
 from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
-from tests.twins.dynamo import Fault, MemoryDynamo
-from tests.twins.dynamo_expressions import Item
+from tests.twins.dynamo import Applied, Fault, MemoryDynamo
+from tests.twins.dynamo_expressions import Item, ValidationError
 from tests.twins.kinesis_model import ModelStreams
 
 SLOW_REPLY_MAX_S = 8.0
@@ -37,15 +37,54 @@ class SimulatedDynamo(MemoryDynamo):
         self.on_applied: list[Any] = []
         self._rng = rng
         self._recent: deque[tuple[float, str, Item]] = deque()
-        self.faults = self._fault_of
+        self._applied_now: Applied
 
     def _fault_of(self, sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
         return self.doors[sender].fault(operation)
 
+    async def request(
+        self, sender: str, operation: str, params: dict[str, Any], timeout_s: float | None
+    ) -> dict[str, Any]:
+        """As the twin does it, but without copies: nobody here changes what he is given, or what he has given.
+
+        Called in the world: the caller's process may be gone before the answer comes.
+        """
+        fault = self._fault_of(sender, operation, params) or Fault()
+        total_s = fault.delay_before_s + fault.delay_after_s
+        if timeout_s is not None and total_s >= timeout_s:
+            late = in_world(self._serve_here(sender, operation, params, fault))
+            late.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.sleep(timeout_s)
+            raise AwsUnreachableError(operation, f"no answer within {timeout_s} s")
+        return await self._serve_here(sender, operation, params, fault)
+
+    async def _serve_here(self, sender: str, operation: str, params: dict[str, Any], fault: Fault) -> dict[str, Any]:
+        if fault.delay_before_s:
+            await asyncio.sleep(fault.delay_before_s)
+        if fault.fail_before is not None:
+            raise fault.fail_before
+        answer: dict[str, Any] | AwsError
+        try:
+            answer = self._apply(sender, operation, params)
+        except ValidationError as error:
+            answer = AwsError(operation, "ValidationException", str(error))
+        except AwsError as error:
+            answer = error
+        if fault.delay_after_s:
+            await asyncio.sleep(fault.delay_after_s)
+        if fault.fail_after is not None:
+            raise fault.fail_after
+        if isinstance(answer, AwsError):
+            raise answer
+        return answer
+
+    def _record(self, applied: Applied) -> None:
+        self._applied_now = applied
+
     def _write(self, sender: str, operation: str, table: Any, params: dict[str, Any]) -> dict[str, Any]:
         sent_at = params.pop(_SENT_AT, self.clock.monotonic())
         answer = super()._write(sender, operation, table, params)
-        applied = self.history.pop()
+        applied = self._applied_now
         self._recent.append((applied.at, _key_of(applied.before or applied.after), applied.before))
         for hook in self.on_applied:
             hook(applied, sent_at)

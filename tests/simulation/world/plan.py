@@ -99,12 +99,25 @@ class Plan:
         return self.trouble_s + self.quiet_s
 
     @property
+    def features(self) -> frozenset[str]:
+        """Which kinds of trouble are in it, for the coverage of pairs."""
+        kinds = {action.kind.value for action in self.actions}
+        rates = {name for name in Rates.__slots__ if getattr(self.rates, name)}
+        more = {"stale_reads"} if self.stale_reads_s else set()
+        if any(worker.kind == "java2" for worker in self.workers):
+            more.add("java2")
+        return frozenset(kinds | rates | more)
+
+    @property
     def deletes_stream(self) -> bool:
         return any(action.kind is Kind.DELETE_STREAM for action in self.actions)
 
     @property
     def touches_rows(self) -> bool:
         return any(action.kind in (Kind.DELETE_ROW, Kind.CORRUPT_ROW) for action in self.actions)
+
+
+ALL_FEATURES = frozenset({kind.value for kind in Kind} | set(Rates.__slots__) | {"stale_reads", "java2"})
 
 
 def draw(seed: int) -> Plan:
@@ -127,14 +140,14 @@ def draw(seed: int) -> Plan:
     quiet_s = max(600.0 - trouble_s, QUIET_TAKER_PERIODS * 2 * failover_s)
     return Plan(
         seed=seed,
-        shards=rng.choice((2, 2, 3, 4, 4, 6, 8, 8, 12, 16, 24, 32)),
+        shards=rng.choice((2, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 32)),
         workers=workers,
         rates=_rates(rng),
         actions=_actions(rng, worker_count, trouble_s, failover_s),
         trouble_s=trouble_s,
         quiet_s=quiet_s,
         failover_s=failover_s,
-        idle_s=rng.choice((1.5, 3.0, 5.0)),
+        idle_s=rng.choice((1.5, 4.0, 6.0, 8.0)),
         records_per_s=rng.uniform(0.3, 3.0),
         initial=rng.choice(("TRIM_HORIZON",) * 6 + ("LATEST", "AT_TIMESTAMP")),
         stale_reads_s=rng.choice((0.0, 0.3, 1.5)),
