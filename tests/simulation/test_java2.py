@@ -1,0 +1,370 @@
+"""The model of a Java 2.x worker, alone in its fleet: what the checkers of mixed fleets take for granted."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from mld.errors import AwsError
+from mld.leases.rows import parse_row
+from mld.local.kinesis import Kinesis, PutEntry
+from mld.positions import TRIM_HORIZON, InitialPosition
+from tests.simulation.world.java2 import JavaWorker
+from tests.simulation.world.java2_table import NEVER, Lease, choose
+from tests.simulation.world.loop import Process, run_world
+from tests.simulation.world.plan import Rates
+from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply
+from tests.twins.kinesis_model import ModelStreams
+from tests.twins.streams import VirtualClock
+
+STREAM, TABLE = "clicks", "app"
+START_S = 100.0
+"""Empty-table wait, the idle minute after the first sync, and two passes of the taker."""
+
+
+class Notes:
+    """A ledger that only writes down."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[tuple[str, int, str, int]] = []
+        self.begun = 0
+
+    def batch_begins(self, worker: str, shard: str) -> None:
+        self.begun += 1
+
+    def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None:
+        self.deliveries += [(worker, child, shard, sequence) for sequence in sequences]
+
+    def seen(self) -> set[int]:
+        return {sequence for *_, sequence in self.deliveries}
+
+
+class World:
+    """One stream, one table, Java workers only."""
+
+    def __init__(self, shards: int = 8) -> None:
+        self.clock = VirtualClock()
+        self.kinesis = Kinesis()
+        self.dynamo = MemoryDynamo(self.clock)
+        self.notes = Notes()
+        self.put: set[int] = set()
+        self.workers: dict[str, JavaWorker] = {}
+        self.processes: dict[str, Process] = {}
+        self.exits: dict[str, object] = {}
+        self._numbers: Iterator[int] = itertools.count(1)
+        self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=shards)
+
+    def start(self, name: str, rates: Rates | None = None) -> JavaWorker:
+        worker = JavaWorker(
+            name,
+            self.dynamo.client(name),
+            ModelStreams(self.kinesis, STREAM, self.clock),
+            self.notes,
+            self.clock,
+            Random(name),
+            table=TABLE,
+            failover_s=10.0,
+            steals_max=1,
+            initial=InitialPosition(TRIM_HORIZON),
+            idle_s=1.0,
+            child_numbers=self._numbers,
+            rates=rates or Rates(),
+        )
+        self.workers[name], self.processes[name] = worker, Process(name)
+        self.exits[name] = self.processes[name].spawn(worker.run())
+        return worker
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        del self.workers[name]
+
+    def records(self, count: int = 100) -> None:
+        for _ in range(count):
+            entry = PutEntry.of(b"x", str(len(self.put)))
+            self.put.add(int(self.kinesis.put_record(STREAM, entry, now=self.clock.wall()).sequence))
+
+    def open_shards(self) -> list[str]:
+        page = self.kinesis.list_shards(STREAM, now=self.clock.wall())
+        return [state.shard_id for state in page.shards if state.view().is_open]
+
+    def split(self, shard_id: str) -> None:
+        page = self.kinesis.list_shards(STREAM, now=self.clock.wall())
+        ends = next(s.view().hash_range for s in page.shards if s.shard_id == shard_id)
+        self.kinesis.split_shard(STREAM, shard_id, (ends.start + ends.end) // 2, now=self.clock.wall())
+
+    def row(self, key: str):
+        return self.dynamo.row(TABLE, key)
+
+    def owners(self) -> dict[str, str]:
+        return {key: self.row(key)["leaseOwner"]["S"] for key in self.open_shards()}
+
+    def check_order(self) -> None:
+        last: dict[tuple[int, str], int] = {}
+        for _, child, shard, sequence in self.notes.deliveries:
+            assert sequence > last.get((child, shard), -1)
+            last[child, shard] = sequence
+
+
+def lease(key: str, owner: str | None, moved_at: float = 0.0) -> Lease:
+    return Lease(key, owner=owner, moved_at=moved_at if owner else NEVER)
+
+
+def fleet(free: int = 0, **counts: int) -> list[Lease]:
+    owned = [lease(f"{owner}-{n}", owner) for owner, count in counts.items() for n in range(count)]
+    return owned + [lease(f"free-{n}", None) for n in range(free)]
+
+
+@pytest.mark.parametrize(
+    ("leases", "priority", "taken", "victims"),
+    [
+        (fleet(bar=2, baz=2, foo=1), True, 0, []),
+        (fleet(bar=1, baz=5), True, 0, ["baz"]),
+        (fleet(free=1, bar=3), False, 1, []),
+        (fleet(free=3, bar=1), True, 3, []),
+        (fleet(free=3, bar=1), False, 2, []),
+    ],
+)
+def test_the_examples_of_taking_and_stealing(leases, priority, taken, victims):
+    take, steal = choose("foo", leases, 1.0, lease_s=10.0, steals_max=1, rng=Random(1), priority=priority)
+    assert (len(take), [lease.owner for lease in steal]) == (taken, victims)
+
+
+def test_a_lease_is_very_old_after_more_than_three_lease_durations():
+    leases = [lease("a", "bar", moved_at=0.0), lease("b", "foo", moved_at=30.0), lease("c", "bar", moved_at=1.0)]
+    at_30, _ = choose("foo", leases, 30.0, lease_s=10.0, steals_max=1, rng=Random(1))
+    at_31, _ = choose("foo", leases, 31.0, lease_s=10.0, steals_max=1, rng=Random(1))
+    assert len(at_30) == 2  # a target of three for a worker alone, of which it has one: an ordinary take of two
+    assert [taken.key for taken in at_31] == ["a"]  # in spite of the target
+
+
+def test_two_workers_share_eight_shards_and_deliver_everything():
+    async def story():
+        world = World()
+        world.start("w1"), world.start("w2")
+        for _ in range(20):
+            world.records(20)
+            await world.clock.sleep(START_S / 4)
+        assert Counter(world.owners().values()) == {"w1": 4, "w2": 4}
+        assert world.notes.seen() == world.put
+        assert {key: len(w.held()) for key, w in world.workers.items()} == {"w1": 4, "w2": 4}
+        assert len(world.notes.deliveries) < 1.2 * len(world.put)
+        world.check_order()
+
+    run_world(story())
+
+
+def test_rows_are_those_of_a_2x_worker():
+    async def story():
+        world = World(2)
+        world.start("w1")
+        world.records(50)
+        await world.clock.sleep(START_S)
+        first, _ = world.open_shards()
+        row = world.row(first)
+        assert set(row) == {
+            "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint",
+            "checkpointSubSequenceNumber", "startingHashKey", "endingHashKey",
+        }  # fmt: skip
+        parsed = parse_row(row)
+        assert (parsed.owner, parsed.owner_switches) == ("w1", 0)
+        assert parsed.checkpoint.number == max(s for _, _, shard, s in world.notes.deliveries if shard == first)
+
+    run_world(story())
+
+
+def test_splits_and_merges_are_followed_and_finished_rows_are_deleted():
+    async def story():
+        world = World(4)
+        world.start("w1"), world.start("w2")
+        world.records()
+        await world.clock.sleep(START_S)
+        old = world.open_shards()
+        world.split(old[0])
+        world.kinesis.merge_shards(STREAM, old[1], old[2], now=world.clock.wall())
+        world.records()
+        await world.clock.sleep(60.0)
+        parent = parse_row(world.row(old[0]))
+        children = [key for key in world.open_shards() if key not in old]
+        assert parent.checkpoint.is_shard_end
+        assert len(parent.children) == 2 and len(children) == 3
+        assert all(parse_row(world.row(key)).parents for key in children)
+        assert all("entityType" not in world.row(key) for key in children)
+        world.records()
+        await world.clock.sleep(400.0)
+        assert world.notes.seen() == world.put
+        assert [key for key in old[:3] if world.row(key)] == []
+        assert set(world.owners().values()) == {"w1", "w2"}
+        world.check_order()
+
+    run_world(story())
+
+
+def test_children_wait_for_both_parents():
+    async def story():
+        world = World(2)
+        world.start("w1")
+        world.records()
+        await world.clock.sleep(START_S)
+        one, other = world.open_shards()
+        world.records(200)
+        world.kinesis.merge_shards(STREAM, one, other, now=world.clock.wall())
+        world.records()
+        await world.clock.sleep(90.0)
+        (child,) = world.open_shards()
+        shards = [shard for _, _, shard, _ in world.notes.deliveries]
+        assert world.notes.seen() == world.put
+        assert child not in shards[: max(n for n, shard in enumerate(shards) if shard != child)]
+
+    run_world(story())
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost():
+    async def story():
+        world = World()
+        world.start("w1"), world.start("w2")
+        world.records()
+        await world.clock.sleep(2 * START_S)
+        world.kill("w2")
+        world.records()
+        await world.clock.sleep(60.0)
+        assert set(world.owners().values()) == {"w1"}
+        assert world.notes.seen() == world.put
+
+    run_world(story())
+
+
+def test_a_worker_that_comes_back_under_its_name_goes_on_at_once():
+    async def story():
+        world = World(2)
+        world.start("w1")
+        await world.clock.sleep(START_S)
+        world.kill("w1")
+        world.records()
+        world.start("w1")
+        await world.clock.sleep(10.0)
+        assert world.notes.seen() == world.put
+
+    run_world(story())
+
+
+def test_a_stop_lets_processors_checkpoint_and_leaves_the_rows_alone():
+    async def story():
+        world = World(2)
+        worker = world.start("w1", Rates(child_silent=1.0))
+        world.records()
+        await world.clock.sleep(START_S)
+        assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} == {TRIM_HORIZON}
+        worker.request_stop()
+        await world.clock.sleep(15.0)
+        assert world.exits["w1"].result() == 0
+        assert set(world.owners().values()) == {"w1"}
+        assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} != {TRIM_HORIZON}
+
+    run_world(story())
+
+
+def test_a_dying_processor_ends_the_whole_worker():
+    async def story():
+        world = World(2)
+        worker = world.start("w1")
+        world.records()
+        await world.clock.sleep(START_S)
+        worker.rates = Rates(child_dies=1.0)
+        world.records()
+        await world.clock.sleep(5.0)
+        assert world.exits["w1"].result() == 1
+        calls = len(world.dynamo.calls)
+        await world.clock.sleep(60.0)
+        assert len(world.dynamo.calls) == calls
+
+    run_world(story())
+
+
+class _LoseReplyTo:
+    """Loses the reply of the next update that sets `attribute`; the SDK sends it once more."""
+
+    def __init__(self, attribute: str | None) -> None:
+        self._attribute = attribute
+        self.hits = 0
+
+    def __call__(self, sender: str, operation: str, params) -> Fault | None:
+        names = set(params.get("ExpressionAttributeNames", {}).values())
+        wanted = names == {"leaseCounter"} if self._attribute is None else self._attribute in names
+        if operation != "UpdateItem" or self.hits or not wanted:
+            return None
+        self.hits += 1
+        return lost_reply(operation)
+
+
+@pytest.mark.parametrize(("attribute", "is_kept"), [(None, True), ("checkpoint", False)])
+def test_a_request_sent_twice_is_forgiven_for_renewals_only(attribute, is_kept):
+    async def story():
+        world = World(1)
+        worker = world.start("w1")
+        await world.clock.sleep(START_S)
+        fault = world.dynamo.faults = _LoseReplyTo(attribute)
+        world.records(10)
+        await world.clock.sleep(5.0)
+        assert fault.hits == 1
+        assert bool(worker.held()) is is_kept
+        await world.clock.sleep(60.0)
+        assert worker.held() and world.notes.seen() == world.put
+
+    run_world(story())
+
+
+def test_validity_counts_from_the_answer():
+    async def story():
+        world = World(1)
+        worker = world.start("w1")
+        await world.clock.sleep(START_S)
+        world.dynamo.faults = lambda *_: Fault(delay_after_s=8.0)
+        await world.clock.sleep(11.0)  # one slow renewal has come back
+        world.dynamo.faults = lambda _, operation, __: Fault(1.0, AwsError(operation, "AccessDenied"))
+        writes = [applied.at for applied in world.dynamo.history]
+        await world.clock.sleep(max(writes) + 15.0 - world.clock.monotonic())
+        assert worker.held()  # others may have taken it 5 s ago
+        await world.clock.sleep(10.0)
+        assert not worker.held()
+
+    run_world(story())
+
+
+def test_taking_leaves_the_checkpoint_owner_where_it_is():
+    async def story():
+        world = World(1)
+        world.start("w1")
+        await world.clock.sleep(START_S)
+        (key,) = world.open_shards()
+        world.kill("w1")
+        world.dynamo.put_row(TABLE, {**world.row(key), "checkpointOwner": {"S": "w0"}})
+        world.start("w2")
+        await world.clock.sleep(60.0)
+        row = world.row(key)
+        assert (row["leaseOwner"], row["checkpointOwner"]) == ({"S": "w2"}, {"S": "w0"})
+        assert row["ownerSwitchesSinceCheckpoint"] == {"N": "1"}
+
+    run_world(story())
+
+
+def test_one_unreadable_row_stops_all_taking():
+    async def story():
+        world = World(2)
+        world.start("w1")
+        await world.clock.sleep(START_S)
+        key, other = world.open_shards()
+        world.kill("w1")
+        whole = world.row(key)
+        world.dynamo.put_row(TABLE, {name: value for name, value in whole.items() if name != "leaseCounter"})
+        worker = world.start("w2")
+        await world.clock.sleep(90.0)
+        assert not worker.held()
+        world.dynamo.put_row(TABLE, whole)
+        await world.clock.sleep(60.0)
+        assert worker.held() == {key, other}
+
+    run_world(story())
