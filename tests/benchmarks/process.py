@@ -45,9 +45,13 @@ class Mark:
 
 
 def environment(marks: Path, *python_path: Path, **more: str) -> dict[str, str]:
-    """Ours, with credentials for the embedded AWS and the children's directory."""
+    """Ours, with credentials for the embedded AWS and the children's directory.
+
+    Without PYTHONDONTWRITEBYTECODE, which some containers set: every start would compile what was edited last.
+    """
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
-        **os.environ,
+        **ours,
         "AWS_ACCESS_KEY_ID": ACCOUNT,
         "AWS_SECRET_ACCESS_KEY": "local",
         "AWS_EC2_METADATA_DISABLED": "true",
