@@ -174,7 +174,10 @@ class Worker:
             return TableScan(())
 
     async def _make_shard_leases(self, scan: TableScan) -> bool:
-        """Make the table true to the stream; True if rows were created. Raises StartupError for a foreign table."""
+        """Make the table true to the stream; True if there are rows that `scan` lacks.
+
+        Raises StartupError for a foreign table.
+        """
         if scan.leases and self._settings.skip_sync_if_leases_exist:
             return False
         try:
@@ -183,7 +186,8 @@ class Worker:
             return self._do_without_sync(scan, error)
         match result.status:
             case SyncStatus.DONE:
-                return bool(result.created)
+                # Nothing created for an empty table means that somebody else was quicker, not that there is nothing.
+                return bool(result.created) or not scan.leases
             case SyncStatus.FOREIGN_TABLE:
                 raise StartupError(result.sentence)
             case SyncStatus.STREAM_MISSING | SyncStatus.NO_SHARDS:

@@ -463,3 +463,13 @@ async def test_two_workers_share_the_shards_and_one_row_has_one_owner():
             await world.advance(2)
         await world.until(world.all_delivered)
         world.check_order()
+
+
+@virtual
+async def test_a_worker_whose_rows_another_one_created_first_takes_of_them_at_once():
+    async with fleet(8, maxLeasesForWorker="4") as world:
+        world.start("w1")
+        world.start("w2", seed=2)
+        await world.advance(2)
+        owners = {world.lease(shard.shard_id).owner for shard in world.shards()}
+        assert owners >= {"w1", "w2"}  # not only after the first period of its taker
