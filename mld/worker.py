@@ -90,8 +90,8 @@ class Worker:
     def gave_up(self, shard_id: str, why: str) -> None:
         """A child failed too often: the daemon stops gracefully and reports failure."""
         self._fail(
-            f"the record processor of shard {shard_id} failed too often without checkpoint progress, the last time it "
-            f"{why}; repair it, or change mld.childRestartsMax"
+            f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
+            f"{why}. Repair it, or change mld.childRestartsMax"
         )
 
     def _fail(self, why: str) -> None:

@@ -239,7 +239,7 @@ class ShardConsumer:
                 await self._processor.shard_ended(self._checkpoint)
             if not self._range.is_complete:
                 raise ProcessorError(
-                    "the processor answered shardEnded without a successful checkpoint; it must call checkpoint() "
+                    "answered shardEnded without a successful checkpoint; it must call checkpoint() "
                     "without arguments there, else the child shards would wait for ever"
                 )
         except ProcessorError as error:
