@@ -267,6 +267,18 @@ def test_a_stop_lets_processors_checkpoint_and_leaves_the_rows_alone():
     run_world(story())
 
 
+def test_a_stop_before_the_first_record_writes_no_checkpoint():
+    async def story():
+        world = World(2)
+        worker = world.start("w1")
+        await world.clock.sleep(START_S)
+        worker.request_stop()
+        await world.clock.sleep(15.0)
+        assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} == {TRIM_HORIZON}
+
+    run_world(story())
+
+
 def test_a_dying_processor_ends_the_whole_worker():
     async def story():
         world = World(2)

@@ -81,7 +81,9 @@ class Consumer:
         self._known = ""
         """Sequence number of the last record fetched, at first the checkpoint."""
         self._children: tuple[ChildShard, ...] = ()
-        self._last = self._largest = self._end = Position("TRIM_HORIZON")
+        self._last = self._largest = Position("TRIM_HORIZON")
+        self._end: Position | None = None
+        """The largest position when the shard ended: a checkpoint of it is one of SHARD_END."""
 
     @property
     def is_complete(self) -> bool:
@@ -157,6 +159,8 @@ class Consumer:
         row = await worker.rows.get(self.shard)
         if row is None:
             raise CorruptRow(self.shard)
+        if row.checkpoint == END:  # re-adopted from a stale scan: Java asks for this "number", again and again
+            raise InvalidStreamArgumentError(f"{self.shard}: {END}")
         self._known = row.checkpoint
         self._iterator = await self._new_iterator(IteratorType.AT_SEQUENCE_NUMBER)
         self._last = self._largest = Position(row.checkpoint, row.sub)
