@@ -329,8 +329,12 @@ class _Input(asyncio.BaseProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        if self._transport is not None and not self._broken:
-            self._transport.abort()
+        """Idempotent, which the transport is not: one that is closing with nothing to flush must be left alone."""
+        transport = self._transport
+        if transport is None or self._broken:
+            return
+        if not transport.is_closing() or transport.get_write_buffer_size():
+            transport.abort()
 
 
 class _Output(asyncio.Protocol):

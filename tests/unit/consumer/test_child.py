@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mld.clock import LoopClock
-from mld.consumer.child import PipeHost
+from mld.consumer.child import PipeHost, _Input
 from mld.consumer.host import ChildStartError
 
 STOP_TIMEOUT_S = 0.3
@@ -181,3 +181,22 @@ async def test_kill_ends_a_stopped_child():
     child = await start(python("import os, time; print(os.getpid()); time.sleep(600)"))
     os.kill(int(await child.read_line()), signal.SIGSTOP)
     assert "SIGKILL" in await child.kill()
+
+
+@pytest.mark.parametrize("waiting_bytes", [0, 1_000_000])
+async def test_an_input_that_is_closed_and_aborted_in_one_turn_of_the_loop_ends_once(waiting_bytes):
+    problems = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: problems.append(context))
+    read_end, write_end = os.pipe()
+    child_input = _Input()
+    transport, _ = await loop.connect_write_pipe(lambda: child_input, os.fdopen(write_end, "wb", buffering=0))
+    transport.write(b"x" * waiting_bytes)
+    child_input.close()
+    child_input.abort()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    os.close(read_end)
+    assert problems == []
+    with pytest.raises(BrokenPipeError):
+        await child_input.write(b"more")
