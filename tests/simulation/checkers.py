@@ -7,7 +7,7 @@ never looks into the code under test, with one exception: which leases a worker 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.twins.dynamo_expressions import Item
 
 SENTINEL_ORDER = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2, "LATEST": -1}
 SHARD_END = "SHARD_END"
+_END = (1, 0, 0)
 LOST_LEASE_GRACE_S = 1.0
 """Beside one lease duration: the answer that says so may be under way."""
 
@@ -39,6 +40,9 @@ class ShardRecord:
     """Its row says LATEST: whoever starts reading now owes nothing of what lies before."""
     ended: bool = False
     """SHARD_END was accepted."""
+    closed: bool = False
+    checkpoint: str = ""
+    """As the row has it; empty without a row."""
     had_row: bool = False
     edited: bool = False
     """Somebody changed its row by hand."""
@@ -50,6 +54,11 @@ class ShardRecord:
         self.delivered.add(sequence)
         while self.complete_to < len(self.put) and self.put[self.complete_to] in self.delivered:
             self.complete_to += 1
+
+    def deliver_nothing_before_now(self) -> None:
+        """It was read from LATEST and nothing was there: what was put before is not owed."""
+        self.delivered.update(self.put)
+        self.complete_to = len(self.put)
 
     def undelivered_to(self, sequence: int | None) -> int:
         """How many records up to a sequence number (None: all) nobody has got."""
@@ -76,7 +85,12 @@ class Ledger:
         self.paused_s: dict[str, float] = {}  # until when a process was stopped last
         self._last_of_child: dict[tuple[int, str], int] = {}
         self._owner_lost_at: dict[tuple[str, str], float] = {}
+        self.ours: set[str] = set()  # process names of our daemon: some promises are not Java's
+        self.starts_at_latest = False
         self._sent: dict[str, float] = {}  # when the last accepted write of a row was sent
+        self._sent_by: dict[tuple[str, str], float] = {}  # the same by key and process
+        self._last_writer: dict[str, str] = {}
+        self._asked: dict[tuple[str, str], set[tuple[str, int]]] = {}  # by process and shard: checkpoints asked for
 
     # --- told by the world --------------------------------------------------------------------------------------------
 
@@ -91,6 +105,39 @@ class Ledger:
         shard.edited = True
         shard.last_checkpoint = None
         shard.ended = False
+
+    def owner_changed_by_hand(self, shard_id: str, before: str) -> None:
+        self._owner_lost_at[shard_id, before] = self._now()
+
+    def finished_by_hand(self, shard_id: str) -> None:
+        """An operator gives up what is left of a closed shard."""
+        record = self.shard(shard_id)
+        record.ended = record.edited = True
+        record.checkpoint = SHARD_END
+        record.last_checkpoint = _END
+        record.delivered.update(record.put)
+        record.complete_to = len(record.put)
+
+    def asked(self, process: str, shard: str, sequence: str, sub: int) -> None:
+        self._asked.setdefault((process, shard), set()).add((sequence, sub))
+
+    def answered(self, process: str, shard: str, sequence: str, sub: int) -> None:
+        """A child was told that its checkpoint is stored."""
+        stored, meant = self.shard(shard).last_checkpoint, position(sequence, sub)
+        if stored is not None and meant is not None and stored < meant:
+            raise self._violation(1, f"{process} told a child that {shard} is stored at {sequence}; the row is behind")
+
+    def complain(self, text: str) -> None:
+        raise Violation(text)
+
+    def check_beliefs(self, beliefs: Iterable[tuple[str, Iterable[str]]]) -> None:
+        """Nobody believes for longer than a lease duration after sending its last accepted write."""
+        bound = self._failover_s * (1 + 4 * DRIFT_MAX) + 0.01
+        for process, keys in beliefs:
+            for key in keys:
+                age = self._now() - self._sent_by.get((key, process), -1e9)
+                if age > bound:
+                    raise self._violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")
 
     def batch_begins(self, worker: str, shard: str) -> None:
         lost_at = self._owner_lost_at.get((shard, worker))
@@ -119,7 +166,7 @@ class Ledger:
         if record.delivered or record.edited:
             return
         for parent in (self.shard(name) for name in record.parents):
-            if not parent.had_row or parent.edited or self._has_edited_ancestor(parent):
+            if (not parent.had_row and self.starts_at_latest) or parent.edited or self._has_edited_ancestor(parent):
                 continue
             if parent.undelivered_to(None):
                 left = parent.undelivered_to(None)
@@ -136,15 +183,53 @@ class Ledger:
         key = (write.after or write.before)["leaseKey"]["S"]
         record = self.shard(key)
         if not write.after:
+            self._check_deletion(record, write)
             record.last_checkpoint = None
+            record.checkpoint = ""
             return
         record.had_row = True
+        record.checkpoint = _text(write.after, "checkpoint")
+        record.at_latest = record.checkpoint == "LATEST"
         if not write.before:
-            record.last_checkpoint = None
-        record.at_latest = _text(write.after, "checkpoint") == "LATEST"
+            self.trace(f"{write.sender} creates {key} at {record.checkpoint}")
+            self._check_creation(record, write)
         self._check_checkpoint(record, write)
+        record.last_checkpoint = _position(write.after)
+        self._check_counter(record, write, sent_at)
         self._check_writer(key, write)
-        self._sent[key] = sent_at
+        self._sent[key] = self._sent_by[key, write.sender] = sent_at
+        self._last_writer[key] = write.sender
+
+    def _check_creation(self, record: ShardRecord, write: Applied) -> None:
+        """A child is read from its start, wherever the application began."""
+        has_parent_row = any(self.shard(parent).checkpoint for parent in record.parents)
+        if record.checkpoint != "TRIM_HORIZON" and has_parent_row and not record.edited:
+            raise self._violation(1, f"{write.sender} creates the child {record.shard_id} at {record.checkpoint}")
+
+    def _check_deletion(self, record: ShardRecord, write: Applied) -> None:
+        """A row is the proof that its children must be read: it stays until they have been started."""
+        if record.checkpoint != SHARD_END:
+            raise self._violation(3, f"{write.sender} deletes {record.shard_id} at {record.checkpoint}")
+        for child in self.children_of(record.shard_id):
+            if child.checkpoint in ("", "TRIM_HORIZON", "AT_TIMESTAMP") and not child.ended and not child.edited:
+                raise self._violation(2, f"{write.sender} deletes {record.shard_id} before {child.shard_id} is started")
+
+    def children_of(self, shard_id: str) -> list[ShardRecord]:
+        return [record for record in self.shards.values() if shard_id in record.parents]
+
+    def _check_counter(self, record: ShardRecord, write: Applied, sent_at: float) -> None:
+        """Checker 4: every write counts up by one; two processes of one worker id do not both go on."""
+        key, before, after = record.shard_id, _counter(write.before), _counter(write.after)
+        if before is None or after is None or before == after:
+            return
+        if after != before + 1:
+            raise self._violation(4, f"{write.sender} takes the counter of {key} from {before} to {after}")
+        last, owner = self._last_writer.get(key), _actual_owner(write.after)
+        if last == write.sender or last not in self.ours or write.sender not in self.ours or owner is None:
+            return
+        same_owner = owner == _actual_owner(write.before) == _worker(write.sender) == _worker(last)
+        if same_owner and sent_at - self._sent_by.get((key, write.sender), -1e9) < self._failover_s:
+            raise self._violation(4, f"{write.sender} and {last} both write {key}")
 
     def _check_checkpoint(self, record: ShardRecord, write: Applied) -> None:
         before, after = _position(write.before), _position(write.after)
@@ -160,6 +245,11 @@ class Ledger:
             if before is not None and after is not None and after < before:
                 raise self._violation(3, f"{write.sender} takes the checkpoint of {name} back to {text}")
         if text == SHARD_END:
+            if _text(write.before, "checkpoint") == "LATEST":
+                record.deliver_nothing_before_now()
+            if not record.closed:
+                raise self._violation(3, f"{write.sender} marks {name} finished although it is open")
+            self._check_children_exist(record, write)
             if self.frozen_end:
                 raise self._violation(3, f"{write.sender} marks {name} finished although its stream is gone")
             if left := record.undelivered_to(None):
@@ -167,15 +257,26 @@ class Ledger:
             record.ended = True
         elif text.isdigit() and (left := record.undelivered_to(int(text))):
             raise self._violation(1, f"{write.sender} checkpoints {name} past {left} undelivered records")
+        if write.before and write.sender in self.ours:
+            asked = self._asked.get((write.sender, name), set())
+            if (text, int(_text(write.after, "checkpointSubSequenceNumber") or 0)) not in asked:
+                raise self._violation(1, f"{write.sender} checkpoints {name} at {text}, which its child did not ask for")
+
+    def _check_children_exist(self, record: ShardRecord, write: Applied) -> None:
+        for child in self.children_of(record.shard_id):
+            if not child.had_row and not self._has_edited_ancestor(child):
+                raise self._violation(2, f"{write.sender} ends {record.shard_id} while {child.shard_id} has no row")
 
     def _check_writer(self, key: str, write: Applied) -> None:
         """Checker 4: renewals and checkpoints come from the owner; an expired owner has stopped believing."""
         before, after = _actual_owner(write.before), _actual_owner(write.after)
-        me = write.sender.split("#")[0]
+        me = _worker(write.sender)
         if before == after and before is not None:
             if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter") and before != me:
                 raise self._violation(4, f"{write.sender} wrote {key}, which belongs to {before}")
         elif before is not None:
+            if after is None and before != me:
+                raise self._violation(4, f"{write.sender} releases {key}, which belongs to {before}")
             self._owner_lost_at[key, before] = self._now()
             self._check_disbelief(key, before, write.sender)
         if after is not None and before != after:
@@ -206,11 +307,23 @@ def _actual_owner(item: Item) -> str | None:
     return _text(item, "checkpointOwner") or _text(item, "leaseOwner") or None
 
 
+def _worker(process: str) -> str:
+    return process.split("#")[0]
+
+
+def _counter(item: Item) -> int | None:
+    text = _text(item, "leaseCounter")
+    return int(text) if text.isdigit() else None
+
+
 def _position(item: Item) -> tuple[int, int, int] | None:
-    text = _text(item, "checkpoint")
-    sub = int(_text(item, "checkpointSubSequenceNumber") or 0)
+    return position(_text(item, "checkpoint"), int(_text(item, "checkpointSubSequenceNumber") or 0))
+
+
+def position(text: str, sub: int) -> tuple[int, int, int] | None:
+    """A checkpoint as something that compares."""
     if text == SHARD_END:
-        return (1, 0, 0)
+        return _END
     if text in SENTINEL_ORDER:
         return (0, SENTINEL_ORDER[text], 0)
     return (0, int(text), sub) if text.isdigit() else None

@@ -13,6 +13,7 @@ from tests.twins.children import ChildExit, MemoryChild, MemoryHost
 
 WORK_MAX_S = 1.5
 SLOW_WORK_MAX_S = 20.0
+TOO_MUCH = 10**6
 
 
 class Ledger(Protocol):
@@ -22,29 +23,54 @@ class Ledger(Protocol):
 
     def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None: ...
 
+    def asked(self, process: str, shard: str, sequence: str, sub: int) -> None: ...
+
+    def answered(self, process: str, shard: str, sequence: str, sub: int) -> None: ...
+
+    def complain(self, text: str) -> None: ...
+
 
 class DrawnProcessor:
     """What all children of one worker run. `rates` may be changed at any time."""
 
-    def __init__(self, worker: str, ledger: Ledger, clock: Clock, rng: Random) -> None:
+    def __init__(self, worker: str, process: str, ledger: Ledger, clock: Clock, rng: Random) -> None:
         self.rates = Rates()
         self._worker = worker
+        self._process_name = process
         self._ledger = ledger
         self._clock = clock
         self._rng = rng
 
     async def __call__(self, child: MemoryChild) -> None:
+        at: tuple[str, int] = ("", 0)
+        """What a checkpoint without arguments means."""
         while True:
             message = await child.receive()
             if message["action"] == "processRecords":
-                await self._process(child, message["records"])
+                last = message["records"][-1]
+                at = (last["sequenceNumber"], last["subSequenceNumber"] or 0)
+                await self._process(child, message["records"], at)
+            elif message["action"] == "initialize":
+                at = (message["sequenceNumber"], message["subSequenceNumber"] or 0)
+                await self._other(child, message["action"], at)
             else:
-                await self._other(child, message["action"])
+                await self._other(child, message["action"], at)
             if self._rng.random() < self.rates.child_wrong:
                 child.send({"action": "status", "responseFor": "nonsense"})
             child.done(message)
 
-    async def _process(self, child: MemoryChild, records: list[dict[str, Any]]) -> None:
+    async def _checkpoint(self, child: MemoryChild, meant: tuple[str, int], *, plain: bool = True) -> None:
+        """Ask for a checkpoint, and tell the ledger what was asked for and what was answered."""
+        self._ledger.asked(self._process_name, child.shard_id, *meant)
+        error = await child.checkpoint() if plain else await child.checkpoint(*meant)
+        if error is None:
+            self._ledger.answered(self._process_name, child.shard_id, *meant)
+
+    async def _ask_too_much(self, child: MemoryChild, at: tuple[str, int]) -> None:
+        if at[0].isdigit() and await child.checkpoint(str(int(at[0]) + TOO_MUCH), 0) is None:
+            self._ledger.complain(f"checker 1: {self._worker} lets {child.shard_id} checkpoint what it never got")
+
+    async def _process(self, child: MemoryChild, records: list[dict[str, Any]], at: tuple[str, int]) -> None:
         rng, rates = self._rng, self.rates
         self._ledger.batch_begins(self._worker, child.shard_id)
         sequences = [int(record["sequenceNumber"]) for record in records]
@@ -57,24 +83,27 @@ class DrawnProcessor:
             await asyncio.get_running_loop().create_future()
         if rng.random() < rates.child_dies / 2:
             raise ChildExit
+        if rng.random() < rates.child_wrong:
+            await self._ask_too_much(child, at)
         if rng.random() < rates.child_silent:
             return
         if rates.child_silent and rng.random() < 0.3:  # somewhere in the middle, then perhaps at the end
-            await child.checkpoint(records[rng.randrange(len(records))]["sequenceNumber"], 0)
+            record = records[rng.randrange(len(records))]
+            await self._checkpoint(child, (record["sequenceNumber"], record["subSequenceNumber"] or 0), plain=False)
             if rng.random() < 0.5:
                 return
-        await child.checkpoint()
+        await self._checkpoint(child, at)
 
-    async def _other(self, child: MemoryChild, action: str) -> None:
+    async def _other(self, child: MemoryChild, action: str, at: tuple[str, int]) -> None:
         if action in ("initialize", "shutdownRequested") and self._rng.random() < self.rates.child_dies:
             raise ChildExit
         if action == "shardEnded":
             if self._rng.random() < self.rates.child_dies:
                 raise ChildExit
             if self._rng.random() >= self.rates.child_silent / 4:
-                await child.checkpoint()
+                await self._checkpoint(child, ("SHARD_END", 0))
         elif action == "shutdownRequested" and self._rng.random() < 0.8:
-            await child.checkpoint()
+            await self._checkpoint(child, at)
 
 
 class SimulatedHost(MemoryHost):

@@ -21,6 +21,9 @@ from tests.virtual_time import DeadlockError, JumpingSelector, VirtualTimeLoop
 
 T = TypeVar("T")
 
+TURNS_MAX = 20_000
+"""At one instant. A start of 8 workers on 32 shards takes some hundred."""
+
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
 
@@ -68,12 +71,26 @@ class _Gate(deque):  # type: ignore[type-arg]
             process.kept.append(handle)
 
 
+class LivelockError(AssertionError):
+    """The loop turns without time going on: somebody works without ever waiting."""
+
+
 class _NoSelector(JumpingSelector):
     """There are no files in a world: nothing to ask the system for."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns = 0
+
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout == 0:
+            self._turns += 1
+            if self._turns > TURNS_MAX:
+                raise LivelockError(f"{TURNS_MAX} turns of the loop at the same instant")
+            return []
         if timeout is None:
             raise DeadlockError("no timer is set and nothing is ready")
+        self._turns = 0
         self.jumped_s += timeout
         return []
 

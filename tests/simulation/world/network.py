@@ -12,7 +12,15 @@ from random import Random
 from typing import Any
 
 from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError, StreamThrottledError, StreamUnavailableError
+from mld.errors import (
+    AwsError,
+    AwsUnreachableError,
+    IteratorExpiredError,
+    StreamError,
+    StreamNotFoundError,
+    StreamThrottledError,
+    StreamUnavailableError,
+)
 from mld.local.kinesis import Kinesis
 from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
@@ -33,6 +41,7 @@ class SimulatedDynamo(MemoryDynamo):
     def __init__(self, clock: Clock, rng: Random, *, stale_s: float) -> None:
         super().__init__(clock)
         self.stale_s = stale_s
+        self.outage_until = 0.0
         self.doors: dict[str, DynamoDoor] = {}
         self.on_applied: list[Any] = []
         self._rng = rng
@@ -141,6 +150,8 @@ class DynamoDoor:
             if rng.random() < 0.3:  # the request got through, the reply does not
                 return Fault(there, None, AwsUnreachableError(operation, "partition"), HANG_S)
             return Fault(HANG_S, AwsUnreachableError(operation, "partition"))
+        if self._dynamo.outage_until > self._dynamo.clock.monotonic():
+            return Fault(there, AwsError(operation, "ProvisionedThroughputExceededException", "outage"))
         lucky = rng.random()
         if lucky < rates.dynamo_error:
             error = AwsError(operation, "InternalServerError", "drawn", status=500)
@@ -179,10 +190,14 @@ class KinesisDoor(ModelStreams):
             await in_world(asyncio.sleep(self._rng.uniform(0.0, SLOW_REPLY_MAX_S)))
         return await in_world(super()._ask(operation, act))
 
-    def _draw(self, operation: str) -> StreamUnavailableError | StreamThrottledError | None:
+    def _draw(self, operation: str) -> StreamError | None:
         lucky = self._rng.random()
         if lucky < self.rates.kinesis_error:
             return StreamUnavailableError(f"{operation}: InternalFailure: drawn")
         if lucky - self.rates.kinesis_error < self.rates.kinesis_throttled:
             return StreamThrottledError(f"{operation}: drawn")
+        if operation == "GetRecords" and self._rng.random() < self.rates.iterator_expired:
+            return IteratorExpiredError(f"{operation}: drawn")
+        if operation in ("GetRecords", "GetShardIterator") and self._rng.random() < self.rates.shard_missing:
+            return StreamNotFoundError(f"{operation}: drawn")
         return None

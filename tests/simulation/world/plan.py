@@ -5,7 +5,7 @@ Times are virtual seconds from the start. Rates are probabilities per request, p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
@@ -37,6 +37,14 @@ class Kind(Enum):
     """By hand: the row of open shard number `worker` (modulo)."""
     CORRUPT_ROW = "corrupt_row"
     """By hand; repaired when the trouble is over."""
+    REASSIGN_ROW = "reassign_row"
+    """By hand, from the console: another owner in the row of open shard number `worker`, the counter untouched."""
+    FINISH_ROW = "finish_row"
+    """By hand: SHARD_END into the row of a closed shard that is still being read, the counter untouched."""
+    TWIN = "twin"
+    """A second process with the worker id of this worker, for `argument` seconds, then killed."""
+    OUTAGE = "outage"
+    """DynamoDB throttles every request of everybody for `argument` seconds."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
 
@@ -63,6 +71,10 @@ class Rates:
     kinesis_error: float = 0.0
     kinesis_throttled: float = 0.0
     kinesis_slow: float = 0.0
+    iterator_expired: float = 0.0
+    """Per GetRecords: as after a long stop of the process, or when the service forgets."""
+    shard_missing: float = 0.0
+    """Per GetRecords or GetShardIterator: ResourceNotFound for a shard that is there."""
     child_dies: float = 0.0
     child_wrong: float = 0.0
     child_hangs: float = 0.0
@@ -136,14 +148,15 @@ def draw(seed: int) -> Plan:
     )
     if all(worker.kind == "java2" for worker in workers):
         workers = (WorkerSpec("mld", workers[0].drift, workers[0].latency_s), *workers[1:])
+    is_mixed = any(worker.kind == "java2" for worker in workers)
     trouble_s = rng.uniform(300.0, 420.0)
     quiet_s = max(600.0 - trouble_s, QUIET_TAKER_PERIODS * 2 * failover_s)
     return Plan(
         seed=seed,
         shards=rng.choice((2, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 32)),
         workers=workers,
-        rates=_rates(rng),
-        actions=_actions(rng, worker_count, trouble_s, failover_s),
+        rates=_more_rates(seed, _rates(rng), is_mixed),
+        actions=_with_more(seed, _actions(rng, worker_count, trouble_s, failover_s), is_mixed, trouble_s, failover_s),
         trouble_s=trouble_s,
         quiet_s=quiet_s,
         failover_s=failover_s,
@@ -175,6 +188,42 @@ def _rates(rng: Random) -> Rates:
         child_silent=maybe(0.6, 0.7),
         child_fails_to_start=maybe(0.2, 0.2),
     )
+
+
+def _more_rates(seed: int, rates: Rates, is_mixed: bool) -> Rates:
+    """Faults that a Java worker does not survive without loss stay away from mixed fleets."""
+    rng = Random(f"more rates {seed}")
+    if is_mixed:
+        return rates
+    return replace(
+        rates,
+        iterator_expired=rng.uniform(0.0, 0.1) if rng.random() < 0.3 else 0.0,
+        shard_missing=rng.uniform(0.0, 0.05) if rng.random() < 0.2 else 0.0,
+    )
+
+
+def _with_more(
+    seed: int, actions: tuple[Action, ...], is_mixed: bool, trouble_s: float, failover_s: float
+) -> tuple[Action, ...]:
+    """Rare events. Java's renewal does not look at the owner and writes over SHARD_END: not in mixed fleets."""
+    rng = Random(f"more actions {seed}")
+    more: list[Action] = []
+    at_s = rng.uniform(15.0, trouble_s - 10.0)
+    which = rng.random()
+    if which < 0.12:
+        more.append(Action(at_s, Kind.OUTAGE, argument=rng.uniform(0.2, 3.0) * failover_s))
+    elif is_mixed:
+        pass
+    elif which < 0.20:
+        more += [Action(rng.uniform(15.0, trouble_s), Kind.REASSIGN_ROW, rng.randrange(64)) for _ in range(3)]
+    elif which < 0.28:
+        for _ in range(3):
+            at_s = rng.uniform(15.0, trouble_s - 10.0)
+            more.append(Action(at_s, rng.choice((Kind.SPLIT, Kind.MERGE)), rng.randrange(64), 0.5))
+            more.append(Action(at_s + rng.uniform(0.2, 6.0), Kind.FINISH_ROW))
+    elif which < 0.36:
+        more.append(Action(at_s, Kind.TWIN, rng.randrange(8), rng.uniform(0.5, 6.0) * failover_s))
+    return tuple(sorted((*actions, *more), key=lambda action: (action.kind is Kind.DELETE_STREAM, action.at_s)))
 
 
 _WEIGHTS: tuple[tuple[Kind, int], ...] = (

@@ -16,7 +16,7 @@ from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.worker import Worker
 from properties.settings import Settings
-from tests.simulation.checkers import Ledger, Violation
+from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
 from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
@@ -27,6 +27,10 @@ EPOCH_S = 1_700_000_000.0
 SUPERVISOR_DELAY_S = 5.0  # systemd's RestartSec
 GRACE_S = 25.0
 KEY_SPACE = 2**128
+WATCH_S = 1.0
+PRICE_TURNS = 5
+CALLS_PER_LEASE_S = 4.0
+CALLS_PER_WORKER_S = 20.0
 
 Trace = Callable[[str], None]
 
@@ -103,8 +107,10 @@ class Machine:
 
     def _start_ours(self, plan: Plan, rng: Random) -> None:
         assert self.process and self.dynamo and self.kinesis
+        name = self.process.name
+        self.world.ledger.ours.add(name)
         self.processor = DrawnProcessor(
-            self.worker_id, self.world.ledger, self.world.clock, self.world.rng(f"children {self.process.name}")
+            self.worker_id, name, self.world.ledger, self.world.clock, self.world.rng(f"children {name}")
         )
         self.processor.rates = self.rates
         self.host = SimulatedHost(self.processor, self.world.rng(f"host {self.process.name}"))
@@ -235,6 +241,17 @@ class Machine:
         await asyncio.sleep(seconds)
         dynamo.cut = kinesis.cut = False
 
+    async def twin(self, seconds: float) -> None:
+        """By mistake somebody starts a second process with this worker's id."""
+        world = self.world
+        twin = Machine(world, len(world.machines), self.spec)
+        twin.worker_id, twin.incarnation, twin.rates = self.worker_id, 100 * (twin.number + 1), self.rates
+        world.machines.append(twin)
+        twin.start()
+        await asyncio.sleep(seconds)
+        twin.wanted = False
+        twin.crash(0.0, new_id=False)
+
     def believes(self, key: str) -> bool:
         if self.process is None or self.spec.kind != "mld" or not isinstance(self.worker, Worker):
             return False
@@ -250,6 +267,7 @@ class World:
         self._trace = trace
         self.ledger = Ledger(self.now, plan.failover_s, self._believers)
         self.ledger.trace = self.trace
+        self.ledger.starts_at_latest = plan.initial == "LATEST"
         self.kinesis = Kinesis(enforce=True)
         self.dynamo = SimulatedDynamo(self.clock, self.rng("stale"), stale_s=plan.stale_reads_s)
         self.dynamo.on_applied.append(self._applied)
@@ -264,6 +282,7 @@ class World:
         self._records = 0
         self._stream_deleted = False
         self.calls_at_quiet = (0, 0)
+        self.worst_price = 0.0
 
     def rng(self, purpose: str) -> Random:
         return Random(f"{self.plan.seed} {purpose}")
@@ -309,6 +328,7 @@ class World:
             self.machines[-1].start()
         producing = in_world(self._produce())
         acting = in_world(self._act())
+        watching = in_world(self._watch())
         await asyncio.sleep(3.0)
         self._set_rates(self.plan.rates)
         await self._sleep_until(self.plan.trouble_s)
@@ -318,7 +338,37 @@ class World:
         producing.cancel()
         if not self._stream_deleted:
             await self._finish()
+        watching.cancel()
         self._raise_failures()
+
+    async def _watch(self) -> None:
+        """What the ledger is not told of: beliefs, and how much is asked of DynamoDB."""
+        calls: dict[str, int] = {}
+        turn = 0
+        while True:
+            await asyncio.sleep(WATCH_S)
+            turn += 1
+            running = [m for m in self.machines if m.process is not None and isinstance(m.worker, Worker)]
+            try:
+                self.ledger.check_beliefs((m.process.name, m.worker.held()) for m in running if not m.paused)
+                if turn % PRICE_TURNS == 0:
+                    calls = self._check_price(calls)
+            except Violation as violation:
+                self.failures.append(str(violation))
+
+    def _check_price(self, before: dict[str, int]) -> dict[str, int]:
+        """Checker 8 in trouble: nobody hammers a table that does not answer."""
+        now = {m.dynamo.sender: m.dynamo.calls for m in self.machines if m.dynamo is not None and m.spec.kind == "mld"}
+        rows = len(self.dynamo.rows(TABLE)) if self._has_table() else 0
+        most = PRICE_TURNS * WATCH_S * (CALLS_PER_LEASE_S * rows + CALLS_PER_WORKER_S)
+        for sender, count in now.items():
+            self.worst_price = max(self.worst_price, (count - before.get(sender, 0)) / most)
+            if count - before.get(sender, 0) > most:
+                raise Violation(
+                    f"checker 8 at {self.now():.2f} s: {count - before.get(sender, 0)} DynamoDB requests of {sender} in "
+                    f"{PRICE_TURNS * WATCH_S:.0f} s for {rows} leases, over {most:.0f}"
+                )
+        return now
 
     async def _sleep_until(self, at_s: float) -> None:
         while self.now() < at_s:
@@ -381,6 +431,15 @@ class World:
                 self._reshard(action)
             case Kind.DELETE_ROW | Kind.CORRUPT_ROW:
                 self._edit_row(action)
+            case Kind.REASSIGN_ROW:
+                self._reassign_row(action)
+            case Kind.FINISH_ROW:
+                self._finish_row()
+            case Kind.TWIN:
+                if machine.spec.kind == "mld":
+                    self._event(machine.twin(action.argument))
+            case Kind.OUTAGE:
+                self.dynamo.outage_until = self.now() + action.argument
             case Kind.DELETE_STREAM:
                 self._stream_deleted = self.ledger.frozen_end = True
                 self.kinesis.delete_stream(STREAM, now=self.clock.wall())
@@ -414,7 +473,8 @@ class World:
 
     def _learn_shards(self) -> None:
         for shard in self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards:
-            self.ledger.shard(shard.shard_id).parents = tuple(sorted(shard.view().parents))
+            record = self.ledger.shard(shard.shard_id)
+            record.parents, record.closed = tuple(sorted(shard.view().parents)), not shard.is_open
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
@@ -440,6 +500,28 @@ class World:
         else:
             self._rows_to_repair[key] = row
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"S": "corrupt"}})
+
+    def _reassign_row(self, action: Action) -> None:
+        shards = self._open_shards()
+        key = shards[action.worker % len(shards)].shard_id
+        row = self.dynamo.row(TABLE, key) if self._has_table() else None
+        owner = row.get("leaseOwner", {}).get("S") if row else None
+        others = sorted({m.worker_id for m in self.machines} - {owner})
+        if row is None or owner is None or key in self._rows_to_repair or not others:
+            return
+        self.ledger.owner_changed_by_hand(key, owner)
+        self.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": others[action.worker % len(others)]}})
+
+    def _finish_row(self) -> None:
+        closed = [r for r in self.ledger.shards.values() if r.closed and not r.ended and not r.edited and r.checkpoint]
+        if not closed:
+            return
+        key = closed[-1].shard_id
+        row = self.dynamo.row(TABLE, key)
+        assert row is not None
+        self.ledger.finished_by_hand(key)
+        self.trace(f"{key} is finished by hand")
+        self.dynamo.put_row(TABLE, {**row, "checkpoint": {"S": SHARD_END}, "checkpointSubSequenceNumber": {"N": "0"}})
 
     def _has_table(self) -> bool:
         return self.dynamo.has_table(TABLE)
