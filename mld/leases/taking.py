@@ -7,20 +7,24 @@ very-old result does not end the pass. Bounding the very-old rule by the target 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from mld.leases.lease import Lease
 
 VERY_OLD_LEASE_DURATIONS = 3
 LEASES_MAX = 2**31 - 1
 STEALS_MAX = 1
+_KEY = attrgetter("key")
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was last seen of a row. `changed_at` is when its counter was seen to change; None means never."""
+class Seen(NamedTuple):
+    """What was last seen of a row. `changed_at` is when its counter was seen to change; None means never.
+
+    A tuple, because there is one per lease and pass: cheaper to make, and nothing for the garbage collector to follow.
+    """
 
     counter: int
     changed_at: float | None
@@ -62,11 +66,19 @@ class TakePlan:
 
 def observe(previous: Mapping[str, Seen], leases: Iterable[Lease], now: float) -> dict[str, Seen]:
     """The observations after a scan that ended at `now` (7.1). Rows that are gone are forgotten."""
-    return {lease.key: _observe_one(previous.get(lease.key), lease, now) for lease in leases}
+    observed = {}
+    for lease in leases:  # without a call per row: every worker does this to the whole table, every pass
+        key, counter = lease.key, lease.counter
+        before = previous.get(key)
+        if before is None:
+            observed[key] = Seen(counter, None if lease.owner is None else now)
+        else:
+            observed[key] = before if before.counter == counter else Seen(counter, now)
+    return observed
 
 
 def decide(
-    leases: Iterable[Lease],
+    leases: Collection[Lease],
     seen: Mapping[str, Seen],
     me: str,
     now: float,
@@ -74,16 +86,12 @@ def decide(
     rules: TakingRules,
 ) -> TakePlan:
     """What worker `me` should take (7.2 to 7.4). `seen` holds an observation of each lease."""
-    ordered = sorted(leases, key=lambda lease: lease.key)  # so that the same random seed gives the same choice
-    if not ordered:
+    if not leases:
         return TakePlan()
-    available = [lease for lease in ordered if is_available(lease, seen[lease.key], now, rules.lease_duration_s)]
-    available_keys = {lease.key for lease in available}
-    loads = Counter({me: 0})
-    loads.update(lease.owner for lease in ordered if lease.owner is not None and lease.key not in available_keys)
-    target, spillover = _target(len(ordered), len(loads), rules.leases_max)
+    available, loads = _survey(leases, seen, me, now, rules.lease_duration_s)
+    target, spillover = _target(len(leases), len(loads), rules.leases_max)
     needed = target - loads[me]
-    very_old = _very_old(ordered, seen, now, rules) if rules.very_old_first else []
+    very_old = _very_old(available, seen, now, rules) if rules.very_old_first else []
 
     wanted = rules.leases_max - loads[me]
     if rules.very_old_bounded and len(loads) > 1:
@@ -92,10 +100,10 @@ def decide(
     if not chosen and available:
         chosen = [Choice(lease) for lease in _some(available, needed, rng)]
     elif not chosen:
-        chosen = [Choice(lease, is_steal=True) for lease in _steals(ordered, loads, target, needed, rng, rules)]
+        chosen = [Choice(lease, is_steal=True) for lease in _steals(leases, loads, target, needed, rng, rules)]
     return TakePlan(
         choices=tuple(chosen),
-        leases=len(ordered),
+        leases=len(leases),
         workers=len(loads),
         mine=loads[me],
         available=len(available),
@@ -111,10 +119,19 @@ def is_available(lease: Lease, seen: Seen, now: float, lease_duration_s: float) 
     return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s
 
 
-def _observe_one(before: Seen | None, lease: Lease, now: float) -> Seen:
-    if before is None:
-        return Seen(lease.counter, None if lease.owner is None else now)
-    return before if before.counter == lease.counter else Seen(lease.counter, now)
+def _survey(
+    leases: Iterable[Lease], seen: Mapping[str, Seen], me: str, now: float, lease_duration_s: float
+) -> tuple[list[Lease], dict[str, int]]:
+    """(available leases, how many of the others each live worker has), in one walk over the table."""
+    available = []
+    loads = {me: 0}
+    for lease in leases:  # `is_available`, written out: a call per row would double the time
+        owner, changed_at = lease.owner, seen[lease.key].changed_at
+        if owner is None or changed_at is None or now - changed_at > lease_duration_s:
+            available.append(lease)
+        else:
+            loads[owner] = loads.get(owner, 0) + 1
+    return available, loads
 
 
 def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
@@ -124,10 +141,10 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
     return target, fair - target
 
 
-def _very_old(leases: Iterable[Lease], seen: Mapping[str, Seen], now: float, rules: TakingRules) -> list[Lease]:
-    """All leases, owned or not, that nobody has touched for three lease durations."""
+def _very_old(available: Iterable[Lease], seen: Mapping[str, Seen], now: float, rules: TakingRules) -> list[Lease]:
+    """The leases, owned or not, that nobody has touched for three lease durations. All of them are available, too."""
     before = now - VERY_OLD_LEASE_DURATIONS * rules.lease_duration_s
-    touched = ((lease, seen[lease.key].changed_at) for lease in leases)
+    touched = ((lease, seen[lease.key].changed_at) for lease in available)
     return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
 
 
@@ -150,8 +167,8 @@ def _steals(
     return _some([lease for lease in leases if lease.owner == victim], min(count, rules.steals_max), rng)
 
 
-def _some(leases: list[Lease], count: int, rng: random.Random) -> list[Lease]:
+def _some(leases: Iterable[Lease], count: int, rng: random.Random) -> list[Lease]:
     """At most `count` of them, at random: shuffling is what keeps several takers apart."""
-    shuffled = list(leases)
+    shuffled = sorted(leases, key=_KEY)  # so that the same random seed gives the same choice
     rng.shuffle(shuffled)
     return shuffled[: max(0, count)]
