@@ -1,26 +1,27 @@
-"""The commands of a story. The first line of each docstring is its manual; `python -m tests.scenarios --help` prints them."""
+"""The commands of a story.
+
+The first line of each docstring is its manual; `python -m tests.scenarios --help` prints them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import Callable
-from itertools import groupby
 
-from mld.leases.lease import Lease
 from mld.streams import Shard
 from tests.scenarios.children import NAMES, Habit
+from tests.scenarios.conditions import condition
 from tests.scenarios.decisions import filter_text, parse_graph, sync_text, taker_text
-from tests.scenarios.naming import full, readable, shard_list, short
-from tests.scenarios.world import Line, StoryError, World
+from tests.scenarios.naming import full, numbers, short
+from tests.scenarios.reports import Reports
+from tests.scenarios.world import StoryError
 from tests.simulation.world.loop import in_world
 from tests.support.fleet import STREAM, TABLE
 from tests.twins.streams import WALL_EPOCH_S
 
+SETTLING_TURNS = 20
 _ALIASES = {"failover": "failoverTimeMillis", "position": "initialPositionInStream"}
 _SERVICES = {"dynamo": ("dynamo",), "kinesis": ("kinesis",), "both": ("dynamo", "kinesis")}
-Condition = Callable[[], bool]
 
 
 def seconds(text: str) -> float:
@@ -40,14 +41,6 @@ def names(words: list[str]) -> list[str]:
     return found
 
 
-def numbers(text: str) -> range:
-    """``#3..#7`` as record numbers."""
-    match = re.fullmatch(r"#(\d+)(?:\.\.#?(\d+))?", text)
-    if match is None:
-        raise StoryError(f"not records: {text!r} (write #3..#7)")
-    return range(int(match[1]), int(match[2] or match[1]) + 1)
-
-
 def keys_of(words: list[str]) -> dict[str, str]:
     """key=value words as settings; a value ``@60s`` is that moment of the story in epoch seconds."""
     pairs = dict(word.split("=", 1) for word in words)
@@ -60,15 +53,12 @@ def keys_of(words: list[str]) -> dict[str, str]:
     return found
 
 
-class Commands:
+class Commands(Reports):
     """One story's commands; each returns the lines it prints."""
 
     def __init__(self) -> None:
-        self.world = World()
+        super().__init__()
         self._graph: tuple[Shard, ...] = ()
-        self._deliveries_told = 0
-        self._reads_told: dict[int, float] = {}
-        self._calls_told_at = 0.0
         self._traffic: asyncio.Task[None] | None = None
 
     async def run(self, line: str) -> list[str]:
@@ -83,6 +73,15 @@ class Commands:
                 except (ValueError, IndexError, KeyError) as error:
                     raise StoryError(f"cannot read {line!r}: {error!r}") from error
         raise StoryError(f"no such command: {line!r}")
+
+    async def end(self) -> None:
+        """Everybody dies, so that no task is made any more."""
+        if self._traffic is not None:
+            self._traffic.cancel()
+        for machine in self.world.machines.values():
+            machine.process.kill()
+        for _ in range(SETTLING_TURNS):
+            await asyncio.sleep(0)
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +151,7 @@ class Commands:
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def do_settings(self, words: list[str]) -> list[str]:
-        """settings key=value …: of all workers started from now on; failover=10s and position=LATEST are short names."""
+        """settings key=value …: of all workers started from now on; failover=10s, position=LATEST are short names."""
         self.world.keys.update(keys_of(words))
         return []
 
@@ -198,7 +197,7 @@ class Commands:
         return [f"{name}  {machine.state}" for name, machine in self.world.machines.items()]
 
     def do_child(self, words: list[str]) -> list[str]:
-        """child w1/shard-0 dies | hangs | works 5s | …: a habit of children there (* matches); `obeys` ends all habits."""
+        """child w1/shard-0 dies | hangs | works 5s | …: a habit of children there (* matches); `obeys` ends it."""
         pattern, habit = words[0], " ".join(words[1:])
         troupe = self.world.troupe
         if habit == "obeys":
@@ -231,14 +230,13 @@ class Commands:
         return []
 
     def do_lose(self, words: list[str]) -> list[str]:
-        """lose replies 3, lose replies 10s, lose every 2nd reply for 10s: writes are applied, but nobody hears of it."""
-        weather, now = self.world.network.weather, self.world.clock.monotonic()
+        """lose replies 3, lose every 2nd reply for 10s: writes are applied, but nobody hears of it."""
+        weather = self.world.network.weather
         if words[0] == "every":
-            weather.lose_every, weather.replies_lost_until = int(words[1].rstrip("ndrdth")), now + seconds(words[4])
-        elif words[1].isdigit():
-            weather.replies_to_lose = int(words[1])
+            weather.lose_every = int(re.sub(r"\D", "", words[1]))
+            weather.replies_lost_until = self.world.clock.monotonic() + seconds(words[4])
         else:
-            weather.lose_every, weather.replies_lost_until = 1, now + seconds(words[1])
+            weather.replies_to_lose = int(words[1])
         return []
 
     def do_slow(self, words: list[str]) -> list[str]:
@@ -251,6 +249,11 @@ class Commands:
     def do_delete_row(self, words: list[str]) -> list[str]:
         """delete row shard-0: by hand, from the lease table."""
         self.world.dynamo.delete_row(TABLE, full(words[0]))
+        return []
+
+    def do_delete_table(self, words: list[str]) -> list[str]:
+        """delete table: the whole lease table, by hand."""
+        del self.world.dynamo._tables[TABLE]
         return []
 
     def do_corrupt_row(self, words: list[str]) -> list[str]:
@@ -277,169 +280,16 @@ class Commands:
 
     async def do_until(self, words: list[str]) -> list[str]:
         """until CONDITION within 60s: let time pass until it holds; prints how long that took."""
-        took_s = await self.world.until(self._condition(words[:-2]), seconds(words[-1]))
+        took_s = await self.world.until(condition(self.world, words[:-2]), seconds(words[-1]))
         return [f"after {took_s:.1f} s"]
 
     # --- what is so ---------------------------------------------------------------------------------------------------
 
     def do_expect(self, words: list[str]) -> list[str]:
         """expect CONDITION: it must hold now."""
-        if not self._condition(words)():
+        if not condition(self.world, words)():
             raise StoryError("it is not so")
         return ["yes"]
-
-    def _condition(self, words: list[str]) -> Condition:
-        world, rows = self.world, self.world.rows
-        match words:
-            case ["delivered"]:
-                return lambda: all(r.delivered_at_s is not None for r in world.records if r.wanted)
-            case ["delivered", span]:
-                return lambda: all(world.records[n].delivered_at_s is not None for n in numbers(span))
-            case ["nothing", "delivered", "twice"]:
-                return lambda: all(r.deliveries < 2 for r in world.records)
-            case ["nothing", "delivered", span]:
-                return lambda: all(world.records[n].delivered_at_s is None for n in numbers(span))
-            case ["caught-up"]:
-                return self._is_caught_up
-            case ["held"]:
-                return lambda: bool(rows()) and all(map(world.holders_of, rows()))
-            case ["held", "by", name]:
-                return lambda: bool(rows()) and all(name in world.holders_of(key) for key in rows())
-            case [shard, "held", "by", name]:
-                return lambda: name in world.holders_of(full(shard))
-            case ["balanced"]:
-                return self._is_balanced
-            case [shard, "at", place]:
-                return lambda: (row := rows().get(full(shard))) is not None and self._place(row) == place
-            case ["row", shard]:
-                return lambda: full(shard) in rows()
-            case ["no", "row", shard]:
-                return lambda: full(shard) not in rows()
-            case ["ended", name]:
-                return lambda: not world.machines[name].is_up
-            case ["children", count]:
-                return lambda: sum(life.living for life in world.troupe.lives) == int(count)
-        raise StoryError(f"no such condition: {' '.join(words)!r}")
-
-    def _is_caught_up(self) -> bool:
-        rows = self.world.rows()
-        for record in self.world.records:
-            row = rows.get(record.shard_id)
-            if not record.wanted or (record.delivered_at_s is not None and record.shard_id not in rows):
-                continue
-            if row is None or not (row.is_complete or (row.checkpoint.number or 0) >= record.sequence):
-                return False
-        return True
-
-    def _is_balanced(self) -> bool:
-        loads = {name: 0 for name, machine in self.world.machines.items() if machine.state == "running"}
-        for key in self.world.rows():
-            holders = self.world.holders_of(key)
-            if len(holders) != 1:
-                return False
-            loads[holders[0]] += 1
-        return max(loads.values()) - min(loads.values()) <= 1
-
-    def _place(self, row: Lease) -> str:
-        return readable(str(row.checkpoint), self.world.number_of)
-
-    # --- printing -----------------------------------------------------------------------------------------------------
-
-    def do_leases(self, words: list[str]) -> list[str]:
-        """leases: the lease table."""
-        table = [("lease", "owner", "checkpoint", "")]
-        for key, row in self.world.rows().items():
-            if row is None:
-                table.append((short(key), "?", "?", "cannot be read"))
-                continue
-            family = [f"{what} {shard_list(who)}" for what, who in (("of", row.parents), ("into", row.children)) if who]
-            table.append((short(key), row.owner or "-", self._place(row), ", ".join(family)))
-        if len(table) == 1:
-            return ["no rows"]
-        return _columns(table)
-
-    def do_loads(self, words: list[str]) -> list[str]:
-        """loads: how many workers own how many leases."""
-        loads = {m.worker_id: 0 for m in self.world.machines.values() if m.is_up}
-        for row in self.world.rows().values():
-            owner = row.owner if row is not None else None
-            loads[owner or "nobody"] = loads.get(owner or "nobody", 0) + 1
-        nobody = loads.pop("nobody", 0)
-        shares = sorted(loads.values(), reverse=True)
-        lines = [f"{_count(len(list(same)), 'worker')} own {count}" for count, same in groupby(shares)]
-        return [line.replace("1 worker own", "1 worker owns") for line in lines] + (
-            [f"nobody owns {nobody}"] if nobody else []
-        )
-
-    def do_deliveries(self, words: list[str]) -> list[str]:
-        """deliveries: what each child got since the last time this was asked."""
-        got: dict[int, list[int]] = {}
-        world = self.world
-        new, self._deliveries_told = world.deliveries[self._deliveries_told :], len(world.deliveries)
-        for life, records in new:
-            got.setdefault(life.number, []).extend(records)
-        return [
-            f"child {number} ({world.troupe.lives[number - 1].place}): {_records(records)}"
-            for number, records in sorted(got.items())
-        ] or ["none"]
-
-    def do_delivered(self, words: list[str]) -> list[str]:
-        """delivered: all in all."""
-        wanted = [record for record in self.world.records if record.wanted]
-        some = sum(record.delivered_at_s is not None for record in wanted)
-        again = sum(record.deliveries > 1 for record in wanted)
-        return [f"{some} of {len(wanted)} records, {again} of them more than once"]
-
-    def do_children(self, words: list[str]) -> list[str]:
-        """children: every child so far, what it was told, and the errors its checkpoints got."""
-        lines = []
-        for life in self.world.troupe.lives:
-            actions = []
-            for action, same in groupby(life.actions):
-                count = len(list(same))
-                actions.append(f"{count} × processRecords" if action == "processRecords" else action)
-            errors = [f"{count} × {name}" for name, count in sorted(life.errors.items())]
-            state = "" if life.living else "  (ended)"
-            lines.append(f"child {life.number} ({life.place}): {', '.join(actions)}{state}")
-            lines += [f"    checkpoint errors: {', '.join(errors)}"] if errors else []
-        return lines or ["none"]
-
-    def do_log(self, words: list[str]) -> list[str]:
-        """log [w1] [action …]: what workers logged and was not shown yet, or some of it; alike lines are joined."""
-        workers = {word for word in words if word in self.world.machines}
-        actions = set(words) - workers
-        chosen = [
-            line
-            for line in self.world.journal.lines
-            if (not workers or line.worker in workers) and (not actions or line.action in actions)
-        ]
-        self.world.journal.forget(chosen)
-        joined: dict[tuple[str, str, int, str], list[Line]] = {}
-        for line in chosen:
-            joined.setdefault(_log_key(line), []).append(line)
-        return [_log_text(same) for same in joined.values()] or ["nothing"]
-
-    def do_reads(self, words: list[str]) -> list[str]:
-        """reads shard-0: the seconds between the reads of a shard since the last time this was asked."""
-        index = int(words[0].removeprefix("shard-"))
-        since = self._reads_told.get(index, -1.0)
-        times = [at for at, _, shard in self.world.network.reads if shard == index and at >= since]
-        self._reads_told[index] = times[-1] if times else since
-        gaps = [f"{b - a:.1f}" for a, b in zip(times, times[1:], strict=False)]
-        return [" ".join(f"{len(run)} × {gap}" for gap, same in groupby(gaps) if (run := list(same))) or "none"]
-
-    def do_calls(self, words: list[str]) -> list[str]:
-        """calls: requests since the last time, all workers together."""
-        calls, now = self.world.network.calls, self.world.clock.monotonic()
-        lines = [f"{service} {operation}: {count}" for (service, operation), count in sorted(calls.items())]
-        elapsed = now - self._calls_told_at
-        self._calls_told_at = now
-        calls.clear()
-        return [f"in {elapsed:.0f} s:", *lines]
-
-    def do_time(self, words: list[str]) -> list[str]:
-        """time: seconds since the story began."""
-        return [f"{self.world.clock.monotonic():.1f} s"]
 
     # --- single decisions ---------------------------------------------------------------------------------------------
 
@@ -465,34 +315,3 @@ class Commands:
     def do_filter(self, words: list[str]) -> list[str]:
         """filter after 7/1: 7/0 7/1 7/2 8: what of a page a child with that checkpoint gets."""
         return [filter_text(words[1].rstrip(":"), words[2:])]
-
-
-def _columns(table: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-
-
-def _records(numbers: list[int]) -> str:
-    return f"{_count(len(numbers), 'record')}, #{numbers[0]} to #{numbers[-1]}" if len(numbers) > 1 else f"#{numbers[0]}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def _log_key(line: Line) -> tuple[str, str, int, str]:
-    return (f"{line.at_s:.1f}", line.worker, line.level, line.text.replace(line.shard, "") if line.shard else line.text)
-
-
-def _log_text(same: list[Line]) -> str:
-    first = same[0]
-    level = f"{logging.getLevelName(first.level)}: " if first.level >= logging.WARNING else ""
-    shards = {line.shard for line in same if line.shard}
-    text = first.text
-    if shards and first.shard in text:
-        text = re.sub(rf"\b{first.shard}\b", shard_list(shards), text, count=1)
-    elif shards:
-        text += f" ({shard_list(shards)})"
-    return f"{first.at_s:6.1f}  {first.worker}  {level}{text}"
-
-

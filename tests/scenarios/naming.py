@@ -48,3 +48,11 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}..{b}" for a, b in runs)
+
+
+def numbers(text: str) -> range:
+    """``#3..#7`` as record numbers."""
+    match = re.fullmatch(r"#(\d+)(?:\.\.#?(\d+))?", text)
+    if match is None:
+        raise ValueError(f"not records: {text!r} (write #3..#7)")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)

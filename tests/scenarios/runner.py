@@ -61,6 +61,7 @@ async def _play(text: str, logger: logging.Logger, left: list[asyncio.Task[Any]]
         _check(commands, bugs, output)
     finally:
         logger.removeHandler(journal)
+        await commands.end()
         left += asyncio.all_tasks() - {asyncio.current_task()}
     return "\n".join(output) + "\n"
 
@@ -70,7 +71,9 @@ async def _run(commands: Commands, line: str, output: list[str]) -> list[str]:
         return await commands.run(line.removeprefix(PROMPT))
     except StoryError as error:
         state = [
-            f"{INDENT}{text}" for part in ("workers", "leases", "log") for text in (await commands.run(part))[-LINES_MAX:]
+            f"{INDENT}{text}"
+            for part in ("workers", "leases", "log")
+            for text in (await commands.run(part))[-LINES_MAX:]
         ]
         raise FailedStoryError("\n".join([*output, f"{INDENT}!! {error}", *state])) from error
 
@@ -94,7 +97,7 @@ def _close(left: list[asyncio.Task[Any]]) -> None:
                 try:
                     coroutine.close()  # type: ignore[union-attr]
                     break
-                except BaseException:  # noqa: BLE001, S112 - a finally block that needs a loop
-                    continue
+                except BaseException:
+                    continue  # a finally block that needs a loop
         left.clear()
         gc.collect()

@@ -19,8 +19,8 @@ def test_there_are_as_many_stories_as_promised():
     ("story", "complaint"),
     [
         ("> fly", "no such command"),
-        ("> stream shards=1\n> expect owned", "it is not so"),
-        ("> stream shards=1\n> until owned within 1s", "not within 1 s"),
+        ("> stream shards=1\n> expect held", "it is not so"),
+        ("> stream shards=1\n> until held within 1s", "not within 1 s"),
         ("> start w1\n> start w1", "w1 is running"),
     ],
 )

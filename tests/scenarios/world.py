@@ -1,7 +1,7 @@
 """The world of one story: whole workers over the pure Kinesis model and the in-memory DynamoDB, in virtual time.
 
-Beside what a story prints, three things are checked in every one of them, at its end: each child got its shard's records
-in order; no checkpoint was accepted before the records up to it were delivered; none went backwards.
+Beside what a story prints, three things are checked at the end of every one: each child got its shard's records in
+order; no checkpoint was accepted before the records up to it were delivered; none went backwards.
 """
 
 from __future__ import annotations

@@ -1,0 +1,72 @@
+"""What a story can expect or wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mld.leases.lease import Lease
+from tests.scenarios.naming import full, numbers, readable
+from tests.scenarios.world import StoryError, World
+
+Condition = Callable[[], bool]
+
+
+def place(world: World, row: Lease) -> str:
+    """A row's checkpoint as a story shows it."""
+    return readable(str(row.checkpoint), world.number_of)
+
+
+def condition(world: World, words: list[str]) -> Condition:
+    """The condition these words mean. Raises StoryError."""
+    rows = world.rows
+    match words:
+        case ["delivered"]:
+            return lambda: all(r.delivered_at_s is not None for r in world.records if r.wanted)
+        case ["delivered", span]:
+            return lambda: all(world.records[n].delivered_at_s is not None for n in numbers(span))
+        case ["nothing", "delivered", "twice"]:
+            return lambda: all(r.deliveries < 2 for r in world.records)
+        case ["nothing", "delivered", span]:
+            return lambda: all(world.records[n].delivered_at_s is None for n in numbers(span))
+        case ["caught-up"]:
+            return lambda: _is_caught_up(world)
+        case ["held"]:
+            return lambda: bool(rows()) and all(map(world.holders_of, rows()))
+        case ["held", "by", name]:
+            return lambda: bool(rows()) and all(name in world.holders_of(key) for key in rows())
+        case [shard, "held", "by", name]:
+            return lambda: name in world.holders_of(full(shard))
+        case ["balanced"]:
+            return lambda: _is_balanced(world)
+        case [shard, "at", wanted]:
+            return lambda: (row := rows().get(full(shard))) is not None and place(world, row) == wanted
+        case ["row", shard]:
+            return lambda: full(shard) in rows()
+        case ["no", "row", shard]:
+            return lambda: full(shard) not in rows()
+        case ["ended", name]:
+            return lambda: not world.machines[name].is_up
+        case ["children", count]:
+            return lambda: sum(life.living for life in world.troupe.lives) == int(count)
+    raise StoryError(f"no such condition: {' '.join(words)!r}")
+
+
+def _is_caught_up(world: World) -> bool:
+    rows = world.rows()
+    for record in world.records:
+        row = rows.get(record.shard_id)
+        if not record.wanted or (record.delivered_at_s is not None and record.shard_id not in rows):
+            continue
+        if row is None or not (row.is_complete or (row.checkpoint.number or 0) >= record.sequence):
+            return False
+    return True
+
+
+def _is_balanced(world: World) -> bool:
+    loads = {name: 0 for name, machine in world.machines.items() if machine.state == "running"}
+    for key in world.rows():
+        holders = world.holders_of(key)
+        if len(holders) != 1:
+            return False
+        loads[holders[0]] += 1
+    return max(loads.values()) - min(loads.values()) <= 1
