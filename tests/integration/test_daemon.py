@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.integration.conftest import MakeWorld
-from tests.integration.world import World
+from tests.integration.world import SHORT_LEASE, World
 from tests.support.servers import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -77,9 +77,9 @@ def test_polling_resumes_at_its_checkpoint_on_a_kinesis_we_did_not_write(
 def test_two_workers_share_the_shards_and_each_record_has_one_reader(make_world: MakeWorld) -> None:
     world = make_world(shards=4)
     world.put(400)
-    one = world.daemon("w1")
+    one = world.daemon("w1", **SHORT_LEASE)
     world.until_delivered()
-    two = world.daemon("w2")
+    two = world.daemon("w2", **SHORT_LEASE)
     world.until(
         lambda: sorted(str(lease.owner) for lease in world.leases().values()) == ["w1", "w1", "w2", "w2"],
         what="two leases each",
@@ -94,9 +94,9 @@ def test_two_workers_share_the_shards_and_each_record_has_one_reader(make_world:
 def test_a_killed_worker_is_replaced_and_loses_nothing(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(200)
-    victim = world.daemon("w1", world.recorder(pause_s=0.02))
+    victim = world.daemon("w1", world.recorder(pause_s=0.02), **SHORT_LEASE)
     world.until_delivered()
-    heir = world.daemon("w2")
+    heir = world.daemon("w2", **SHORT_LEASE)
     victim.kill()
     world.put(500)
     world.until_delivered()
@@ -136,7 +136,7 @@ def test_a_worker_frozen_beyond_its_lease_is_refused_when_it_wakes_and_its_child
 ) -> None:
     world = make_world(shards=1)
     world.put(20)
-    zombie = world.daemon("w1", world.recorder(checkpoint="last"))
+    zombie = world.daemon("w1", world.recorder(checkpoint="last"), **SHORT_LEASE)
     world.until_delivered()
     world.until_caught_up()
     child = world.history.lives()[0]
@@ -149,7 +149,7 @@ def test_a_worker_frozen_beyond_its_lease_is_refused_when_it_wakes_and_its_child
     os.kill(child.pid, signal.SIGCONT)
     world.until_delivered(within_s=20)
     frozen_at = world.lease("0").checkpoint
-    heir = world.daemon("w2")
+    heir = world.daemon("w2", **SHORT_LEASE)
     world.until(lambda: world.lease("0").owner == "w2", what="the lease moves")
     world.put(20)
     world.until_delivered()
@@ -172,14 +172,14 @@ def test_a_write_of_a_frozen_worker_that_arrives_after_the_takeover_is_refused_b
 ) -> None:
     world = make_world(shards=1)
     world.put(20)
-    zombie = world.daemon("w1", world.recorder(checkpoint="last"))
+    zombie = world.daemon("w1", world.recorder(checkpoint="last"), **SHORT_LEASE)
     world.until_delivered()
     world.until_caught_up()
     world.aws.inject_faults({"operation": "UpdateItem", "contains": ":checkpoint", "delay_s": LATE_WRITE_S, "count": 1})
     world.put(20)
     world.until(lambda: world.aws.control("GET", "faults")["active"] == 0, what="the checkpoint is on its way")
     zombie.freeze()
-    heir = world.daemon("w2")
+    heir = world.daemon("w2", **SHORT_LEASE)
     world.until(lambda: world.lease("0").owner == "w2", what="the lease moves")
     world.until_caught_up()
     assert not world.taps["w1"].refused

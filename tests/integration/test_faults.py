@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import MakeWorld
-from tests.integration.world import World
+from tests.integration.world import SHORT_LEASE, World
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ KINESIS_FAULTS: dict[str, dict[str, Any]] = {
 def work_under(world: World, fault: dict[str, Any]) -> None:
     """A split in the middle, and small batches, so that there are many calls of every kind."""
     world.put(80)
-    daemon = world.daemon(child=world.recorder(checkpoint="last"), maxRecords=20)
+    daemon = world.daemon(child=world.recorder(checkpoint="last"), maxRecords=20, **SHORT_LEASE)
     daemon.wait_for_event("consumer_started")
     world.aws.inject_faults({**fault, "rate": RATE, "seed": 7})
     world.put(80)
@@ -80,7 +80,7 @@ def test_a_start_while_aws_fails_succeeds_once_it_answers(make_world: MakeWorld)
         {"service": "kinesis", "operation": "ListShards", "code": "LimitExceededException", "count": 3},
         {"service": "kinesis", "operation": "GetShardIterator", "drop": True, "count": 2},
     )
-    daemon = world.daemon()
+    daemon = world.daemon(**SHORT_LEASE)
     world.until_delivered()
     assert daemon.stop() == 0
     world.check()
@@ -89,7 +89,7 @@ def test_a_start_while_aws_fails_succeeds_once_it_answers(make_world: MakeWorld)
 def test_a_table_out_of_reach_for_longer_than_a_lease_ends_the_work_and_resumes_it(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
     world.put(50)
-    daemon = world.daemon()
+    daemon = world.daemon(**SHORT_LEASE)
     world.until_delivered()
     world.aws.inject_faults({"service": "dynamodb", "drop": True})
     daemon.wait_for_event("lease_expired")

@@ -20,8 +20,8 @@ from tests.support.wiretap import RowWrite, WireTap
 PUT_BATCH = 500  # of PutRecords
 DELIVERY_TIMEOUT_S = 40.0
 QUICK = {
-    # As short as a loaded machine of two cores allows; a lease is renewed every 0.64 s.
-    "failoverTimeMillis": 2000,
+    # Long enough that no lease expires by itself on a loaded machine; `SHORT_LEASE` is for tests of takeovers.
+    "failoverTimeMillis": 10_000,
     "shutdownGraceMillis": 8000,
     "idleTimeBetweenReadsInMillis": 200,
     "parentShardPollIntervalMillis": 500,
@@ -32,6 +32,7 @@ QUICK = {
     "mld.childRestartBackoffMaxMillis": 200,
     "mld.childStopTimeoutMillis": 1000,
 }
+SHORT_LEASE = {"failoverTimeMillis": 2000}  # renewed every 0.64 s; the next worker takes it within 6 s
 # kinesis-local takes an access key of twelve digits for the account; the embedded AWS does not look at it.
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": "local"}
 _numbers = itertools.count(1)
