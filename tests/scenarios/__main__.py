@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.scenarios.commands import Commands
+from tests.scenarios.conditions import CONDITIONS
 from tests.scenarios.runner import FailedStoryError, play, story_files
 
 
@@ -26,9 +27,10 @@ def main() -> int:
 
 
 def manual() -> str:
-    """One line for each command."""
-    lines = {m.__doc__.splitlines()[0] for n, m in vars(Commands).items() if n.startswith("do_") and m.__doc__}
-    return "commands:\n" + "\n".join(f"  {line}" for line in sorted(lines))
+    """One line for each command, and the conditions of `expect` and `until`."""
+    methods = [getattr(Commands, name) for name in dir(Commands) if name.startswith("do_")]
+    lines = sorted({method.__doc__.splitlines()[0] for method in methods})
+    return "\n".join(["commands:", *(f"  {line}" for line in lines), "", "conditions:", CONDITIONS])
 
 
 def _same(path: Path, record: bool) -> bool:

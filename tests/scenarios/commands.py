@@ -95,7 +95,7 @@ class Commands(Reports):
     do_recreate_stream = do_stream
 
     def do_delete_stream(self, words: list[str]) -> list[str]:
-        """delete stream: it is DELETING for a while, then gone."""
+        """delete stream: it is gone at once."""
         self.world.kinesis.delete_stream(STREAM, now=self.world.clock.wall())
         return []
 

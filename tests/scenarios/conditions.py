@@ -10,6 +10,16 @@ from tests.scenarios.world import StoryError, World
 
 Condition = Callable[[], bool]
 
+CONDITIONS = """\
+  delivered [#3..#7]: every record that the application wants, or these, reached a child at least once
+  nothing delivered #3..#7, nothing delivered twice
+  caught-up: delivered, and covered by checkpoints
+  held [by w1], shard-0 held by w1: a running worker believes that it holds the lease, or all of them
+  balanced: everything is held, and the loads of the running workers differ by at most one
+  shard-0 at SHARD_END, shard-0 at #7: the checkpoint
+  row shard-0, no row shard-0: whether the lease table has it
+  ended w1, children 2: worker w1 is not running; two children live"""
+
 
 def place(world: World, row: Lease) -> str:
     """A row's checkpoint as a story shows it."""

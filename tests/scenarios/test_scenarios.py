@@ -2,7 +2,12 @@
 
 import pytest
 
+from mld.leases import rows
+from tests.scenarios.commands import Commands
 from tests.scenarios.runner import FailedStoryError, play, story_files
+from tests.scenarios.world import StoryError
+from tests.twins.dynamo import Applied
+from tests.virtual_time import run_virtual
 
 
 @pytest.mark.parametrize("path", story_files(), ids=lambda path: path.stem)
@@ -30,12 +35,6 @@ def test_a_story_that_is_not_so_fails_with_the_reason(story, complaint):
 
 
 def test_a_checkpoint_beyond_what_was_delivered_fails_the_story():
-    from mld.leases import rows
-    from tests.scenarios.commands import Commands
-    from tests.scenarios.world import StoryError
-    from tests.twins.dynamo import Applied
-    from tests.virtual_time import run_virtual
-
     async def story():
         commands = Commands()
         await commands.run("stream shards=1")
