@@ -1,0 +1,1 @@
+"""Deliberately broken variants of the daemon: the proof that the checkers of the simulation bite."""

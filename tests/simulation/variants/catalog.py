@@ -1,0 +1,309 @@
+"""The variants: what is broken on purpose, and which checker must notice. The seeds that do stand in `seeds.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.variants.patching import Patch
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`breaks` says in one sentence what goes wrong in the daemon."""
+
+    name: str
+    breaks: str
+    patches: tuple[Patch, ...]
+
+
+def _variant(name: str, breaks: str, *patches: tuple[str, str, str]) -> Variant:
+    return Variant(name, breaks, tuple(Patch(f"mld.{module}", old, new) for module, old, new in patches))
+
+
+VARIANTS: tuple[Variant, ...] = (
+    # --- leases ---
+    _variant(
+        "validity_from_response",
+        "a renewed lease is valid from the answer on, not from the sending",
+        (
+            "leases.keeper",
+            "            self._accept(holding, answer, valid_from)\n",
+            "            self._accept(holding, answer, self._clock.monotonic())\n",
+        ),
+    ),
+    _variant(
+        "take_validity_from_response",
+        "a taken lease is valid from the answer on",
+        (
+            "leases.taker",
+            "self._settle(lease, answer, sent_at if unknown_since is None else unknown_since, is_steal)",
+            "self._settle(lease, answer, self._clock.monotonic(), is_steal)",
+        ),
+    ),
+    _variant(
+        "validity_from_last_attempt",
+        "after a lost reply the lease is valid from the repeated attempt, not from the first",
+        (
+            "leases.keeper",
+            "valid_from = self._clock.monotonic() if holding.unknown_since is None else holding.unknown_since",
+            "valid_from = self._clock.monotonic()",
+        ),
+    ),
+    _variant(
+        "failed_renewal_prolongs",
+        "a renewal with unknown outcome counts as a success",
+        (
+            "leases.keeper",
+            "                    holding.unknown_since = None\n                raise\n",
+            "                    holding.unknown_since = None\n"
+            "                holding.valid_until = self._clock.monotonic() + self._lease_duration_s\n"
+            "                raise\n",
+        ),
+    ),
+    _variant(
+        "expired_lease_is_kept",
+        "a lease that has expired is still written, and comes back to life",
+        (
+            "leases.keeper",
+            "        if self._clock.monotonic() < holding.valid_until:\n            return True\n        key",
+            "        return True\n        key",
+        ),
+    ),
+    _variant(
+        "renew_without_owner",
+        "the renewal looks at the counter only, not at the owner",
+        (
+            "leases.writes",
+            "    return _update(lease.key, GUARD, update, values)\n",
+            '    del values[":me"]\n    return _update(lease.key, "#leaseCounter = :seen", update, values)\n',
+        ),
+    ),
+    _variant(
+        "renew_without_counter",
+        "the renewal looks at the owner only, not at the counter",
+        (
+            "leases.writes",
+            "    return _update(lease.key, GUARD, update, values)\n",
+            '    del values[":seen"]\n    return _update(lease.key, "#leaseOwner = :me", update, values)\n',
+        ),
+    ),
+    _variant(
+        "checkpoint_without_counter",
+        "a checkpoint looks at the owner only: one that was delayed in the network still counts",
+        (
+            "leases.writes",
+            "    condition = GUARD\n    if not position.is_shard_end:\n",
+            '    condition = "#leaseOwner = :me"\n    del values[":seen"]\n    if False:\n',
+        ),
+    ),
+    _variant(
+        "shard_end_unguarded",
+        "a checkpoint may be written over SHARD_END",
+        ("leases.writes", "    if not position.is_shard_end:\n", "    if False:\n"),
+    ),
+    _variant(
+        "twin_taken_for_resend",
+        "a row that moved on by one is taken for the own lost write, although there was none",
+        ("leases.writes", "    if row.counter == lease.counter + 1 and resent:\n", "    if row.counter > lease.counter:\n"),
+    ),
+    _variant(
+        "release_without_condition",
+        "a release removes the owner whoever it is",
+        (
+            "leases.writes",
+            '        condition = "#leaseKey = :key AND #leaseOwner = :me AND attribute_not_exists(#checkpointOwner)"\n',
+            '        del values[":me"]\n        condition = "#leaseKey = :key"\n',
+        ),
+    ),
+    _variant(
+        "take_without_counter",
+        "the taker takes a lease whatever has happened to it since the scan",
+        (
+            "leases.writes",
+            '    return _update(lease.key, "#leaseCounter = :seen", update, values)\n',
+            '    del values[":seen"]\n    return _update(lease.key, "attribute_exists(#leaseKey)", update, values)\n',
+        ),
+    ),
+    _variant(
+        "steals_without_rest",
+        "the taker steals although everybody has the same",
+        ("leases.taking", "    if needed <= 0 or most < target:\n", "    if most < target:\n"),
+        ("leases.taking", "    if needed > 1 and count == 0:\n", "    if count <= 0:\n"),
+    ),
+    _variant(
+        "retries_without_delay",
+        "a failed lease write is repeated at once, and again, and again",
+        ("leases.retrying", "    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)\n", "    return 0.0\n"),
+    ),
+    # --- checkpoints ---
+    _variant(
+        "checkpoint_error_is_success",
+        "a checkpoint that failed is answered as stored, and counts as stored",
+        (
+            "consumer.consumer",
+            '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n'
+            "            return CheckpointErrorName.DEPENDENCY\n",
+            '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n',
+        ),
+    ),
+    _variant(
+        "checkpoint_beyond_delivery",
+        "a child may checkpoint what it never got",
+        ("leases.checkpoints", "        if not self.last <= position <= self.largest:\n", "        if False:\n"),
+    ),
+    _variant(
+        "old_range_for_new_child",
+        "a child that was started again may checkpoint what its predecessor had got",
+        (
+            "consumer.consumer",
+            "            self._range = CheckpointRange.starting_at(self._lease.checkpoint)\n            self._delivered = ",
+            "            self._delivered = ",
+        ),
+    ),
+    # --- records ---
+    _variant(
+        "batch_of_dead_child_dropped",
+        "what a child that died had been given is not given again",
+        ("consumer.consumer", "            self._delivered = self._lease.checkpoint\n        reader", "        reader"),
+    ),
+    _variant(
+        "restart_too_far",
+        "a restart goes on one record after the one that follows the checkpoint",
+        (
+            "retrieval.page",
+            "        records = tuple(r for r in records if (int(r.sequence_number), r.sub_sequence_number) > floor)\n",
+            "        records = tuple(r for r in records if (int(r.sequence_number), r.sub_sequence_number) > floor)[1:]\n",
+        ),
+    ),
+    _variant(
+        "new_iterator_at_tip",
+        "a reader that lost its iterator goes on at LATEST",
+        (
+            "retrieval.positions",
+            "        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)\n",
+            "        return StartingPoint(IteratorType.LATEST)\n",
+        ),
+    ),
+    _variant(
+        "new_iterator_at_start",
+        "a reader that lost its iterator reads from its start again",
+        (
+            "retrieval.positions",
+            "    if state.last_sequence is not None:\n        return StartingPoint(",
+            "    if False:\n        return StartingPoint(",
+        ),
+    ),
+    _variant(
+        "page_lost_with_error",
+        "an error while pages are waiting empties the buffer",
+        (
+            "retrieval.polling",
+            "        reaction = reaction_to(error)\n",
+            "        reaction = reaction_to(error)\n        self._buffer.take()\n",
+        ),
+    ),
+    _variant(
+        "pages_out_of_order",
+        "the youngest page in the buffer is delivered first",
+        (
+            "retrieval.buffer",
+            "        item, records, data_bytes = self._items.popleft()\n",
+            "        item, records, data_bytes = self._items.pop()\n",
+        ),
+    ),
+    # --- ends of shards ---
+    _variant(
+        "end_without_children",
+        "SHARD_END is checkpointed before the children have rows",
+        (
+            "consumer.consumer",
+            "            if not await self._parts.care.prepare_end(self._lease, self._children):\n",
+            "            if False:\n",
+        ),
+    ),
+    _variant(
+        "children_do_not_wait",
+        "a child shard is read before its parents are finished",
+        ("steward", "        if blocking is None:\n", "        if True:\n"),
+    ),
+    _variant(
+        "merge_child_with_one_parent",
+        "a merge child gets its row although one parent has none, and will not wait for it",
+        (
+            "shards.ending",
+            "            return BlockedOnMergeParent(missing[0])\n",
+            "            pass\n",
+        ),
+    ),
+    _variant(
+        "children_at_initial_position",
+        "the children of a shard are read from LATEST",
+        (
+            "shards.ending",
+            "    return Lease(child.shard_id, TRIM_HORIZON, parents",
+            '    return Lease(child.shard_id, type(TRIM_HORIZON)("LATEST"), parents',
+        ),
+    ),
+    _variant(
+        "missing_is_end",
+        "ResourceNotFound is taken for the end of the shard",
+        (
+            "consumer.consumer",
+            "            case ShardMissing():\n                return Outcome.SHARD_MISSING\n",
+            "            case ShardMissing():\n                return Outcome.SHARD_ENDED\n",
+        ),
+        ("shards.ending", "        scan = await self._table.scan()\n        listing", "        return Prepared(())\n        listing"),
+    ),
+    _variant(
+        "unknown_stream_is_end",
+        "a shard that nobody knows any more is finished even if the whole stream is gone",
+        ("steward", "                return MissingVerdict.UNKNOWN\n", "                return MissingVerdict.OVER\n"),
+        (
+            "shards.ending",
+            "                return Blocked(reason if isinstance(listing, ShardsListed) else f\"{reason} ({listing.reason})\")\n",
+            "                return Prepared(())\n",
+        ),
+    ),
+    _variant(
+        "cleanup_too_early",
+        "the row of a finished shard goes before its children are started",
+        ("shards.cleanup", "    if waiting is not None:\n", "    if False:\n"),
+    ),
+    # --- life of consumers ---
+    _variant(
+        "loss_goes_unheard",
+        "a consumer is not told that its lease is lost",
+        ("worker", "                running.consumer.lose_lease()\n", "                pass\n"),
+    ),
+    _variant(
+        "finished_token_forgotten",
+        "a finished consumer of a lease that is still held is started again and again",
+        ("worker", "        self._finished_tokens.add(consumer.token)\n", "        pass\n"),
+    ),
+    _variant(
+        "old_child_left_running",
+        "the child of a lost lease is not ended",
+        (
+            "consumer.consumer",
+            "                return await self._child_failed(error)\n        await self._dismiss_child()\n        return Outcome.DONE\n",
+            "                return await self._child_failed(error)\n        self._processor = None\n        return Outcome.DONE\n",
+        ),
+    ),
+    _variant(
+        "reader_left_running",
+        "the reader of a lost lease goes on reading",
+        ("consumer.consumer", "            await reader.stop()\n", "            pass\n"),
+    ),
+    _variant(
+        "dead_worker_keeps_leases",
+        "nobody takes the leases of a worker that is gone",
+        (
+            "leases.taking",
+            "    return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s\n",
+            "    return lease.owner is None\n",
+        ),
+        ("leases.taking", "    return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]\n", "    return []\n"),
+    ),
+)
+
+BY_NAME = {variant.name: variant for variant in VARIANTS}
