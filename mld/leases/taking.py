@@ -1,11 +1,26 @@
 """Which leases to take: the decision of the 2.x-mode taker. Pure; the shell is `taker`.
 
 Rules: leases spec, section 7, with the improvements of 15.9: an explicit "never" instead of time 0, and an empty
-very-old result does not end the pass. Bounding the very-old rule by the target differs from Java and is off by default.
+very-old result does not end the pass. Two rules differ from Java and are off by default: bounding the very-old rule by
+the target, and even shares.
+
+*Even shares.* Java's target is the fair share rounded up, for everyone, and nobody robs a worker that is at it. When
+500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good: half
+the fleet, possibly another cluster or machine size, carries 60 % of the load. With even shares the shares are whole
+numbers that add up: `leases mod workers` workers have the fair share rounded up, the others rounded down. Which ones is
+a lottery by hash of worker id that everybody draws alike, so age and cluster have no part in it. A worker below its own
+share robs one above its own.
+
+Java workers in the same table know nothing of it and need not: the write is the same conditional take, and they rob as
+before. The two kinds cannot keep a lease going round. A robbery of Java's kind makes the loads more even (from a worker
+to one with at least two less). One by share never makes them less even (to one with at least one less) and brings both
+workers nearer to their shares. So each robbery lowers the pair (unevenness, distance from the shares), and they end;
+`test_taking` walks through random mixed fleets. It costs at most one more move for each worker.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +32,7 @@ from mld.leases.lease import Lease
 VERY_OLD_LEASE_DURATIONS = 3
 LEASES_MAX = 2**31 - 1
 STEALS_MAX = 1
+LOT_BYTES = 8  # two of 10,000 workers draw the same lot once in 10^11 fleets; then the order of their ids decides
 _KEY = attrgetter("key")
 
 
@@ -39,6 +55,7 @@ class TakingRules:
     steals_max: int = STEALS_MAX
     very_old_first: bool = True
     very_old_bounded: bool = False
+    even_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +117,9 @@ def decide(
     if not chosen and available:
         chosen = [Choice(lease) for lease in _some(available, needed, rng)]
     elif not chosen:
-        chosen = [Choice(lease, is_steal=True) for lease in _steals(leases, loads, target, needed, rng, rules)]
+        victim, count = _victim(loads, me, target, rng, rules)
+        robbed = (lease for lease in leases if lease.owner == victim) if count else ()
+        chosen = [Choice(lease, is_steal=True) for lease in _some(robbed, count, rng)]
     return TakePlan(
         choices=tuple(chosen),
         leases=len(leases),
@@ -148,23 +167,46 @@ def _very_old(available: Iterable[Lease], seen: Mapping[str, Seen], now: float, 
     return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
 
 
-def _steals(
-    leases: Iterable[Lease],
-    loads: Mapping[str, int],
-    target: int,
-    needed: int,
-    rng: random.Random,
-    rules: TakingRules,
-) -> list[Lease]:
-    """Leases of the most loaded worker, a few of them (7.4). Every lease has a live owner here."""
+def _victim(
+    loads: Mapping[str, int], me: str, target: int, rng: random.Random, rules: TakingRules
+) -> tuple[str | None, int]:
+    """Whom to rob, and of how many leases (7.4). Every lease has a live owner here."""
     most = max(loads.values())
+    needed = target - loads[me]
     if needed <= 0 or most < target:
-        return []
+        return None, 0
+    if rules.even_shares and (needed == 1 or most == target):
+        return _victim_by_share(loads, me, most, rng, rules)
     count = min(needed, most - target)
     if needed > 1 and count == 0:
         count = 1
+    if not count:
+        return None, 0
     victim = rng.choice(sorted(worker for worker, load in loads.items() if load == most))
-    return _some([lease for lease in leases if lease.owner == victim], min(count, rules.steals_max), rng)
+    return victim, min(count, rules.steals_max)
+
+
+def _victim_by_share(
+    loads: Mapping[str, int], me: str, most: int, rng: random.Random, rules: TakingRules
+) -> tuple[str | None, int]:
+    """One lease of a most loaded worker that is above its own share, if I am below mine."""
+    shares = shares_of(loads)
+    if loads[me] >= min(shares[me], rules.leases_max):
+        return None, 0
+    victims = sorted(worker for worker, load in loads.items() if load == most and load > shares[worker])
+    return (rng.choice(victims), min(1, rules.steals_max)) if victims else (None, 0)
+
+
+def shares_of(loads: Mapping[str, int]) -> dict[str, int]:
+    """How many leases each worker should have, in whole numbers that add up; a lottery decides who has one more."""
+    share, remainder = divmod(sum(loads.values()), len(loads))
+    drawn = sorted(loads, key=_lot)
+    return {worker: share + (place < remainder) for place, worker in enumerate(drawn)}
+
+
+def _lot(worker: str) -> tuple[bytes, str]:
+    """Unlike a checksum, a real hash has no memory of a common prefix or of numbers at the end of ids."""
+    return hashlib.blake2b(worker.encode(), digest_size=LOT_BYTES).digest(), worker
 
 
 def _some(leases: Iterable[Lease], count: int, rng: random.Random) -> list[Lease]:

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.leases.lease import Lease
-from mld.leases.taking import Seen, TakePlan, TakingRules, decide, is_available, observe
+from mld.leases.taking import Seen, TakePlan, TakingRules, decide, is_available, observe, shares_of
 from mld.positions import TRIM_HORIZON
 
 DURATION_S = 10.0
 NOW = 1000.0
 RULES = TakingRules(lease_duration_s=DURATION_S)
+EVEN = TakingRules(lease_duration_s=DURATION_S, even_shares=True)
 NO_PRIORITY = TakingRules(lease_duration_s=DURATION_S, very_old_first=False)
 ME = "foo"
 
@@ -191,6 +192,87 @@ def test_different_seeds_choose_different_leases() -> None:
 def test_the_same_seed_chooses_the_same_whatever_the_order_of_rows() -> None:
     leases = fleet(bar=20)
     assert plan(leases, seed=3) == plan(leases[::-1], seed=3)
+
+
+# --- even shares
+
+
+def robbed_by(loads: dict[str, int], me: str, rules: TakingRules) -> str | None:
+    """The owner `me` takes a lease from, if any."""
+    choices = plan(fleet(**loads), rules, me=me).choices
+    assert len(choices) <= 1
+    return choices[0].lease.owner if choices else None
+
+
+def test_shares_are_whole_numbers_that_add_up() -> None:
+    assert sorted(shares_of({"a": 5, "b": 0, "c": 3}).values()) == [2, 3, 3]
+
+
+def test_shares_do_not_depend_on_who_has_what_now() -> None:
+    assert shares_of({"a": 5, "b": 0, "c": 3}) == shares_of({"c": 0, "b": 7, "a": 1})
+
+
+def test_with_even_shares_a_worker_below_its_share_robs_one_above_its_own() -> None:
+    shares = shares_of({"a": 5, "b": 0, "c": 0})
+    assert list(shares.values()).count(1) == 1
+    poor = next(worker for worker, share in shares.items() if share == 1)
+    rich = [worker for worker in shares if worker != poor]
+    loads = {poor: 2, rich[0]: 2, rich[1]: 1}
+    assert robbed_by(loads, rich[1], EVEN) == poor
+    assert robbed_by(loads, rich[1], RULES) is None
+    assert robbed_by(loads, poor, EVEN) is None
+
+
+def test_with_even_shares_a_worker_at_its_own_share_leaves_the_overloaded_to_others() -> None:
+    shares = shares_of({"a": 5, "b": 0, "c": 0})
+    poor = next(worker for worker, share in shares.items() if share == 1)
+    rich = [worker for worker in shares if worker != poor]
+    assert robbed_by({poor: 1, rich[0]: 3, rich[1]: 1}, poor, EVEN) is None
+    assert robbed_by({poor: 1, rich[0]: 3, rich[1]: 1}, rich[1], EVEN) == rich[0]
+
+
+def test_the_maximum_of_a_worker_holds_for_its_share_too() -> None:
+    rules = TakingRules(lease_duration_s=DURATION_S, leases_max=1, even_shares=True)
+    assert robbed_by({"bar": 3, "foo": 1}, "foo", rules) is None
+
+
+def live(table: dict[str, Lease], rules_of: dict[str, TakingRules], rounds_max: int, seed: int) -> Counter[str | None]:
+    """Let everybody decide in turn until nobody moves a lease for a round; the loads then."""
+    rng = random.Random(seed)
+    for _ in range(rounds_max):
+        moved = False
+        for name, rules in sorted(rules_of.items()):
+            seen = {key: Seen(0, None if lease.owner is None else NOW) for key, lease in table.items()}
+            for choice in decide(table.values(), seen, name, NOW, rng, rules).choices:
+                table[choice.lease.key] = Lease(choice.lease.key, TRIM_HORIZON, 0, name)
+                moved = True
+        if not moved:
+            return Counter(lease.owner for lease in table.values())
+    raise AssertionError("leases still move")
+
+
+def test_a_second_hundred_of_workers_ends_with_as_much_as_the_first() -> None:
+    first, second = ([f"{cluster}{number}" for number in range(100)] for cluster in ("old-", "new-"))
+    table = {f"s{number}": Lease(f"s{number}", TRIM_HORIZON, 0, first[number % 100]) for number in range(500)}
+    loads = live(table, dict.fromkeys(first + second, EVEN), rounds_max=20, seed=1)
+    assert loads == shares_of({worker: loads[worker] for worker in first + second})
+    assert abs(sum(loads[worker] for worker in first) - 250) <= 15  # what is left is the luck of the lottery
+
+
+mixed_fleets = st.lists(st.tuples(st.booleans(), st.integers(0, 9)), min_size=1, max_size=7)
+
+
+@given(mixed_fleets, st.integers(1, 3), st.integers())
+def test_leases_of_mixed_fleets_come_to_rest_in_balance(
+    workers: list[tuple[bool, int]], steals_max: int, seed: int
+) -> None:
+    kinds = {f"w{number}": is_java for number, (is_java, _) in enumerate(workers)}
+    rules = {name: TakingRules(DURATION_S, steals_max=steals_max, even_shares=not kinds[name]) for name in kinds}
+    table = {lease.key: lease for lease in fleet(**{f"w{number}": load for number, (_, load) in enumerate(workers)})}
+    loads = live(table, rules, rounds_max=len(table) + len(workers) + 1, seed=seed)
+    assert max(loads.values(), default=0) <= max(1, -(-len(table) // len(workers)))
+    if not any(kinds.values()) and len(table) >= len(workers):
+        assert loads == shares_of({name: loads[name] for name in kinds})
 
 
 # --- properties
