@@ -5,6 +5,7 @@ Times are virtual seconds from the start. Rates are probabilities per request, p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
@@ -151,15 +152,13 @@ def draw(seed: int) -> Plan:
     is_mixed = any(worker.kind == "java2" for worker in workers)
     trouble_s = rng.uniform(300.0, 420.0)
     quiet_s = max(600.0 - trouble_s, QUIET_TAKER_PERIODS * 2 * failover_s)
-    plan = Plan(
+    special, changed_rates = _special(seed, is_mixed, worker_count, trouble_s, failover_s)
+    return Plan(
         seed=seed,
         shards=rng.choice((2, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 32)),
         workers=workers,
-        rates=_more_rates(seed, _rates(rng), is_mixed),
-        actions=_for_fleet(
-            _with_more(seed, _actions(rng, worker_count, trouble_s, failover_s), is_mixed, trouble_s, failover_s),
-            is_mixed,
-        ),
+        rates=replace(_more_rates(seed, _rates(rng), is_mixed), **changed_rates),
+        actions=_for_fleet(_in_order([*_actions(rng, worker_count, trouble_s, failover_s), *special]), is_mixed),
         trouble_s=trouble_s,
         quiet_s=quiet_s,
         failover_s=failover_s,
@@ -169,9 +168,6 @@ def draw(seed: int) -> Plan:
         stale_reads_s=rng.choice((0.0, 0.3, 1.5)),
         settings={"maxLeasesToStealAtOneTime": rng.choice(("1", "3", "8"))},
     )
-    if any(action.kind is Kind.TWIN for action in plan.actions):  # whoever doubts its own writes cannot tell a twin's
-        plan = replace(plan, rates=replace(plan.rates, dynamo_error=0.0, dynamo_lost_reply=0.0, dynamo_slow=0.0))
-    return plan
 
 
 def _for_fleet(actions: tuple[Action, ...], is_mixed: bool) -> tuple[Action, ...]:
@@ -213,28 +209,45 @@ def _more_rates(seed: int, rates: Rates, is_mixed: bool) -> Rates:
     )
 
 
-def _with_more(
-    seed: int, actions: tuple[Action, ...], is_mixed: bool, trouble_s: float, failover_s: float
-) -> tuple[Action, ...]:
-    """Rare events. Java's renewal does not look at the owner and writes over SHARD_END: not in mixed fleets."""
-    rng = Random(f"more actions {seed}")
-    more: list[Action] = []
+def _special(
+    seed: int, is_mixed: bool, workers: int, trouble_s: float, failover_s: float
+) -> tuple[list[Action], dict[str, float]]:
+    """Rare combinations on top, and the rates that go with them.
+
+    Java's renewal does not look at the owner and writes over SHARD_END: some of these are not for mixed fleets.
+    """
+    rng = Random(f"special {seed}")
     at_s = rng.uniform(15.0, trouble_s - 10.0)
-    which = rng.random()
-    if which < 0.12:
-        more.append(Action(at_s, Kind.OUTAGE, argument=rng.uniform(0.2, 3.0) * failover_s))
-    elif is_mixed:
-        pass
-    elif which < 0.20:
-        more += [Action(rng.uniform(15.0, trouble_s), Kind.REASSIGN_ROW, rng.randrange(64)) for _ in range(3)]
-    elif which < 0.28:
-        for _ in range(3):
-            at_s = rng.uniform(15.0, trouble_s - 10.0)
-            more.append(Action(at_s, rng.choice((Kind.SPLIT, Kind.MERGE)), rng.randrange(64), 0.5))
-            more.append(Action(at_s + rng.uniform(0.2, 6.0), Kind.FINISH_ROW))
-    elif which < 0.36:
-        more.append(Action(at_s, Kind.TWIN, rng.randrange(8), rng.uniform(0.5, 6.0) * failover_s))
-    return tuple(sorted((*actions, *more), key=lambda action: (action.kind is Kind.DELETE_STREAM, action.at_s)))
+    worker = rng.randrange(workers)
+    kind = rng.choice((None,) * 7 + ("outage", "deploys", "starts", "reassign", "finish", "finish", "twin"))
+    if is_mixed and kind not in (None, "outage"):
+        return [], {}
+    match kind:
+        case "outage":
+            return [Action(at_s, Kind.OUTAGE, argument=rng.uniform(0.2, 3.0) * failover_s)], {}
+        case "deploys":  # releases whose replies are lost
+            return _rolling_deploy(rng, workers, trouble_s), {"dynamo_lost_reply": 0.3}
+        case "starts":  # a start, slow replies to its first writes, and then silence
+            start = Action(at_s, Kind.CRASH, worker, 2.0, rng.choice(("same", "new")))
+            cut_at = at_s + 2.0 + rng.uniform(0.1, 2.0)
+            cut = Action(cut_at, Kind.PARTITION, worker, rng.uniform(1.0, 3.0) * failover_s, "dynamo")
+            return [start, cut], {"dynamo_slow": 0.3}
+        case "reassign":
+            return [Action(rng.uniform(15.0, trouble_s), Kind.REASSIGN_ROW, rng.randrange(64)) for _ in range(3)], {}
+        case "finish":
+            reshards = [(rng.uniform(15.0, trouble_s - 10.0), rng.randrange(64)) for _ in range(4)]
+            kinds = (Kind.SPLIT, Kind.MERGE)
+            return [Action(at, rng.choice(kinds), shard, 0.5) for at, shard in reshards] + [
+                Action(at + rng.uniform(0.1, 4.0), Kind.FINISH_ROW) for at, _ in reshards
+            ], {}
+        case "twin":  # whoever doubts its own writes cannot tell a twin's from them
+            twin = Action(at_s, Kind.TWIN, worker, rng.uniform(0.5, 6.0) * failover_s)
+            return [twin], {"dynamo_error": 0.0, "dynamo_lost_reply": 0.0, "dynamo_slow": 0.0}
+    return [], {}
+
+
+def _in_order(actions: Iterable[Action]) -> tuple[Action, ...]:
+    return tuple(sorted(actions, key=lambda action: (action.kind is Kind.DELETE_STREAM, action.at_s)))
 
 
 _WEIGHTS: tuple[tuple[Kind, int], ...] = (
