@@ -41,19 +41,19 @@ def condition(world: World, words: list[str]) -> Condition:
         case ["caught-up"]:
             return lambda: _is_caught_up(world)
         case ["held"]:
-            return lambda: bool(rows()) and all(map(world.holders_of, rows()))
+            return lambda: bool(world.row_keys()) and all(world.holders().values())
         case ["held", "by", name]:
-            return lambda: bool(rows()) and all(name in world.holders_of(key) for key in rows())
+            return lambda: bool(world.row_keys()) and all(name in holders for holders in world.holders().values())
         case [shard, "held", "by", name]:
-            return lambda: name in world.holders_of(full(shard))
+            return lambda: name in world.holders().get(full(shard), ())
         case ["balanced"]:
             return lambda: _is_balanced(world)
         case [shard, "at", wanted]:
             return lambda: (row := rows().get(full(shard))) is not None and place(world, row) == wanted
         case ["row", shard]:
-            return lambda: full(shard) in rows()
+            return lambda: full(shard) in world.row_keys()
         case ["no", "row", shard]:
-            return lambda: full(shard) not in rows()
+            return lambda: full(shard) not in world.row_keys()
         case ["ended", name]:
             return lambda: not world.machines[name].is_up
         case ["children", count]:
@@ -74,8 +74,7 @@ def _is_caught_up(world: World) -> bool:
 
 def _is_balanced(world: World) -> bool:
     loads = {name: 0 for name, machine in world.machines.items() if machine.state == "running"}
-    for key in world.rows():
-        holders = world.holders_of(key)
+    for holders in world.holders().values():
         if len(holders) != 1:
             return False
         loads[holders[0]] += 1

@@ -188,10 +188,14 @@ class World:
             raise StoryError(f"{name} is not running")
         return machine
 
-    def holders_of(self, key: str) -> list[str]:
-        """The running workers that believe they hold the lease."""
-        running = (machine for machine in self.machines.values() if machine.state == "running")
-        return [machine.name for machine in running if key in machine.worker._parts.keeper.held()]
+    def holders(self) -> dict[str, list[str]]:
+        """For each lease row the running workers that believe they hold it."""
+        found: dict[str, list[str]] = {key: [] for key in self.row_keys()}
+        for machine in self.machines.values():
+            if machine.state == "running":
+                for key in found.keys() & machine.worker._parts.keeper.held().keys():
+                    found[key].append(machine.name)
+        return found
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
@@ -222,13 +226,17 @@ class World:
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
+    def row_keys(self) -> list[str]:
+        """The keys of the lease rows, in order."""
+        table = self.dynamo._tables.get(TABLE)
+        return sorted(table.items) if table else []
+
     def rows(self) -> dict[str, Lease | None]:
         """Every lease row by key, in order; None for one that cannot be read."""
-        table = self.dynamo._tables.get(TABLE)
         found: dict[str, Lease | None] = {}
-        for key in sorted(table.items) if table else ():
+        for key in self.row_keys():
             try:
-                found[key] = parse_row(table.items[key])
+                found[key] = parse_row(self.dynamo._tables[TABLE].items[key])
             except CorruptRowError:
                 found[key] = None
         return found
