@@ -24,6 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", help=f"any of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--runs", type=int, default=RUNS, help="starts per case (default %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, and say where they are")
     arguments = parser.parse_args()
     sections = arguments.sections or SECTIONS
     if unknown := set(sections) - set(SECTIONS):
@@ -42,7 +43,10 @@ def main() -> int:
     except BenchError as error:
         print(f"benchmark failed: {error}")
         return 1
-    shutil.rmtree(scratch, ignore_errors=True)
+    if arguments.keep:
+        print(f"logs: {scratch}")
+    else:
+        shutil.rmtree(scratch, ignore_errors=True)
     print(f"took {time.monotonic() - began:.0f} s; load average at the end: {load_average()}")
     return 0
 
