@@ -67,7 +67,7 @@ class LeaseTaker:
         self._rules = rules
         self._period_s = (rules.lease_duration_s + EPSILON_S) * 2 if period_s is None else period_s
         self._start_jitter_s = start_jitter_s
-        self._slots = asyncio.Semaphore(takes_concurrent_max)
+        self._takes_concurrent_max = takes_concurrent_max
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
         self._seen: dict[str, Seen] = {}
@@ -111,8 +111,8 @@ class LeaseTaker:
             is_slow = now - scan_sent_at > self._rules.lease_duration_s / RENEWALS_PER_LEASE * SLOW_SCAN_RENEWALS
             held = self._keeper.held()
             wanted = [choice for choice in plan.choices if choice.lease.key not in held]
-            taken = await asyncio.gather(*(self._take(choice, is_slow) for choice in wanted))
-            return TakeReport(plan, tuple(key for key in taken if key is not None), scan.corrupt)
+            taken = await self._take_all(wanted, is_slow)
+            return TakeReport(plan, taken, scan.corrupt)
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
         """Hold what an earlier take has made ours after all; remember those that may still arrive."""
@@ -128,11 +128,26 @@ class LeaseTaker:
     def _is_our_take(self, lease: Lease, counter: int) -> bool:
         return lease.owner == self._worker_id and lease.counter == counter + 1
 
+    async def _take_all(self, choices: list[Choice], is_slow: bool) -> tuple[str, ...]:
+        """Take the leases in their order, a few at a time; the keys of those we hold now.
+
+        A fresh fleet chooses all leases of the table. A task for each would cost tens of megabytes and stop the loop.
+        """
+        waiting = iter(choices)
+        taken: list[str] = []
+
+        async def take_waiting() -> None:
+            for choice in waiting:
+                if (key := await self._take(choice, is_slow)) is not None:
+                    taken.append(key)
+
+        await asyncio.gather(*(take_waiting() for _ in range(min(len(choices), self._takes_concurrent_max))))
+        return tuple(taken)
+
     async def _take(self, choice: Choice, is_slow: bool) -> str | None:
         """Take one lease; its key if we hold it now."""
-        async with self._slots:
-            lease = await self._fresh_victim(choice) if choice.is_steal and is_slow else choice.lease
-            return None if lease is None else await self._take_row(lease, choice.is_steal)
+        lease = await self._fresh_victim(choice) if choice.is_steal and is_slow else choice.lease
+        return None if lease is None else await self._take_row(lease, choice.is_steal)
 
     async def _fresh_victim(self, choice: Choice) -> Lease | None:
         """The row as it is after a slow scan; None if it is gone or does not belong to the chosen victim any more."""

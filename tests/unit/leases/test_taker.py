@@ -12,6 +12,7 @@ import pytest
 from mld.clock import LoopClock
 from mld.errors import TableUnavailableError
 from mld.leases.lease import Lease
+from mld.leases.taker import TAKES_CONCURRENT_MAX
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.unit.leases.support import DURATION_S, FaultPlan, Worker, attribute, counter_of, new_dynamo
@@ -58,6 +59,23 @@ def test_one_failing_lease_does_not_cost_the_others() -> None:
         plan.always = lost_request()
         assert set((await me.taker.take_once()).taken) == {"a", "c"}
         assert set(me.keeper.held()) == {"a", "c"}
+
+    run_virtual(main())
+
+
+def test_many_leases_are_taken_a_few_at_a_time() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
+        tasks_before = len(asyncio.all_tasks())
+        tasks: list[int] = []
+
+        def watch(_sender: str, operation: str, _params: Mapping[str, Any]) -> Fault | None:
+            tasks.append(len(asyncio.all_tasks()) - tasks_before)
+            return Fault(delay_before_s=0.01) if operation == "UpdateItem" else None
+
+        dynamo.faults = watch
+        assert len((await me.taker.take_once()).taken) == 200
+        assert TAKES_CONCURRENT_MAX < max(tasks) <= 3 * TAKES_CONCURRENT_MAX  # the twin needs some for itself
 
     run_virtual(main())
 
