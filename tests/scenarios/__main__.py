@@ -22,8 +22,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="write the new output into the files")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all stories")
     arguments = parser.parse_args()
-    differing = [path for path in arguments.files or story_files() if not _same(path, arguments.record)]
-    return 1 if differing and not arguments.record else 0
+    outcomes = [_play_file(path, arguments.record) for path in arguments.files or story_files()]
+    return 0 if all(outcomes) else 1
 
 
 def manual() -> str:
@@ -33,7 +33,8 @@ def manual() -> str:
     return "\n".join(["commands:", *(f"  {line}" for line in lines), "", "conditions:", CONDITIONS])
 
 
-def _same(path: Path, record: bool) -> bool:
+def _play_file(path: Path, record: bool) -> bool:
+    """Whether the file holds what the story prints, afterwards."""
     recorded = path.read_text(encoding="utf-8")
     try:
         played = play(recorded)
@@ -45,10 +46,10 @@ def _same(path: Path, record: bool) -> bool:
     if record:
         path.write_text(played, encoding="utf-8")
         print(f"{path.name}: recorded")
-    else:
-        sys.stdout.writelines(
-            difflib.unified_diff(recorded.splitlines(True), played.splitlines(True), f"{path.name}, recorded", "now")
-        )
+        return True
+    sys.stdout.writelines(
+        difflib.unified_diff(recorded.splitlines(True), played.splitlines(True), f"{path.name}, recorded", "now")
+    )
     return False
 
 

@@ -89,10 +89,16 @@ class Reports:
             if (not workers or line.worker in workers) and (not actions or line.action in actions)
         ]
         self.world.journal.forget(chosen)
+        chosen.sort(key=lambda line: (round(line.at_s, 1), line.worker))
         joined: dict[tuple[str, str, int, str], list[Line]] = {}
         for line in chosen:
             joined.setdefault(_log_key(line), []).append(line)
         return [_log_text(same) for same in joined.values()] or ["nothing"]
+
+    def do_skip_log(self, words: list[str]) -> list[str]:
+        """skip log: what was logged so far is of no interest."""
+        self.world.journal.lines.clear()
+        return []
 
     def do_reads(self, words: list[str]) -> list[str]:
         """reads shard-0: the seconds between the reads of a shard since the last time this was asked."""
