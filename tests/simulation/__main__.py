@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +24,12 @@ FAILURES_SHOWN_MAX = 50
 
 
 def main() -> int:
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of texts is part of a run
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--start", type=int, default=0)

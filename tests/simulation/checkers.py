@@ -20,6 +20,8 @@ SHARD_END = "SHARD_END"
 _END = (1, 0, 0)
 TWIN_TURNS_MAX = 3
 """A process whose write is unknown cannot tell its twin's from its own; that happens, but not again and again."""
+UNBELIEVING_MAX_S = 2.5
+"""Beliefs are looked at once a second; who does not believe any more stops at once."""
 LOST_LEASE_GRACE_S = 1.0
 """Beside one lease duration: the answer that says so may be under way."""
 
@@ -79,6 +81,7 @@ class Ledger:
         self._believers = believers
         self.shards: dict[str, ShardRecord] = {}
         self.trace: Callable[[str], None] = lambda text: None
+        self.on_violation: Callable[[str], None] = lambda text: None
         self.deliveries = 0
         self.redeliveries = 0
         self.checkpoints = 0
@@ -92,6 +95,7 @@ class Ledger:
         self._sent: dict[str, float] = {}  # when the last accepted write of a row was sent
         self._sent_by: dict[tuple[str, str], float] = {}  # the same by key and process
         self._last_writer: dict[str, str] = {}
+        self._believed_at: dict[tuple[str, str], float] = {}  # by process and key: when it was last seen to believe
         self._turns: dict[str, int] = {}  # how often two processes of one worker id have written a row by turns
         self.has_twins = False
         self._asked: dict[tuple[str, str], set[tuple[str, int]]] = {}  # by process and shard: checkpoints asked for
@@ -131,14 +135,15 @@ class Ledger:
         if stored is not None and meant is not None and stored < meant:
             raise self._violation(1, f"{process} told a child that {shard} is stored at {sequence}; the row is behind")
 
-    def complain(self, text: str) -> None:
-        raise Violation(text)
+    def accepted_too_much(self, process: str, shard: str) -> None:
+        raise self._violation(1, f"{process} lets a child of {shard} checkpoint what it never got")
 
     def check_beliefs(self, beliefs: Iterable[tuple[str, Iterable[str]]]) -> None:
         """Nobody believes for longer than a lease duration after sending its last accepted write."""
         bound = self._failover_s * (1 + 4 * DRIFT_MAX) + 0.01
         for process, keys in beliefs:
             for key in keys:
+                self._believed_at[process, key] = self._now()
                 sent_at = self._sent_by.get((key, process), -1e9)
                 if self.has_twins and _worker(self._last_writer.get(key, "")) == _worker(process):
                     sent_at = self._sent[key]  # it may have taken the other's write for its own lost one
@@ -154,6 +159,17 @@ class Ledger:
         since = max(lost_at, self.paused_s.get(worker, 0.0))
         if self._now() - since > bound:
             raise self._violation(5, f"{worker} still delivers {shard} {self._now() - since:.1f} s after it lost it")
+
+    def batch_begins_in(self, process: str, worker: str, shard: str) -> None:
+        """The same for a process that can be asked whether it believes."""
+        believed_at = self._believed_at.get((process, shard))
+        if believed_at is None:
+            return
+        since = max(believed_at, self._sent_by.get((shard, process), 0.0), self.paused_s.get(worker, 0.0))
+        if self._now() - since > UNBELIEVING_MAX_S and (worker, process) not in self._believers(shard):
+            raise self._violation(
+                5, f"{process} delivers {shard} {self._now() - since:.1f} s after it knew of the loss"
+            )
 
     def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None:
         record = self.shard(shard)
@@ -210,7 +226,8 @@ class Ledger:
     def _check_creation(self, record: ShardRecord, write: Applied) -> None:
         """A child is read from its start, wherever the application began."""
         has_parent_row = any(self.shard(parent).checkpoint for parent in record.parents)
-        if record.checkpoint != "TRIM_HORIZON" and has_parent_row and not record.edited:
+        by_hand = record.edited or self._has_edited_ancestor(record)
+        if record.checkpoint != "TRIM_HORIZON" and has_parent_row and not by_hand:
             raise self._violation(1, f"{write.sender} creates the child {record.shard_id} at {record.checkpoint}")
 
     def _check_deletion(self, record: ShardRecord, write: Applied) -> None:
@@ -292,6 +309,8 @@ class Ledger:
                 raise self._violation(4, f"{write.sender} releases {key}, which belongs to {before}")
             self._owner_lost_at[key, before] = self._now()
             self._check_disbelief(key, before, write.sender)
+        if after == me:
+            self._owner_lost_at.pop((key, me), None)
         if after is not None and before != after:
             self.takes += 1
             self.trace(f"{write.sender} takes {key} from {before or 'nobody'}")
@@ -308,6 +327,8 @@ class Ledger:
                 )
 
     def _violation(self, number: int, text: str) -> Violation:
+        """To be raised; noted first, because a child that raises it only looks like one that died."""
+        self.on_violation(f"checker {number} at {self._now():.2f} s: {text}")
         return Violation(f"checker {number} at {self._now():.2f} s: {text}")
 
 

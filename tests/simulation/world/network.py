@@ -22,6 +22,8 @@ from mld.errors import (
     StreamUnavailableError,
 )
 from mld.local.kinesis import Kinesis
+from mld.retrieval.page import RecordsPage
+from mld.streams import StartingPoint
 from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
 from tests.twins.dynamo import Applied, Fault, MemoryDynamo
@@ -42,6 +44,7 @@ class SimulatedDynamo(MemoryDynamo):
         super().__init__(clock)
         self.stale_s = stale_s
         self.outage_until = 0.0
+        self.outage_code = ""
         self.doors: dict[str, DynamoDoor] = {}
         self.on_applied: list[Any] = []
         self._rng = rng
@@ -94,6 +97,8 @@ class SimulatedDynamo(MemoryDynamo):
         sent_at = params.pop(_SENT_AT, self.clock.monotonic())
         answer = super()._write(sender, operation, table, params)
         applied = self._applied_now
+        if not applied.before and not applied.after:
+            return answer  # deleted what was not there
         self._recent.append((applied.at, _key_of(applied.before or applied.after), applied.before))
         for hook in self.on_applied:
             hook(applied, sent_at)
@@ -151,7 +156,7 @@ class DynamoDoor:
                 return Fault(there, None, AwsUnreachableError(operation, "partition"), HANG_S)
             return Fault(HANG_S, AwsUnreachableError(operation, "partition"))
         if self._dynamo.outage_until > self._dynamo.clock.monotonic():
-            return Fault(there, AwsError(operation, "ProvisionedThroughputExceededException", "outage"))
+            return Fault(there, AwsError(operation, self._dynamo.outage_code, "outage"))
         lucky = rng.random()
         if lucky < rates.dynamo_error:
             error = AwsError(operation, "InternalServerError", "drawn", status=500)
@@ -176,10 +181,27 @@ class KinesisDoor(ModelStreams):
 
     def __init__(self, model: Kinesis, stream: str, clock: Clock, rng: Random, latency_s: float) -> None:
         super().__init__(model, stream, clock, latency_s=latency_s, faults=self._draw)
+        self.read_at: dict[str, float] = {}
+        """When each shard was last asked for records."""
+        self._shard_of: dict[str, str] = {}
         self.rates = CALM
         self.cut = False
         self.calls = 0
         self._rng = rng
+
+    async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
+        iterator = await super().shard_iterator(shard_id, start)
+        self._shard_of[iterator] = shard_id
+        return iterator
+
+    async def get_records(self, iterator: str, limit: int | None) -> RecordsPage:
+        shard_id = self._shard_of.get(iterator, "")
+        self.read_at[shard_id] = self._clock.monotonic()
+        page = await super().get_records(iterator, limit)
+        self._shard_of.pop(iterator, None)
+        if page.next_iterator is not None:
+            self._shard_of[page.next_iterator] = shard_id
+        return page
 
     async def _ask(self, operation: str, act: Any) -> Any:
         self.calls += 1

@@ -45,7 +45,7 @@ class Kind(Enum):
     TWIN = "twin"
     """A second process with the worker id of this worker, for `argument` seconds, then killed."""
     OUTAGE = "outage"
-    """DynamoDB throttles every request of everybody for `argument` seconds."""
+    """DynamoDB answers every request of everybody with `text` (throttled, errors) for `argument` seconds."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
 
@@ -219,12 +219,13 @@ def _special(
     rng = Random(f"special {seed}")
     at_s = rng.uniform(15.0, trouble_s - 10.0)
     worker = rng.randrange(workers)
-    kind = rng.choice((None,) * 7 + ("outage", "deploys", "starts", "reassign", "finish", "finish", "twin"))
+    kind = rng.choice((None,) * 7 + ("outage", "deploys", "starts", "reassign", "finish", "finish", "twin", "crossed"))
     if is_mixed and kind not in (None, "outage"):
         return [], {}
     match kind:
         case "outage":
-            return [Action(at_s, Kind.OUTAGE, argument=rng.uniform(0.2, 3.0) * failover_s)], {}
+            seconds = rng.uniform(0.2, 3.0) * failover_s
+            return [Action(at_s, Kind.OUTAGE, argument=seconds, text=rng.choice(("throttled", "errors")))], {}
         case "deploys":  # releases whose replies are lost
             return _rolling_deploy(rng, workers, trouble_s), {"dynamo_lost_reply": 0.3}
         case "starts":  # a start, slow replies to its first writes, and then silence
@@ -240,6 +241,13 @@ def _special(
             return [Action(at, rng.choice(kinds), shard, 0.5) for at, shard in reshards] + [
                 Action(at + rng.uniform(0.1, 4.0), Kind.FINISH_ROW) for at, _ in reshards
             ], {}
+        case "crossed":  # a child of a split merges with its neighbour before the split is known
+            actions = []
+            for _ in range(4):
+                at_s, shard = rng.uniform(15.0, trouble_s - 10.0), rng.randrange(8)
+                actions.append(Action(at_s, Kind.SPLIT, shard, 0.5))
+                actions.append(Action(at_s + rng.uniform(0.1, 1.0), Kind.MERGE, shard + 1))
+            return actions, {}
         case "twin":  # whoever doubts its own writes cannot tell a twin's from them
             twin = Action(at_s, Kind.TWIN, worker, rng.uniform(0.5, 6.0) * failover_s)
             return [twin], {"dynamo_error": 0.0, "dynamo_lost_reply": 0.0, "dynamo_slow": 0.0}

@@ -276,6 +276,7 @@ class World:
         self.machines: list[Machine] = []
         self.graves: list[Any] = []
         self.failures: list[str] = []
+        self.ledger.on_violation = self.failures.append
         self.settings: Settings = settings_of(**self._settings())
         self.initial = _initial(plan)
         self._rows_to_repair: dict[str, Any] = {}
@@ -322,6 +323,20 @@ class World:
 
     async def run(self) -> None:
         """The whole plan; raises Violation."""
+        ears = _Ears(self)
+        logger = logging.getLogger("mld")
+        logger.addHandler(ears)
+        was_disabled, was_propagating = logging.root.manager.disable, logger.propagate
+        logging.disable(logging.WARNING)
+        logger.propagate = False
+        try:
+            await self._live()
+        finally:
+            logging.disable(was_disabled)
+            logger.propagate = was_propagating
+            logger.removeHandler(ears)
+
+    async def _live(self) -> None:
         self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=self.plan.shards)
         self._learn_shards()
         for number, spec in enumerate(self.plan.workers):
@@ -365,9 +380,9 @@ class World:
         for sender, count in now.items():
             self.worst_price = max(self.worst_price, (count - before.get(sender, 0)) / most)
             if count - before.get(sender, 0) > most:
+                text = f"{count - before.get(sender, 0)} DynamoDB requests of {sender} for {rows} leases"
                 raise Violation(
-                    f"checker 8 at {self.now():.2f} s: {count - before.get(sender, 0)} DynamoDB requests of {sender} in "
-                    f"{PRICE_TURNS * WATCH_S:.0f} s for {rows} leases, over {most:.0f}"
+                    f"checker 8 at {self.now():.2f} s: {text} in {PRICE_TURNS * WATCH_S:.0f} s, over {most:.0f}"
                 )
         return now
 
@@ -440,6 +455,8 @@ class World:
                 if machine.spec.kind == "mld":
                     self._event(machine.twin(action.argument))
             case Kind.OUTAGE:
+                throttled = "ProvisionedThroughputExceededException"
+                self.dynamo.outage_code = throttled if action.text == "throttled" else "InternalServerError"
                 self.dynamo.outage_until = self.now() + action.argument
             case Kind.DELETE_STREAM:
                 self._stream_deleted = self.ledger.frozen_end = True
@@ -556,6 +573,18 @@ class World:
         for shard in self._open_shards():
             self._put_one(shard.hash_range.start)
         await check_rest(self)
+
+
+class _Ears(logging.Handler):
+    """Hears of internal errors that the daemon survives: each of them is a bug."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self._world.bug(f"internal error: {record.getMessage()}: {record.exc_info[1]!r}", None)
 
 
 def _initial(plan: Plan) -> InitialPosition:
