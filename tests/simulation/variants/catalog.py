@@ -104,7 +104,11 @@ VARIANTS: tuple[Variant, ...] = (
     _variant(
         "twin_taken_for_resend",
         "a row that moved on by one is taken for the own lost write, although there was none",
-        ("leases.writes", "    if row.counter == lease.counter + 1 and resent:\n", "    if row.counter > lease.counter:\n"),
+        (
+            "leases.writes",
+            "    if row.counter == lease.counter + 1 and resent:\n",
+            "    if row.counter > lease.counter:\n",
+        ),
     ),
     _variant(
         "release_without_condition",
@@ -133,7 +137,11 @@ VARIANTS: tuple[Variant, ...] = (
     _variant(
         "retries_without_delay",
         "a failed lease write is repeated at once, and again, and again",
-        ("leases.retrying", "    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)\n", "    return 0.0\n"),
+        (
+            "leases.retrying",
+            "    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)\n",
+            "    return 0.0\n",
+        ),
     ),
     # --- checkpoints ---
     _variant(
@@ -144,6 +152,11 @@ VARIANTS: tuple[Variant, ...] = (
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n'
             "            return CheckpointErrorName.DEPENDENCY\n",
             '            log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))\n',
+        ),
+        (
+            "consumer.consumer",
+            "            return CheckpointErrorName.THROTTLING\n",
+            "            pass\n",
         ),
     ),
     _variant(
@@ -182,15 +195,6 @@ VARIANTS: tuple[Variant, ...] = (
             "retrieval.positions",
             "        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)\n",
             "        return StartingPoint(IteratorType.LATEST)\n",
-        ),
-    ),
-    _variant(
-        "new_iterator_at_start",
-        "a reader that lost its iterator reads from its start again",
-        (
-            "retrieval.positions",
-            "    if state.last_sequence is not None:\n        return StartingPoint(",
-            "    if False:\n        return StartingPoint(",
         ),
     ),
     _variant(
@@ -252,7 +256,11 @@ VARIANTS: tuple[Variant, ...] = (
             "            case ShardMissing():\n                return Outcome.SHARD_MISSING\n",
             "            case ShardMissing():\n                return Outcome.SHARD_ENDED\n",
         ),
-        ("shards.ending", "        scan = await self._table.scan()\n        listing", "        return Prepared(())\n        listing"),
+        (
+            "shards.ending",
+            "        scan = await self._table.scan()\n        listing",
+            "        return Prepared(())\n        listing",
+        ),
     ),
     _variant(
         "unknown_stream_is_end",
@@ -260,7 +268,7 @@ VARIANTS: tuple[Variant, ...] = (
         ("steward", "                return MissingVerdict.UNKNOWN\n", "                return MissingVerdict.OVER\n"),
         (
             "shards.ending",
-            "                return Blocked(reason if isinstance(listing, ShardsListed) else f\"{reason} ({listing.reason})\")\n",
+            '                return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")\n',
             "                return Prepared(())\n",
         ),
     ),
@@ -302,7 +310,11 @@ VARIANTS: tuple[Variant, ...] = (
             "    return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s\n",
             "    return lease.owner is None\n",
         ),
-        ("leases.taking", "    return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]\n", "    return []\n"),
+        (
+            "leases.taking",
+            "    return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]\n",
+            "    return []\n",
+        ),
     ),
 )
 

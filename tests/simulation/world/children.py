@@ -23,11 +23,13 @@ class Ledger(Protocol):
 
     def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None: ...
 
+    def batch_begins_in(self, process: str, worker: str, shard: str) -> None: ...
+
     def asked(self, process: str, shard: str, sequence: str, sub: int) -> None: ...
 
     def answered(self, process: str, shard: str, sequence: str, sub: int) -> None: ...
 
-    def complain(self, text: str) -> None: ...
+    def accepted_too_much(self, process: str, shard: str) -> None: ...
 
 
 class DrawnProcessor:
@@ -68,11 +70,12 @@ class DrawnProcessor:
 
     async def _ask_too_much(self, child: MemoryChild, at: tuple[str, int]) -> None:
         if at[0].isdigit() and await child.checkpoint(str(int(at[0]) + TOO_MUCH), 0) is None:
-            self._ledger.complain(f"checker 1: {self._worker} lets {child.shard_id} checkpoint what it never got")
+            self._ledger.accepted_too_much(self._process_name, child.shard_id)
 
     async def _process(self, child: MemoryChild, records: list[dict[str, Any]], at: tuple[str, int]) -> None:
         rng, rates = self._rng, self.rates
         self._ledger.batch_begins(self._worker, child.shard_id)
+        self._ledger.batch_begins_in(self._process_name, self._worker, child.shard_id)
         sequences = [int(record["sequenceNumber"]) for record in records]
         if rng.random() < rates.child_dies / 2:
             raise ChildExit
@@ -100,6 +103,8 @@ class DrawnProcessor:
         if action == "shardEnded":
             if self._rng.random() < self.rates.child_dies:
                 raise ChildExit
+            if self._rng.random() < 0.2:
+                await self._clock.sleep(self._rng.uniform(0.0, SLOW_WORK_MAX_S))
             if self._rng.random() >= self.rates.child_silent / 4:
                 await self._checkpoint(child, ("SHARD_END", 0))
         elif action == "shutdownRequested" and self._rng.random() < 0.8:
