@@ -220,7 +220,8 @@ class Ledger:
         record.last_checkpoint = _position(write.after)
         self._check_counter(record, write, sent_at)
         self._check_writer(key, write)
-        self._sent[key] = self._sent_by[key, write.sender] = sent_at
+        if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter"):  # else it is no heartbeat
+            self._sent[key] = self._sent_by[key, write.sender] = sent_at
         self._last_writer[key] = write.sender
 
     def _check_creation(self, record: ShardRecord, write: Applied) -> None:
