@@ -48,6 +48,18 @@ format: $(DEV)
 bench: test-tools
 	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 
+# A whole fleet in virtual time, one seed after the other; and the text scenarios, re-recorded on purpose.
+.PHONY: simulate scenarios scale
+SEEDS ?= 200
+simulate: $(DEV)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(SIMULATE_ARGS)
+
+scenarios: $(DEV)
+	$(BIN)/python -m tests.scenarios --record $(FILES)
+
+scale: $(DEV)
+	$(BIN)/python -m tests.simulation.scale $(SCALE_ARGS)
+
 # The Kinesis and DynamoDB conformance suite against any endpoint: make conformance-aws ENDPOINT=http://127.0.0.1:4567
 conformance-aws: $(DEV)
 	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws
