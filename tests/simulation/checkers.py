@@ -222,7 +222,7 @@ class Ledger:
         self._check_writer(key, write)
         if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter"):  # else it is no heartbeat
             self._sent[key] = self._sent_by[key, write.sender] = sent_at
-        self._last_writer[key] = write.sender
+            self._last_writer[key] = write.sender
 
     def _check_creation(self, record: ShardRecord, write: Applied) -> None:
         """A child is read from its start, wherever the application began."""
