@@ -160,6 +160,7 @@ def run_all() -> str:
         print(f"running {name}", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", __spec__.name, "--case", name]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=CASE_REAL_S_MAX)
+        print(done.stdout, end="", file=sys.stderr, flush=True)
         lines += done.stdout.splitlines()
     return "\n".join([*lines[1:], ""])
 
