@@ -17,8 +17,8 @@ CAUGHT_UP_S = 40.0
 STILL_S = 60.0
 """For so long no lease changes its owner."""
 ROW_CHANGES_MAX = 40
-TASKS_PER_LEASE_MAX = 12
-TASKS_PER_WORKER_MAX = 40
+TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
+TASKS_PER_WORKER_MAX = 10  # 6 at rest
 RENEWALS_PER_FAILOVER = 3.2
 DYNAMO_CALLS_PER_WORKER_HOUR = 1200.0
 """Beside renewals and checkpoints: a taker's scans (one in 2 lease durations) and a cleaner's looks."""

@@ -307,13 +307,8 @@ VARIANTS: tuple[Variant, ...] = (
         "nobody takes the leases of a worker that is gone",
         (
             "leases.taking",
-            "    return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s\n",
-            "    return lease.owner is None\n",
-        ),
-        (
-            "leases.taking",
-            "    return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]\n",
-            "    return []\n",
+            "        if owner is None or changed_at is None or now - changed_at > lease_duration_s:\n",
+            "        if owner is None:\n",
         ),
     ),
 )

@@ -1,0 +1,48 @@
+"""The checkers bite: every deliberately broken variant of the daemon is caught by its recorded seed.
+
+If a variant is no longer caught because the world has changed: `python -m tests.simulation.variants record`. If that
+finds nothing either, the bed has a hole.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.run import run_plan
+from tests.simulation.shrink import kind_of
+from tests.simulation.variants.catalog import BY_NAME, VARIANTS
+from tests.simulation.variants.hunting import plan_of, run_broken
+from tests.simulation.variants.patching import Patch, PatchError, patched
+from tests.simulation.variants.seeds import CATCHES
+
+
+@pytest.mark.parametrize("name", list(BY_NAME))
+def test_a_broken_variant_is_caught(name: str) -> None:
+    catch = CATCHES[name]
+
+    result = run_broken(BY_NAME[name], catch.seed)
+
+    assert kind_of(result.violation) == catch.kind, result.violation
+
+
+@pytest.mark.parametrize("seed", sorted({catch.seed for catch in CATCHES.values()}))
+def test_the_same_seed_passes_unbroken(seed: int) -> None:
+    assert run_plan(plan_of(seed)).violation == ""
+
+
+def test_variants_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(VARIANTS) == len(CATCHES)
+
+
+def test_a_patch_that_does_not_fit_fails_loudly() -> None:
+    with pytest.raises(PatchError, match="0 times"), patched((Patch("mld.leases.writes", "no such line", ""),)):
+        pass
+
+
+def test_a_patch_is_undone() -> None:
+    from mld.leases.retrying import retry_delay_s
+
+    before = retry_delay_s.__code__
+    with patched(BY_NAME["retries_without_delay"].patches):
+        assert retry_delay_s.__code__ is not before
+    assert retry_delay_s.__code__ is before
