@@ -15,6 +15,7 @@ from tests.integration.world import SHORT_LEASE, World
 pytestmark = pytest.mark.slow
 
 RATE = 0.25  # of the calls; a lease that is renewed three times in its life mostly lives
+FAULTS_MAX = 25  # so that waits that double with each failure come to an end
 DYNAMO_FAULTS: dict[str, dict[str, Any]] = {
     "throttling": {"code": "ProvisionedThroughputExceededException"},
     "500": {"code": "InternalServerError", "status": 500},
@@ -38,7 +39,7 @@ def work_under(world: World, fault: dict[str, Any]) -> None:
     world.put(80)
     daemon = world.daemon(child=world.recorder(checkpoint="last"), maxRecords=20, **SHORT_LEASE)
     daemon.wait_for_event("consumer_started")
-    world.aws.inject_faults({**fault, "rate": RATE, "seed": 7})
+    world.aws.inject_faults({**fault, "rate": RATE, "seed": 7, "count": FAULTS_MAX})
     world.put(80)
     world.split("shardId-000000000000")
     world.put(40)
