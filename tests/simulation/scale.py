@@ -36,7 +36,7 @@ STEPS_HEAD = (
 )
 CLUSTERS_HEAD = (
     "| Rules of the first hundred | Rules of the second hundred | First hundred: leases (per worker) "
-    "| Second hundred: leases (per worker) | At rest after s | Moves | Fewest moves possible | Real s |"
+    "| Second hundred: leases (per worker) | At rest after s | Moves | Moves to equal halves at least | Real s |"
 )
 Print: TypeAlias = Callable[[str], None]
 Case: TypeAlias = Callable[[Print], Coroutine[None, None, None]]
