@@ -1,7 +1,8 @@
 """Which leases to take: the decision of the 2.x-mode taker. Pure; the shell is `taker`.
 
-Rules: leases spec, section 7, with the improvements of 15.9: an explicit "never" instead of time 0, and an empty
-very-old result does not end the pass. Two rules differ from Java and are off by default: bounding the very-old rule by
+Rules: leases spec, section 7, with the improvements of 15.9: an explicit "never" instead of time 0, and very old leases
+do not end the pass: what is merely free or expired is taken up to the target at once, where Java comes back for it one
+period later. Two rules differ from Java and are off by default: bounding the very-old rule by
 the target, and even shares.
 
 *Even shares.* Java's target is the fair share rounded up, for everyone, and nobody robs a worker that is at it. When
@@ -114,9 +115,11 @@ def decide(
     if rules.very_old_bounded and len(loads) > 1:
         wanted = min(wanted, needed)
     chosen = [Choice(lease) for lease in _some(very_old, wanted, rng)]
-    if not chosen and available:
-        chosen = [Choice(lease) for lease in _some(available, needed, rng)]
-    elif not chosen:
+    if available:
+        taken = {choice.lease.key for choice in chosen}
+        rest = [lease for lease in available if lease.key not in taken]
+        chosen += [Choice(lease) for lease in _some(rest, needed - len(chosen), rng)]
+    else:
         victim, count = _victim(loads, me, target, rng, rules)
         robbed = (lease for lease in leases if lease.owner == victim) if count else ()
         chosen = [Choice(lease, is_steal=True) for lease in _some(robbed, count, rng)]

@@ -159,6 +159,14 @@ def test_very_old_leases_are_taken_beyond_the_target_up_to_the_maximum() -> None
     assert len(decision.choices) == 6
 
 
+def test_beside_very_old_leases_the_merely_expired_are_taken_up_to_the_target_in_the_same_pass() -> None:
+    """Java takes the one new lease and comes back for the dead worker's one period later."""
+    decision = plan(fleet(free=1, dead=5, bar=4), ages={"dead": 11.0})
+    assert (decision.target, decision.very_old) == (5, 1)
+    assert "free-0" in keys(decision)
+    assert len(decision.choices) == 5
+
+
 def test_bounding_very_old_leases_by_the_target_is_a_choice() -> None:
     bounded = TakingRules(lease_duration_s=DURATION_S, very_old_bounded=True)
     assert len(plan(fleet(free=9, bar=1), bounded).choices) == 5
