@@ -146,7 +146,8 @@ class Ledger:
                 self._believed_at[process, key] = self._now()
                 sent_at = self._sent_by.get((key, process), -1e9)
                 if self.has_twins and _worker(self._last_writer.get(key, "")) == _worker(process):
-                    sent_at = self._sent[key]  # it may have taken the other's write for its own lost one
+                    # It may have taken the other's write for its own lost one, but not for long.
+                    sent_at = min(self._sent[key], sent_at + self._failover_s)
                 age = self._now() - sent_at
                 if age > bound:
                     raise self._violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")

@@ -169,7 +169,8 @@ VARIANTS: tuple[Variant, ...] = (
         "a child that was started again may checkpoint what its predecessor had got",
         (
             "consumer.consumer",
-            "            self._range = CheckpointRange.starting_at(self._lease.checkpoint)\n            self._delivered = ",
+            "            self._range = CheckpointRange.starting_at(self._lease.checkpoint)\n"
+            "            self._delivered = ",
             "            self._delivered = ",
         ),
     ),
@@ -184,8 +185,8 @@ VARIANTS: tuple[Variant, ...] = (
         "a restart goes on one record after the one that follows the checkpoint",
         (
             "retrieval.page",
-            "        records = tuple(r for r in records if (int(r.sequence_number), r.sub_sequence_number) > floor)\n",
-            "        records = tuple(r for r in records if (int(r.sequence_number), r.sub_sequence_number) > floor)[1:]\n",
+            "if (int(r.sequence_number), r.sub_sequence_number) > floor)\n",
+            "if (int(r.sequence_number), r.sub_sequence_number) > floor)[1:]\n",
         ),
     ),
     _variant(
@@ -268,8 +269,8 @@ VARIANTS: tuple[Variant, ...] = (
         ("steward", "                return MissingVerdict.UNKNOWN\n", "                return MissingVerdict.OVER\n"),
         (
             "shards.ending",
-            '                return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")\n',
-            "                return Prepared(())\n",
+            'Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")\n',
+            "Prepared(())\n",
         ),
     ),
     _variant(
@@ -293,8 +294,8 @@ VARIANTS: tuple[Variant, ...] = (
         "the child of a lost lease is not ended",
         (
             "consumer.consumer",
-            "                return await self._child_failed(error)\n        await self._dismiss_child()\n        return Outcome.DONE\n",
-            "                return await self._child_failed(error)\n        self._processor = None\n        return Outcome.DONE\n",
+            "_failed(error)\n        await self._dismiss_child()\n        return Outcome.DONE\n",
+            "_failed(error)\n        self._processor = None\n        return Outcome.DONE\n",
         ),
     ),
     _variant(
