@@ -280,7 +280,7 @@ class Ledger:
             if not record.closed:
                 raise self._violation(3, f"{write.sender} marks {name} finished although it is open")
             self._check_children_exist(record, write)
-            if self.frozen_end:
+            if self.frozen_end and record.undelivered_to(None):
                 raise self._violation(3, f"{write.sender} marks {name} finished although its stream is gone")
             if left := record.undelivered_to(None):
                 raise self._violation(1, f"{write.sender} ends {name} with {left} records undelivered")

@@ -1,4 +1,4 @@
-"""The checkers bite: every deliberately broken variant of the daemon is caught by its recorded seed.
+"""The checkers bite: every deliberately broken variant of the daemon is caught by a recorded seed.
 
 If a variant is no longer caught because the world has changed: `python -m tests.simulation.variants record`. If that
 finds nothing either, the bed has a hole.
@@ -18,14 +18,15 @@ from tests.simulation.variants.seeds import CATCHES
 
 @pytest.mark.parametrize("name", list(BY_NAME))
 def test_a_broken_variant_is_caught(name: str) -> None:
-    catch = CATCHES[name]
+    violations = []
+    for catch in CATCHES[name]:
+        violations.append(run_broken(BY_NAME[name], catch.seed).violation)
+        if kind_of(violations[-1]) == catch.kind:
+            return
+    pytest.fail(f"survives, or is seen by another checker: {violations}")
 
-    result = run_broken(BY_NAME[name], catch.seed)
 
-    assert kind_of(result.violation) == catch.kind, result.violation
-
-
-@pytest.mark.parametrize("seed", sorted({catch.seed for catch in CATCHES.values()}))
+@pytest.mark.parametrize("seed", sorted({catches[0].seed for catches in CATCHES.values()}))
 def test_the_same_seed_passes_unbroken(seed: int) -> None:
     assert run_plan(plan_of(seed)).violation == ""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tests.simulation.run import Result, run_plan
-from tests.simulation.shrink import kind_of
 from tests.simulation.variants.catalog import Variant
 from tests.simulation.variants.patching import patched
 from tests.simulation.world.plan import Plan, draw
@@ -36,10 +35,3 @@ def small_seeds(seeds: Iterable[int]) -> list[int]:
 def run_broken(variant: Variant, seed: int) -> Result:
     with patched(variant.patches):
         return run_plan(plan_of(seed))
-
-
-def catches(variant: Variant, seeds: Iterable[int]) -> Iterator[tuple[Catch, Result]]:
-    for seed in seeds:
-        result = run_broken(variant, seed)
-        if result.violation:
-            yield Catch(seed, kind_of(result.violation)), result
