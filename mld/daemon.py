@@ -174,9 +174,6 @@ async def _run_under_signals(worker: Worker, grace_s: float) -> int:
         if not received:
             raise
         graceful = False
-    finally:
-        for number in _STOP_SIGNALS:
-            loop.remove_signal_handler(number)
     if worker.failure is not None:
         return EXIT_FAILURE
     return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (received[0] if received else signal.SIGTERM)
@@ -244,6 +241,7 @@ def assemble(
             leases_max=settings.max_leases_for_worker,
             steals_max=settings.max_leases_to_steal_at_one_time,
             very_old_first=settings.enable_priority_lease_assignment,
+            even_shares=True,
         ),
     )
     detector = ShardDetector(

@@ -35,6 +35,7 @@ from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is asked for again at least this often
+SHARD_END_RETRY_MAX_S = 2.0  # the child shards wait for it
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
 PARKED_POLL_MAX_S = 60.0  # doubling up to this: someone has to repair a name or a region
 
@@ -220,13 +221,13 @@ class ShardConsumer:
     async def _end_shard(self) -> Outcome:
         try:
             if not await self._parts.care.prepare_end(self._lease, self._children):
-                return await self._retry_later()
+                return await self._retry_later(SHARD_END_RETRY_MAX_S)
         except LeaseLostError:
             self.lose_lease()
             return Outcome.RETRY
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
-            return await self._retry_later()
+            return await self._retry_later(SHARD_END_RETRY_MAX_S)
         if self._stop is not None:  # the wait may have been long; the stop comes first, the end is met again later
             return Outcome.RETRY
         return await self._send_shard_ended()
@@ -377,9 +378,9 @@ class ShardConsumer:
         finally:
             await _cancel_all(task)
 
-    async def _retry_later(self) -> Outcome:
+    async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> Outcome:
         """The world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
-        delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), RETRY_DELAY_MAX_S)
+        delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), delay_max_s)
         self._retries += 1
         await self._pause(delay_s)
         return Outcome.RETRY

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 EPSILON_S = 0.025  # Java's epsilonMillis
 START_JITTER_S = 0.5  # keeps workers that start together from scanning together, and is short beside their start
+FAILED_PASS_RETRY_S = 1.0  # doubling up to the period: a scan that failed must not cost a dead worker's shards 20 s
 TAKES_CONCURRENT_MAX = 10
 TAKE_ATTEMPTS_MAX = 3
 SLOW_SCAN_RENEWALS = 0.5  # a scan this many renewal intervals long is too old to steal by (7.5)
@@ -85,13 +86,17 @@ class LeaseTaker:
         else:
             first_delay_s = self._rng.uniform(0.0, self._start_jitter_s)
         await wait_for_event(self._woken, first_delay_s)
+        failures = 0
         while True:
             self._woken.clear()
             try:
                 await self.take_once()
+                failures = 0
             except TableError as error:
+                failures += 1
                 log.warning("no leases taken: %s", error, extra={"action": "take_failed"})
-            await wait_for_event(self._woken, self._period_s)
+            retry_s = FAILED_PASS_RETRY_S * 2.0 ** min(failures - 1, 10)
+            await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
     async def take_once(self, scan: TableScan | None = None, scan_sent_at: float | None = None) -> TakeReport:
         """One pass. A `scan` just made elsewhere, sent at `scan_sent_at`, saves one here.

@@ -2,8 +2,8 @@
 
 Rules: leases spec, section 7, with the improvements of 15.9: an explicit "never" instead of time 0, and very old leases
 do not end the pass: what is merely free or expired is taken up to the target at once, where Java comes back for it one
-period later. Two rules differ from Java and are off by default: bounding the very-old rule by
-the target, and even shares.
+period later. Two rules differ from Java and are off by default here: bounding the
+very-old rule by the target, and even shares, which the daemon switches on.
 
 *Even shares.* Java's target is the fair share rounded up, for everyone, and nobody robs a worker that is at it. When
 500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good: half

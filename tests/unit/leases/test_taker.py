@@ -225,10 +225,12 @@ def test_a_failed_pass_does_not_end_the_loop() -> None:
         dynamo, me = await table_with("a")
         dynamo.faults = lambda *_: throttled()
         loop = asyncio.create_task(me.taker.run())
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(6.0)
+        failed_scans = len(dynamo.calls)
         dynamo.faults = None
-        await asyncio.sleep(PERIOD_S)
+        await asyncio.sleep(PERIOD_S / 2)  # it is tried again sooner than a period later
         assert "a" in me.keeper.held()
+        assert failed_scans <= 4  # 1, 2, 4 s apart
         loop.cancel()
 
     run_virtual(main())

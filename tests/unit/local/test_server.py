@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
 import pytest_asyncio
+from botocore import UNSIGNED
+from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from mld.local.kinesis import KinesisError
@@ -281,3 +284,11 @@ def test_the_import_of_the_package_leaves_moto_and_botocore_alone() -> None:
     check = "import sys, mld.local.run; print([m for m in ('moto', 'botocore', 'flask') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_unsigned_requests_reach_their_service(aws: EmbeddedAws) -> None:
+    client = botocore.session.Session().create_client(
+        "dynamodb", region_name="us-east-1", endpoint_url=aws.endpoint, config=Config(signature_version=UNSIGNED)
+    )
+    with pytest.raises(ClientError, match="ResourceNotFoundException"):
+        client.put_item(TableName="absent", Item={"key": {"S": "value"}})
