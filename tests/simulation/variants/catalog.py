@@ -133,6 +133,7 @@ VARIANTS: tuple[Variant, ...] = (
         "the taker steals although everybody has the same",
         ("leases.taking", "    if needed <= 0 or most < target:\n", "    if most < target:\n"),
         ("leases.taking", "    if needed > 1 and count == 0:\n", "    if count <= 0:\n"),
+        ("leases.taking", "    if rules.even_shares and (needed == 1 or most == target):\n", "    if False:\n"),
     ),
     _variant(
         "retries_without_delay",
