@@ -35,8 +35,8 @@ def patched(patches: tuple[Patch, ...]) -> Iterator[None]:
     """Install all patches; restore the code at the end, whatever happens."""
     changes: list[tuple[types.FunctionType, types.CodeType]] = []
     try:
-        for patch in patches:
-            for function, code in _changes(patch):
+        for module in dict.fromkeys(patch.module for patch in patches):
+            for function, code in _changes(module, [patch for patch in patches if patch.module == module]):
                 changes.append((function, function.__code__))
                 function.__code__ = code
         yield
@@ -45,20 +45,23 @@ def patched(patches: tuple[Patch, ...]) -> Iterator[None]:
             function.__code__ = code
 
 
-def _changes(patch: Patch) -> list[tuple[types.FunctionType, types.CodeType]]:
-    module = importlib.import_module(patch.module)
+def _changes(name: str, patches: list[Patch]) -> list[tuple[types.FunctionType, types.CodeType]]:
+    """The functions of one module that all its patches together change, and their new code."""
+    module = importlib.import_module(name)
     path = inspect.getsourcefile(module)
     assert path is not None
-    source = Path(path).read_text()
-    if (count := source.count(patch.old)) != 1:
-        raise PatchError(f"{patch.module}: the lines to change are there {count} times instead of once:\n{patch.old}")
+    source = changed_source = Path(path).read_text()
+    for patch in patches:
+        if (count := changed_source.count(patch.old)) != 1:
+            raise PatchError(f"{name}: the lines to change are there {count} times instead of once:\n{patch.old}")
+        changed_source = changed_source.replace(patch.old, patch.new)
     before = _functions(compile(source, path, "exec", dont_inherit=True))
-    after = _functions(compile(source.replace(patch.old, patch.new), path, "exec", dont_inherit=True))
+    after = _functions(compile(changed_source, path, "exec", dont_inherit=True))
     changed = [
         name for name, code in after.items() if name not in before or _substance(code) != _substance(before[name])
     ]
     if not changed:
-        raise PatchError(f"{patch.module}: the patch changes no function:\n{patch.new}")
+        raise PatchError(f"{name}: the patches change no function")
     return [(_live(module, name), after[name]) for name in changed]
 
 

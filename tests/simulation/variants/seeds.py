@@ -45,10 +45,16 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(7, "checker 4"),
         Catch(8, "checker 4"),
     ),
+    "steals_without_rest": (
+        Catch(2, "checker 6"),
+        Catch(3, "checker 7"),
+        Catch(5, "checker 6"),
+    ),
     "retries_without_delay": (Catch(7, "checker 8"),),
     "checkpoint_error_is_success": (
         Catch(7, "checker 1"),
         Catch(10, "checker 1"),
+        Catch(8, "checker 1"),
     ),
     "checkpoint_beyond_delivery": (
         Catch(8, "checker 1"),
