@@ -34,7 +34,10 @@ class Child(Protocol):
         ...
 
     async def end(self) -> str:
-        """Close stdin, drain, wait; TERM then KILL of its process group when it takes too long. Says how it ended."""
+        """Close stdin, drain, wait; TERM then KILL of its process group when it takes too long. Says how it ended.
+
+        Cancelled, it kills at once: nobody else would.
+        """
         ...
 
     async def kill(self) -> str:

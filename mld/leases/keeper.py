@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
-REACQUIRE_ATTEMPTS_MAX = 4  # what fails here comes back through the taker
+REACQUIRE_ATTEMPTS_MAX = 6  # what fails here comes back through the taker
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
@@ -226,9 +226,13 @@ class LeaseKeeper:
             if isinstance(answer, Refusal):
                 self._log_loss(lease.key, answer)
                 return False
+            if unknown_since is not None:
+                # It may be the last write of our dead predecessor that came through, and not ours: renew on top of it.
+                seen, unknown_since = replace(answer, throughput_kbps=None), None
+                continue
             if answer.checkpoint_owner is not None or lease.key in self._holdings:
                 return False  # a handoff began meanwhile, or somebody adopted it first
-            return self.adopt(answer, sent_at if unknown_since is None else unknown_since) is not None
+            return self.adopt(answer, sent_at) is not None
         return False
 
     # --- loops --------------------------------------------------------------------------------------------------------

@@ -117,7 +117,12 @@ class MemoryChild:
 
     async def end(self) -> str:
         self._inbox.put_nowait(None)
-        done, _ = await asyncio.wait({self._task}, timeout=5.0)
+        try:
+            done, _ = await asyncio.wait({self._task}, timeout=5.0)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            self.ended = self.ended or "killed"
+            raise
         return await self.kill() if not done else self._finish("exited")
 
     async def kill(self) -> str:

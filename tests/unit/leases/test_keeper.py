@@ -557,3 +557,23 @@ def test_deliveries_show_as_throughput_in_the_row() -> None:
             assert float(attribute(dynamo, "a", "throughputKBps") or 0) == pytest.approx(50, abs=0.01)
 
     run_virtual(main())
+
+
+def test_a_late_write_of_a_dead_predecessor_is_not_taken_for_the_renewal_that_resumes_a_lease() -> None:
+    """Its reply would say when the predecessor sent it, not when we did: the lease is renewed once more, on top."""
+
+    async def main() -> None:
+        dynamo = await new_dynamo()
+        predecessor = Worker(dynamo, "me")
+        await predecessor.hold("a")
+        me = Worker(dynamo, "me", seed=2)
+        leases = (await me.table.scan()).leases
+        FaultPlan(dynamo).next(lost_request())
+        resuming = asyncio.create_task(me.keeper.reacquire(leases))
+        await asyncio.sleep(0.001)
+        row = dict(dynamo.row(TABLE, "a") or {})
+        dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter_of(dynamo, "a") + 1)}})
+        assert await resuming == ("a",)
+        assert counter_of(dynamo, "a") == leases[0].counter + 2
+
+    run_virtual(main())
