@@ -17,6 +17,8 @@ CAUGHT_UP_S = 40.0
 STILL_S = 60.0
 """For so long no lease changes its owner."""
 ROW_CHANGES_MAX = 40
+QUIET_PERIODS = 3
+"""For so many taker periods nothing moves before the fleet counts as at rest."""
 WINDOWS_MAX = 20
 TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
 TASKS_PER_WORKER_MAX = 10  # 6 at rest
@@ -29,7 +31,7 @@ async def check_rest(world: World) -> None:
     """Raises Violation unless the world has come to rest and stays there."""
     await _until_caught_up(world)
     for _ in range(WINDOWS_MAX):
-        await _until_rows_stay(world)
+        await _until_at_rest(world)
         before, rows, calls, started = _owners(world), set(world.dynamo.rows(TABLE)), _calls(world), world.now()
         await asyncio.sleep(STILL_S)
         world._raise_failures()
@@ -43,14 +45,18 @@ async def check_rest(world: World) -> None:
     _check_price(world, calls, world.now() - started)
 
 
-async def _until_rows_stay(world: World) -> None:
-    """A row that is cleaned up changes everybody's fair share, so a lease may move two taker periods later."""
-    for _ in range(ROW_CHANGES_MAX):
-        rows = set(world.dynamo.rows(TABLE))
-        await asyncio.sleep(5 * world.plan.failover_s)
-        if set(world.dynamo.rows(TABLE)) == rows:
+async def _until_at_rest(world: World) -> None:
+    """Stealing evens out a few leases in each taker period, and a row that is cleaned up changes everybody's share."""
+    period_s = 2 * world.plan.failover_s
+    steals = int(world.plan.settings.get("maxLeasesToStealAtOneTime", "1"))
+    moves_max = len(world.dynamo.rows(TABLE)) / steals + ROW_CHANGES_MAX
+    deadline = world.now() + moves_max * period_s
+    while world.now() < deadline:
+        before = _owners(world)
+        await asyncio.sleep(QUIET_PERIODS * period_s)
+        if _owners(world) == before:
             return
-    raise Violation(f"checker 6: rows still come and go after {world.plan.quiet_s:.0f} s of calm")
+    raise Violation(f"checker 6: leases still move {moves_max * period_s:.0f} s after the calm")
 
 
 async def _until_caught_up(world: World) -> None:
