@@ -58,9 +58,13 @@ def _first_catches(name: str) -> tuple[Catch, ...]:
         if len(found) == CATCHES_MAX or (found and tried >= TRIED_MAX):
             break
         result = run_broken(BY_NAME[name], seed)
-        if result.violation and result.real_s < CATCH_REAL_S_MAX and not run_plan(plan_of(seed)).violation:
+        if result.violation and result.real_s < CATCH_REAL_S_MAX and not _fails_unbroken(name, seed):
             found.append(Catch(seed, kind_of(result.violation)))
     return tuple(found)
+
+
+def _fails_unbroken(name: str, seed: int) -> bool:
+    return bool(run_plan(plan_of(seed, BY_NAME[name].needs)).violation)
 
 
 def _write(found: dict[str, tuple[Catch, ...]]) -> None:
@@ -75,9 +79,9 @@ def _write(found: dict[str, tuple[Catch, ...]]) -> None:
 
 
 def count(below: int, names: tuple[str, ...]) -> None:
-    seeds = [seed for seed in small_seeds(range(below)) if not run_plan(plan_of(seed)).violation]
     counts = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
     for name in names:
+        seeds = [seed for seed in small_seeds(range(below)) if not _fails_unbroken(name, seed)]
         kinds: dict[str, int] = {}
         for seed in seeds:
             result = run_broken(BY_NAME[name], seed)
@@ -97,16 +101,17 @@ def table() -> str:
         "Each variant is a patch of the source, applied for the length of a test (`tests/simulation/variants`). The",
         "test runs the seed named here, with our workers only, and expects the violation beside it; unbroken, the",
         "same seed passes. *Caught* is how many of the small plans (workers times shards at most 32) among the first",
-        "seeds show the fault by any checker. Written by `python -m tests.simulation.variants table`.",
+        "seeds show the fault by any checker. *Needs* is a rare combination of faults that is put into these plans",
+        "five times. Written by `python -m tests.simulation.variants table`.",
         "",
-        "| Variant | What is broken | Seed | Seen by | Caught |",
-        "|---|---|---|---|---|",
+        "| Variant | What is broken | Needs | Seed | Seen by | Caught |",
+        "|---|---|---|---|---|---|",
     ]
     for variant in VARIANTS:
         catch, counted = next(iter(recorded.CATCHES.get(variant.name, ())), None), counts.get(variant.name)
         share = f"{counted['caught']} of {counted['seeds']}" if counted else ""
         seen = (catch.seed, catch.kind) if catch else ("", "nobody")
-        lines.append(f"| {variant.name} | {variant.breaks} | {seen[0]} | {seen[1]} | {share} |")
+        lines.append(f"| {variant.name} | {variant.breaks} | {variant.needs} | {seen[0]} | {seen[1]} | {share} |")
     return "\n".join(lines) + "\n"
 
 

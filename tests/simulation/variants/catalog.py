@@ -14,10 +14,26 @@ class Variant:
     name: str
     breaks: str
     patches: tuple[Patch, ...]
+    needs: str
+    """The rare combination of faults (`plan.special_of`) that its test puts into the drawn plan several times."""
 
 
 def _variant(name: str, breaks: str, *patches: tuple[str, str, str]) -> Variant:
-    return Variant(name, breaks, tuple(Patch(f"mld.{module}", old, new) for module, old, new in patches))
+    needs = _NEEDS.get(name, "")
+    return Variant(name, breaks, tuple(Patch(f"mld.{module}", old, new) for module, old, new in patches), needs)
+
+
+_NEEDS = {
+    "take_validity_from_response": "starts",
+    "release_without_condition": "deploys",
+    "merge_child_with_one_parent": "crossed",
+    "twin_taken_for_resend": "twin",
+    "renew_without_owner": "reassign",
+    "shard_end_unguarded": "finish",
+    "retries_without_delay": "outage",
+    "unknown_stream_is_end": "gone",
+    "old_range_for_new_child": "endings",
+}
 
 
 VARIANTS: tuple[Variant, ...] = (

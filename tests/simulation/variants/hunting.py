@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from random import Random
 
 from tests.simulation.run import Result, run_plan
 from tests.simulation.variants.catalog import Variant
 from tests.simulation.variants.patching import patched
-from tests.simulation.world.plan import Plan, draw
+from tests.simulation.world.plan import Plan, draw, in_order, special_of
 
+TIMES = 5
 SIZE_MAX = 32
 """Workers times shards: larger plans catch no more here and cost more."""
 
@@ -22,10 +24,21 @@ class Catch:
     kind: str
 
 
-def plan_of(seed: int) -> Plan:
-    """The plan of a seed with our workers only: a Java worker has nothing that could be broken."""
+def plan_of(seed: int, needs: str = "") -> Plan:
+    """The plan of a seed with our workers only: a Java worker has nothing that could be broken.
+
+    `needs` names a rare combination of faults, which comes `TIMES` times on top.
+    """
     plan = draw(seed)
-    return replace(plan, workers=tuple(replace(worker, kind="mld") for worker in plan.workers))
+    plan = replace(plan, workers=tuple(replace(worker, kind="mld") for worker in plan.workers))
+    if not needs:
+        return plan
+    rng, actions, rates = Random(f"{needs} {seed}"), list(plan.actions), {}
+    for _ in range(TIMES):
+        at_s, worker = rng.uniform(15.0, plan.trouble_s - 10.0), rng.randrange(len(plan.workers))
+        more, rates = special_of(needs, rng, at_s, worker, len(plan.workers), plan.trouble_s, plan.failover_s)
+        actions += more
+    return replace(plan, actions=in_order(dict.fromkeys(actions)), rates=replace(plan.rates, **rates))
 
 
 def small_seeds(seeds: Iterable[int]) -> list[int]:
@@ -34,4 +47,4 @@ def small_seeds(seeds: Iterable[int]) -> list[int]:
 
 def run_broken(variant: Variant, seed: int) -> Result:
     with patched(variant.patches):
-        return run_plan(plan_of(seed))
+        return run_plan(plan_of(seed, variant.needs))

@@ -158,7 +158,7 @@ def draw(seed: int) -> Plan:
         shards=rng.choice((2, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 32)),
         workers=workers,
         rates=replace(_more_rates(seed, _rates(rng), is_mixed), **changed_rates),
-        actions=_for_fleet(_in_order([*_actions(rng, worker_count, trouble_s, failover_s), *special]), is_mixed),
+        actions=_for_fleet(in_order([*_actions(rng, worker_count, trouble_s, failover_s), *special]), is_mixed),
         trouble_s=trouble_s,
         quiet_s=quiet_s,
         failover_s=failover_s,
@@ -212,7 +212,7 @@ def _more_rates(seed: int, rates: Rates, is_mixed: bool) -> Rates:
 def _special(
     seed: int, is_mixed: bool, workers: int, trouble_s: float, failover_s: float
 ) -> tuple[list[Action], dict[str, float]]:
-    """Rare combinations on top, and the rates that go with them.
+    """Rare combinations on top, and the rates that go with them, in half of the runs.
 
     Java's renewal does not look at the owner and writes over SHARD_END: some of these are not for mixed fleets.
     """
@@ -220,8 +220,15 @@ def _special(
     at_s = rng.uniform(15.0, trouble_s - 10.0)
     worker = rng.randrange(workers)
     kind = rng.choice((None,) * 7 + ("outage", "deploys", "starts", "reassign", "finish", "finish", "twin", "crossed"))
-    if is_mixed and kind not in (None, "outage"):
+    if kind is None or (is_mixed and kind != "outage"):
         return [], {}
+    return special_of(kind, rng, at_s, worker, workers, trouble_s, failover_s)
+
+
+def special_of(
+    kind: str, rng: Random, at_s: float, worker: int, workers: int, trouble_s: float, failover_s: float
+) -> tuple[list[Action], dict[str, float]]:
+    """One rare combination: its actions, and the rates that go with them."""
     match kind:
         case "outage":
             seconds = rng.uniform(0.2, 3.0) * failover_s
@@ -251,10 +258,14 @@ def _special(
         case "twin":  # whoever doubts its own writes cannot tell a twin's from them
             twin = Action(at_s, Kind.TWIN, worker, rng.uniform(0.5, 6.0) * failover_s)
             return [twin], {"dynamo_error": 0.0, "dynamo_lost_reply": 0.0, "dynamo_slow": 0.0}
-    return [], {}
+        case "gone":
+            return [Action(trouble_s, Kind.DELETE_STREAM)], {}
+        case "endings":  # children that die when their shard ends, with records they have not checkpointed
+            return [Action(at_s, Kind.SPLIT, worker, 0.5)], {"child_dies": 0.2, "child_silent": 0.5}
+    raise ValueError(f"no such combination: {kind}")
 
 
-def _in_order(actions: Iterable[Action]) -> tuple[Action, ...]:
+def in_order(actions: Iterable[Action]) -> tuple[Action, ...]:
     return tuple(sorted(actions, key=lambda action: (action.kind is Kind.DELETE_STREAM, action.at_s)))
 
 
