@@ -52,9 +52,9 @@ async def _until_at_rest(world: World) -> None:
     moves_max = len(world.dynamo.rows(TABLE)) / steals + ROW_CHANGES_MAX
     deadline = world.now() + moves_max * period_s
     while world.now() < deadline:
-        before = _owners(world)
+        before, rows = _owners(world), set(world.dynamo.rows(TABLE))
         await asyncio.sleep(QUIET_PERIODS * period_s)
-        if _owners(world) == before:
+        if _owners(world) == before and set(world.dynamo.rows(TABLE)) == rows:
             return
     raise Violation(f"checker 6: leases still move {moves_max * period_s:.0f} s after the calm")
 
