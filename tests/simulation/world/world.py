@@ -285,6 +285,7 @@ class World:
         self._stream_deleted = False
         self.calls_at_quiet = (0, 0)
         self.worst_price = 0.0
+        self._rows_before = 0
 
     def rng(self, purpose: str) -> Random:
         return Random(f"{self.plan.seed} {purpose}")
@@ -375,7 +376,8 @@ class World:
     def _check_price(self, before: dict[str, int]) -> dict[str, int]:
         """Checker 8 in trouble: nobody hammers a table that does not answer."""
         now = {m.dynamo.sender: m.dynamo.calls for m in self.machines if m.dynamo is not None and m.spec.kind == "mld"}
-        rows = len(self.dynamo.rows(TABLE)) if self._has_table() else 0
+        rows_now = len(self.dynamo.rows(TABLE)) if self._has_table() else 0
+        rows, self._rows_before = max(rows_now, self._rows_before), rows_now  # a clean-up asks for what it deletes
         most = PRICE_TURNS * WATCH_S * (CALLS_PER_LEASE_S * rows + CALLS_PER_WORKER_S)
         for sender, count in now.items():
             self.worst_price = max(self.worst_price, (count - before.get(sender, 0)) / most)
