@@ -190,7 +190,7 @@ class Ledger:
         if record.delivered or record.edited:
             return
         for parent in (self.shard(name) for name in record.parents):
-            if (not parent.had_row and self.starts_at_latest) or parent.edited or self._has_edited_ancestor(parent):
+            if (not parent.had_row and self.starts_at_latest) or parent.edited or self.has_edited_ancestor(parent):
                 continue
             if parent.undelivered_to(None):
                 left = parent.undelivered_to(None)
@@ -198,8 +198,8 @@ class Ledger:
             if not parent.ended:
                 raise self._violation(2, f"{record.shard_id} begins before {parent.shard_id} is at SHARD_END")
 
-    def _has_edited_ancestor(self, record: ShardRecord) -> bool:
-        return any(self.shard(p).edited or self._has_edited_ancestor(self.shard(p)) for p in record.parents)
+    def has_edited_ancestor(self, record: ShardRecord) -> bool:
+        return any(self.shard(p).edited or self.has_edited_ancestor(self.shard(p)) for p in record.parents)
 
     # --- every accepted write -----------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Ledger:
     def _check_creation(self, record: ShardRecord, write: Applied) -> None:
         """A child is read from its start, wherever the application began."""
         has_parent_row = any(self.shard(parent).checkpoint for parent in record.parents)
-        by_hand = record.edited or self._has_edited_ancestor(record)
+        by_hand = record.edited or self.has_edited_ancestor(record)
         if record.checkpoint != "TRIM_HORIZON" and has_parent_row and not by_hand:
             raise self._violation(1, f"{write.sender} creates the child {record.shard_id} at {record.checkpoint}")
 
@@ -296,7 +296,7 @@ class Ledger:
 
     def _check_children_exist(self, record: ShardRecord, write: Applied) -> None:
         for child in self.children_of(record.shard_id):
-            if not child.had_row and not self._has_edited_ancestor(child):
+            if not child.had_row and not self.has_edited_ancestor(child):
                 raise self._violation(2, f"{write.sender} ends {record.shard_id} while {child.shard_id} has no row")
 
     def _check_writer(self, key: str, write: Applied) -> None:

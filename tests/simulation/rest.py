@@ -71,8 +71,9 @@ def _owed(world: World) -> list[str]:
     """What is not delivered or not checkpointed yet."""
     owed = []
     for record in world.ledger.shards.values():
-        if record.edited and world.plan.initial == "LATEST":
-            continue  # its row was deleted by hand: what lay before the new one is skipped, as documented
+        by_hand = record.edited or world.ledger.has_edited_ancestor(record)
+        if by_hand and world.plan.initial == "LATEST":
+            continue  # a row was deleted by hand: what lay before the new one is skipped, as documented
         if left := record.undelivered_to(None):
             owed.append(f"{left} records of {record.shard_id} undelivered")
         elif record.put and not record.ended:
