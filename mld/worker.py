@@ -147,19 +147,18 @@ class Worker:
         raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
 
     async def _initialize_once(self) -> None:
-        scan_sent_at = self._parts.clock.monotonic()
+        scan_started_at = self._parts.clock.monotonic()
         scan = await self._scan_or_create()
         for key, reason in scan.corrupt:
             log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
-        self._log_step("lease table scanned", "table_scanned", scan_sent_at)
+        self._log_step("lease table scanned", "table_scanned", scan_started_at)
         sync_started_at = self._parts.clock.monotonic()
         if await self._make_shard_leases(scan):
-            scan_sent_at = self._parts.clock.monotonic()
             scan = await self._parts.table.scan()
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self._parts.clock.monotonic()
         await self._parts.keeper.reacquire(scan.leases)
-        await self._parts.taker.take_once(scan, scan_sent_at)
+        await self._parts.taker.take_once(scan)
         self._log_step("leases acquired", "leases_acquired", reacquire_started_at)
         self._changed.set()
 

@@ -31,8 +31,6 @@ START_JITTER_S = 0.5  # keeps workers that start together from scanning together
 FAILED_PASS_RETRY_S = 1.0  # doubling up to the period: a scan that failed must not cost a dead worker's shards 20 s
 TAKES_CONCURRENT_MAX = 10
 TAKE_ATTEMPTS_MAX = 3
-SLOW_SCAN_RENEWALS = 0.5  # a scan this many renewal intervals long is too old to steal by (7.5)
-RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +96,13 @@ class LeaseTaker:
             retry_s = FAILED_PASS_RETRY_S * 2.0 ** min(failures - 1, 10)
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
-    async def take_once(self, scan: TableScan | None = None, scan_sent_at: float | None = None) -> TakeReport:
-        """One pass. A `scan` just made elsewhere, sent at `scan_sent_at`, saves one here.
+    async def take_once(self, scan: TableScan | None = None) -> TakeReport:
+        """One pass. A `scan` just made elsewhere saves one here.
 
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """
         async with self._pass_lock:
-            if scan is None or scan_sent_at is None:
-                scan_sent_at = self._clock.monotonic()
+            if scan is None:
                 scan = await self._table.scan()
             now = self._clock.monotonic()
             self._passes += 1
@@ -113,10 +110,9 @@ class LeaseTaker:
             await self._resume_unknown_takes(scan.leases)
             plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
             self._report_spillover(plan)
-            is_slow = now - scan_sent_at > self._rules.lease_duration_s / RENEWALS_PER_LEASE * SLOW_SCAN_RENEWALS
             held = self._keeper.held()
             wanted = [choice for choice in plan.choices if choice.lease.key not in held]
-            taken = await self._take_all(wanted, is_slow)
+            taken = await self._take_all(wanted)
             return TakeReport(plan, taken, scan.corrupt)
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
@@ -133,7 +129,7 @@ class LeaseTaker:
     def _is_our_take(self, lease: Lease, counter: int) -> bool:
         return lease.owner == self._worker_id and lease.counter == counter + 1
 
-    async def _take_all(self, choices: list[Choice], is_slow: bool) -> tuple[str, ...]:
+    async def _take_all(self, choices: list[Choice]) -> tuple[str, ...]:
         """Take the leases in their order, a few at a time; the keys of those we hold now.
 
         A fresh fleet chooses all leases of the table. A task for each would cost tens of megabytes and stop the loop.
@@ -143,19 +139,22 @@ class LeaseTaker:
 
         async def take_waiting() -> None:
             for choice in waiting:
-                if (key := await self._take(choice, is_slow)) is not None:
+                if (key := await self._take(choice)) is not None:
                     taken.append(key)
 
         await asyncio.gather(*(take_waiting() for _ in range(min(len(choices), self._takes_concurrent_max))))
         return tuple(taken)
 
-    async def _take(self, choice: Choice, is_slow: bool) -> str | None:
+    async def _take(self, choice: Choice) -> str | None:
         """Take one lease; its key if we hold it now."""
-        lease = await self._fresh_victim(choice) if choice.is_steal and is_slow else choice.lease
+        lease = await self._fresh_victim(choice) if choice.is_steal else choice.lease
         return None if lease is None else await self._take_row(lease, choice.is_steal)
 
     async def _fresh_victim(self, choice: Choice) -> Lease | None:
-        """The row as it is after a slow scan; None if it is gone or does not belong to the chosen victim any more."""
+        """The row as it is now; None if it is gone or does not belong to the chosen victim any more.
+
+        Its living owner renews it all the time, so a scan that is a little old would make every other steal fail.
+        """
         try:
             fresh = await self._table.get(choice.lease.key)
         except TableError:

@@ -42,10 +42,9 @@ def test_new_leases_are_taken_and_held_in_one_pass() -> None:
 def test_a_scan_made_elsewhere_is_used() -> None:
     async def main() -> None:
         dynamo, me = await table_with("a")
-        sent_at = LoopClock().monotonic()
         scan = await me.table.scan()
         dynamo.calls.clear()
-        assert (await me.taker.take_once(scan, sent_at)).taken == ("a",)
+        assert (await me.taker.take_once(scan)).taken == ("a",)
         assert dynamo.calls == [("me", "UpdateItem")]
 
     run_virtual(main())
@@ -142,7 +141,7 @@ def test_a_released_lease_is_taken_by_the_next_pass() -> None:
     run_virtual(main())
 
 
-# --- stealing after a slow scan
+# --- stealing
 
 
 async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list[str]]:
@@ -172,7 +171,7 @@ async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list
     return dynamo, report.taken, [operation for sender, operation in dynamo.calls if sender == "me"]
 
 
-def test_after_a_slow_scan_the_victim_is_read_again_before_it_is_robbed() -> None:
+def test_a_victim_is_read_again_before_it_is_robbed() -> None:
     async def main() -> None:
         _, taken, operations = await steal_slowly("renewed")
         assert len(taken) == 1
