@@ -118,9 +118,9 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(3, "checker 2"),
     ),
     "children_do_not_wait": (
-        Catch(2, "checker 2"),
-        Catch(10, "checker 2"),
-        Catch(57, "checker 2"),
+        Catch(4, "checker 2"),
+        Catch(5, "checker 2"),
+        Catch(7, "checker 2"),
     ),
     "merge_child_with_one_parent": (
         Catch(91, "checker 2"),
