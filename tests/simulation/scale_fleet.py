@@ -15,9 +15,10 @@ from itertools import count
 from random import Random
 
 from mld.clock import LoopClock
+from mld.daemon import RENEWALS_PER_LEASE
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.taker import EPSILON_S, RENEWALS_PER_LEASE, LeaseTaker
+from mld.leases.taker import EPSILON_S, LeaseTaker
 from mld.leases.taking import TakingRules
 from mld.positions import TRIM_HORIZON
 from tests.simulation.scale_table import Bill, LeanLeaseTable
@@ -87,10 +88,9 @@ class FleetWorker:
         await asyncio.sleep(delay_s)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.keeper.run())
-            scan_sent_at = asyncio.get_running_loop().time()
             scan = await self._table.scan()
             await self.keeper.reacquire(scan.leases)
-            await self._taker.take_once(scan, scan_sent_at)
+            await self._taker.take_once(scan)
             await self._taker.run()
 
 
