@@ -11,7 +11,7 @@ import gc
 import logging
 import signal
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 from mld.aws.client import BotoService
@@ -230,20 +230,7 @@ def assemble(
         new_token=lambda: str(uuid.uuid4()),
         on_change=wakes.worker,
     )
-    taker = LeaseTaker(
-        table,
-        keeper,
-        clock,
-        rng,
-        worker_id=worker_id,
-        rules=TakingRules(
-            lease_duration_s=lease_duration_s,
-            leases_max=settings.max_leases_for_worker,
-            steals_max=settings.max_leases_to_steal_at_one_time,
-            very_old_first=settings.enable_priority_lease_assignment,
-            even_shares=True,
-        ),
-    )
+    taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
     detector = ShardDetector(
         streams,
         clock,
@@ -277,22 +264,10 @@ def assemble(
         wake_taker=taker.wake,
     )
 
-    def new_reader(shard_id: str) -> PollingReader:
-        return PollingReader(
-            streams,
-            clock,
-            rng,
-            shard_id=shard_id,
-            max_records=settings.max_records,
-            idle_interval_s=settings.idle_time_between_reads_in_millis / 1000,
-            catch_up_interval_s=settings.catch_up_interval_millis / 1000,
-            reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
-        )
-
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,
-        new_reader=new_reader,
+        new_reader=_reader_factory(settings, streams, clock, rng),
         care=steward,
         parents_changed=parents_changed,
         clock=clock,
@@ -305,6 +280,33 @@ def assemble(
     worker = Worker(parts, worker_settings(settings, initial))
     wakes.target = worker
     return worker
+
+
+def taking_rules(settings: Settings) -> TakingRules:
+    """The rules of the taker: Java's, and even shares beyond them."""
+    return TakingRules(
+        lease_duration_s=settings.failover_time_millis / 1000,
+        leases_max=settings.max_leases_for_worker,
+        steals_max=settings.max_leases_to_steal_at_one_time,
+        very_old_first=settings.enable_priority_lease_assignment,
+        even_shares=True,
+    )
+
+
+def _reader_factory(settings: Settings, streams: Streams, clock: Clock, rng: Random) -> Callable[[str], PollingReader]:
+    def new_reader(shard_id: str) -> PollingReader:
+        return PollingReader(
+            streams,
+            clock,
+            rng,
+            shard_id=shard_id,
+            max_records=settings.max_records,
+            idle_interval_s=settings.idle_time_between_reads_in_millis / 1000,
+            catch_up_interval_s=settings.catch_up_interval_millis / 1000,
+            reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+        )
+
+    return new_reader
 
 
 class _Wakes:
