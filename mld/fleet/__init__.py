@@ -1,0 +1,1 @@
+"""The fleet: leader, worker reports, lease assignment, migrations (coordination spec)."""
