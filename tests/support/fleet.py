@@ -30,6 +30,7 @@ BASIC = {
     "regionName": "us-east-1",
     "initialPositionInStream": "TRIM_HORIZON",
     "retrievalMode": "POLLING",
+    "clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1",  # leases are taken; 3.x tests say so
 }
 
 
