@@ -7,7 +7,7 @@ frame the child's line from it piece by piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -99,14 +99,16 @@ class StartingPoint:
 
 
 class Batch(Protocol):
-    """Records that are ready for a child: those of one page after the checkpoint filter."""
-
-    @property
-    def count(self) -> int: ...
+    """User records that are ready for a child: those of one page after de-aggregation and the checkpoint filter."""
 
     @property
     def data_bytes(self) -> int:
-        """Sum of the payload sizes, in bytes."""
+        """Sum of the payload sizes, in bytes; complete when `line` has come to its end."""
+        ...
+
+    @property
+    def malformed(self) -> Mapping[str, str]:
+        """KPL aggregates that are delivered as they came: sequence number to reason; complete as `data_bytes` is."""
         ...
 
     @property
@@ -142,8 +144,11 @@ class Page(Protocol):
     @property
     def child_shards(self) -> tuple[ChildShard, ...]: ...
 
-    def after(self, position: Position) -> Batch:
-        """The records strictly after `position`, in order."""
+    def after(self, position: Position, hash_range: HashRange | None = None) -> Batch:
+        """The user records strictly after `position`, in order.
+
+        `hash_range` is the lease's: an aggregate that was built for another shard yields nothing (retrieval spec, 7.3).
+        """
         ...
 
 

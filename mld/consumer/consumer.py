@@ -28,7 +28,7 @@ from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.leases.keeper import HeldLease
 from mld.positions import Position
 from mld.retrieval.polling import PollingReader, Records, ShardEnded, ShardMissing
-from mld.streams import ChildShard, Page
+from mld.streams import Batch, ChildShard, Page
 from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
@@ -203,8 +203,8 @@ class ShardConsumer:
     async def _deliver(self, page: Page) -> Outcome:
         """Give the child what it has not had of the page, and wait for its answer."""
         assert self._processor is not None
-        batch = page.after(self._delivered)
-        if batch.count == 0 and not self._settings.deliver_empty_batches:
+        batch = page.after(self._delivered, self._lease.hash_range)
+        if batch.largest is None and not self._settings.deliver_empty_batches:
             return Outcome.DONE
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
@@ -214,9 +214,20 @@ class ShardConsumer:
                 await self._processor.process_records(batch.line(), self._checkpoint)
         except ProcessorError as error:
             return await self._child_failed(error)
+        self._warn_of_malformed(batch)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         return Outcome.DONE
+
+    def _warn_of_malformed(self, batch: Batch) -> None:
+        if batch.malformed:
+            sequence, reason = next(iter(batch.malformed.items()))
+            log.warning(
+                "KPL aggregate %s cannot be opened (%s); it was delivered as it came: its producer must be repaired",
+                sequence,
+                reason,
+                extra=self._about("aggregate_malformed", aggregates=len(batch.malformed)),
+            )
 
     async def _end_shard(self) -> Outcome:
         try:

@@ -1,19 +1,21 @@
-"""The plain `Page` and `Batch`: a tuple of records in memory.
+"""The plain `Page` and its batches: a tuple of records in memory.
 
-Rules: retrieval spec, 6.2 (order of the preparation steps) and 6.3 (checkpoint filter). A page is the untouched answer;
-preparation is a chain of pure steps in `RecordsPage.after`. Nothing here reads a payload, and no step drops a record
-for any reason but the checkpoint.
+Rules: retrieval spec, 6.2 (order of the preparation steps), 6.3 (checkpoint filter) and 7 (KPL aggregates). A page is
+the untouched answer; `RecordsPage.after` prepares it. No step drops a record for any reason but the checkpoint and the
+hash range of an aggregate. A page without aggregates is framed as it is; the user records of aggregates are made while
+the line is framed, aggregate by aggregate, so that a large page neither holds up the loop nor is held twice.
 
 Users know the ports of `mld.streams` only, so that pages which keep the raw body may replace these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mld.positions import Position
-from mld.streams import ChildShard
+from mld.retrieval.kpl import MalformedAggregateError, bears_magic, user_records
+from mld.streams import ChildShard, HashRange
 from protocol.codec import encode_process_records
 from protocol.messages import Record
 
@@ -42,9 +44,11 @@ class RecordsPage:
     def last_sequence(self) -> str | None:
         return self.records[-1].sequence_number if self.records else None
 
-    def after(self, position: Position) -> RecordsBatch:
-        """The records strictly after `position`, in order."""
-        return _strictly_after(_user_records(self.records), position, self.millis_behind_latest)
+    def after(self, position: Position, hash_range: HashRange | None = None) -> RecordsBatch | AggregatesBatch:
+        """The user records strictly after `position`, in order; see `mld.streams.Page`."""
+        if any(map(bears_magic, self.records)):
+            return _strictly_after_in_aggregates(self.records, position, hash_range, self.millis_behind_latest)
+        return _strictly_after(self.records, position, self.millis_behind_latest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,99 @@ class RecordsBatch:
     def data_bytes(self) -> int:
         return _data_bytes(self.records)
 
+    @property
+    def malformed(self) -> Mapping[str, str]:
+        return {}
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         return encode_process_records(self.records, self.millis_behind_latest, PIECE_BYTES)
 
 
-def _user_records(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The records a producer wrote. The place of KPL de-aggregation (retrieval spec, 7): after the page, before 6.3."""
-    return records
+class AggregatesBatch:
+    """User records of Kinesis records some of which are aggregates: those of `head`, then `last`.
+
+    `data_bytes` and `malformed` are those of the records framed by the latest `line`, and grow with it.
+    """
+
+    def __init__(
+        self, head: Sequence[Record], last: Sequence[Record], opened: _Aggregates, millis_behind_latest: int | None
+    ) -> None:
+        self.data_bytes = 0
+        self.millis_behind_latest = millis_behind_latest
+        self._head = head
+        self._last = last
+        self._opened = opened
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        return tuple(self._user_records())
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+    @property
+    def largest(self) -> Position | None:
+        return Position(self._last[-1].sequence_number, self._last[-1].sub_sequence_number) if self._last else None
+
+    @property
+    def malformed(self) -> Mapping[str, str]:
+        return self._opened.malformed
+
+    def line(self) -> Iterator[bytes]:
+        """The `processRecords` line in pieces; every call starts a new, equal line."""
+        self.data_bytes = 0
+        return encode_process_records(self._counted(), self.millis_behind_latest, PIECE_BYTES)
+
+    def _counted(self) -> Iterator[Record]:
+        for record in self._user_records():
+            self.data_bytes += len(record.data)
+            yield record
+
+    def _user_records(self) -> Iterator[Record]:
+        for record in self._head:
+            yield from self._opened.after(record)
+        yield from self._last
+
+
+class _Aggregates:
+    """Opens records, and remembers those that cannot be opened: sequence numbers and reasons."""
+
+    def __init__(self, number: int, sub: int, hash_range: HashRange | None) -> None:
+        self.malformed: dict[str, str] = {}
+        self._number = number
+        self._sub = sub
+        self._hash_range = hash_range
+
+    def after(self, record: Record) -> Sequence[Record]:
+        """Its user records strictly after the position."""
+        number = int(record.sequence_number)
+        if number < self._number:
+            return ()
+        try:
+            users = user_records(record, self._hash_range)
+        except MalformedAggregateError as error:
+            self.malformed[record.sequence_number] = str(error)
+            users = (record,)
+        if number > self._number:
+            return users
+        return [user for user in users if user.sub_sequence_number > self._sub]
+
+
+def _strictly_after_in_aggregates(
+    records: tuple[Record, ...], position: Position, hash_range: HashRange | None, millis_behind_latest: int | None
+) -> RecordsBatch | AggregatesBatch:
+    """Only the last of the records that are left is opened here: it tells how far a checkpoint may go."""
+    if position.is_shard_end:
+        return RecordsBatch((), millis_behind_latest, None)
+    number = -1 if position.number is None else position.number
+    opened = _Aggregates(number, position.sub, hash_range)
+    head = sorted(records, key=lambda record: int(record.sequence_number))
+    last: Sequence[Record] = ()
+    while head and not last:
+        last = opened.after(head.pop())
+    return AggregatesBatch(head, last, opened, millis_behind_latest)
 
 
 def _strictly_after(records: tuple[Record, ...], position: Position, millis_behind_latest: int | None) -> RecordsBatch:

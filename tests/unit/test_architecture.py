@@ -48,6 +48,7 @@ PURE = (
     "mld/retrieval/pacing.py",
     "mld/retrieval/buffer.py",
     "mld/retrieval/faults.py",
+    "mld/retrieval/kpl.py",
     "mld/retrieval/page.py",
     "mld/consumer/lifecycle.py",
     "mld/consumer/restarts.py",

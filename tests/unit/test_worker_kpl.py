@@ -1,0 +1,172 @@
+"""Whole workers over KPL aggregates in virtual time (retrieval spec, 6.3 and 7): restarts inside one, and reshards."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from mld.local.kinesis import PutEntry
+from mld.positions import Position
+from tests.support.fleet import STREAM, Fleet, fleet
+from tests.support.kpl import User, aggregate
+from tests.twins.children import ChildExit, MemoryChild
+from tests.virtual_time import run_virtual
+
+SHARD_0 = "shardId-000000000000"
+SHARD_1 = "shardId-000000000001"
+SHARD_2 = "shardId-000000000002"
+MIDDLE = 2**127
+
+
+def virtual(test):
+    """Run the coroutine test in virtual time."""
+
+    def wrapper():
+        return run_virtual(test())
+
+    wrapper.__name__, wrapper.__doc__ = test.__name__, test.__doc__
+    return wrapper
+
+
+def put(world: Fleet, *users: User, hash_key: int = 0) -> str:
+    """One aggregate, as the KPL puts it; its sequence number."""
+    entry = PutEntry.of(aggregate(users), "a", hash_key)
+    return world.kinesis.put_record(STREAM, entry, now=world.clock.wall()).sequence
+
+
+def users(*names: str, hash_key: int = 0) -> list[User]:
+    return [User("key", name.encode(), str(hash_key)) for name in names]
+
+
+class Halfway:
+    """The first child checkpoints its first batch at `sub` of the last aggregate, and then dies or goes on without
+    checkpoints; later children are well-behaved.
+    """
+
+    def __init__(self, sub: int, *, dies: bool) -> None:
+        self.sub = sub
+        self.dies = dies
+        self.starts: list[tuple[str, int]] = []
+        self.got: list[list[tuple[str, int]]] = []
+        self.at_end: list[str] = []
+
+    async def __call__(self, child: MemoryChild) -> None:
+        number = len(self.starts)
+        while True:
+            message = await child.receive()
+            match message["action"]:
+                case "initialize":
+                    self.starts.append((message["sequenceNumber"], message["subSequenceNumber"]))
+                    self.got.append([])
+                case "processRecords":
+                    await self._process(child, number, message["records"])
+                case "shardEnded":
+                    assert await child.checkpoint() is None
+                    self.at_end.append(child.shard_id)
+            child.done(message)
+
+    async def _process(self, child: MemoryChild, number: int, records: list[dict[str, Any]]) -> None:
+        self.got[number] += [(record["sequenceNumber"], record["subSequenceNumber"]) for record in records]
+        if number > 0:
+            assert await child.checkpoint() is None
+        elif len(self.got[0]) == len(records):
+            assert await child.checkpoint(records[-1]["sequenceNumber"], self.sub) is None
+            if self.dies:
+                raise ChildExit
+
+
+@virtual
+async def test_a_child_that_died_inside_an_aggregate_is_followed_from_there():
+    async with fleet(1) as world:
+        script = Halfway(1, dies=True)
+        first, last = put(world, *users("a", "b")), put(world, *users("c", "d", "e", "f"))
+        world.start(script=script)
+        await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
+        after = put(world, *users("g", "h"))
+        await world.until(lambda: len(script.got[1]) == 4)
+        assert script.starts[1] == (last, 1)
+        assert script.got == [
+            [(first, 0), (first, 1), (last, 0), (last, 1), (last, 2), (last, 3)],
+            [(last, 2), (last, 3), (after, 0), (after, 1)],
+        ]
+
+
+@virtual
+async def test_another_worker_goes_on_inside_the_aggregate():
+    async with fleet(1) as world:
+        script = Halfway(0, dies=False)
+        put(world, *users("a", "b"))
+        last = put(world, *users("c", "d", "e"))
+        first = world.start("w1", script=script)
+        await world.until(lambda: bool(script.got and script.got[0]))
+        await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel)
+        assert world.lease(SHARD_0).checkpoint == Position(last, 0)
+        await first.crash()
+        world.start("w2", script=script, seed=2)
+        await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
+        assert (script.starts[1], script.got[1]) == ((last, 0), [(last, 1), (last, 2)])
+
+
+@virtual
+async def test_a_checkpoint_beyond_the_aggregate_is_refused():
+    async with fleet(1) as world:
+        errors: list[str | None] = []
+
+        async def script(child: MemoryChild) -> None:
+            while True:
+                message = await child.receive()
+                if message["action"] == "processRecords":
+                    sequence = message["records"][-1]["sequenceNumber"]
+                    errors.extend([await child.checkpoint(sequence, sub) for sub in (3, 2, 1, 2)])
+                child.done(message)
+
+        put(world, *users("a", "b", "c"))
+        world.start(script=script)
+        await world.until(lambda: len(errors) == 4)
+        assert errors == ["IllegalArgumentException", None, "IllegalArgumentException", None]
+
+
+@virtual
+async def test_an_aggregate_that_ends_a_shard_is_finished_before_the_children_begin():
+    async with fleet(1) as world:
+        script = Halfway(1, dies=True)
+        last = put(world, *users("a", "b", "c"))
+        world.split(SHARD_0)
+        world.start(script=script)
+        await world.until(lambda: script.at_end == [SHARD_0])
+        assert script.got[:2] == [[(last, 0), (last, 1), (last, 2)], [(last, 2)]]
+        assert world.lease(SHARD_0).checkpoint.is_shard_end
+
+
+@virtual
+async def test_an_aggregate_built_for_the_parent_yields_nothing_in_a_child():
+    """Its producer sees the other shard id in the answer and sends all its records again."""
+    async with fleet(1) as world:
+        world.start()
+        world.split(SHARD_0)
+        low, high = users("low"), users("high", hash_key=MIDDLE + 1)
+        put(world, *low, *high, hash_key=0)
+        put(world, *low, *low, hash_key=0)
+        put(world, *high, *high, hash_key=MIDDLE + 1)
+        await world.until(lambda: len(world.recorder.deliveries) == 4)
+        await world.advance(30)
+        got = sorted((d.shard_id, d.data) for d in world.recorder.deliveries)
+        assert got == [(SHARD_1, b"low")] * 2 + [(SHARD_2, b"high")] * 2
+
+
+def test_a_malformed_aggregate_reaches_the_child_and_is_reported(caplog: pytest.LogCaptureFixture):
+    async def story() -> None:
+        async with fleet(1) as world:
+            broken = aggregate([User("k", b"x", "no number")])
+            world.kinesis.put_record(STREAM, PutEntry.of(broken, "a", 0), now=world.clock.wall())
+            world.start()
+            await world.until(lambda: world.recorder.data() == [broken])
+            await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel)
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(story())
+    reported = [r for r in caplog.records if getattr(r, "action", "") == "aggregate_malformed"]
+    assert [r.levelname for r in reported] == ["WARNING"]
+    assert "is not a decimal number" in reported[0].getMessage()
