@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mld.aws.service import Service
 from mld.clock import Clock
-from mld.errors import AwsError, AwsUnreachableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes
+from mld.leases.calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.leases.lease import Lease
+from mld.leases.owner_index import SCAN_SPACING_S, OwnerIndex
 from mld.leases.rows import CorruptRowError
-from mld.leases.table import Refusal, TableScan
+from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
 from mld.positions import Position
 
 log = logging.getLogger(__name__)
@@ -34,24 +37,6 @@ TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every s
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
 RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 
-THROTTLING_CODES = frozenset(
-    {
-        "ProvisionedThroughputExceededException",
-        "ProvisionedThroughputExceeded",
-        "ThrottlingException",
-        "Throttling",
-        "ThrottledException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "TooManyRequestsException",
-        "LimitExceededException",
-        "SlowDown",
-    }
-)
-THROTTLING_STATUS = 429
-REFUSED_CODE = "ConditionalCheckFailedException"
-MISSING_CODE = "ResourceNotFoundException"
 EXISTS_CODE = "ResourceInUseException"
 BACKUPS_NOT_YET_CODE = "ContinuousBackupsUnavailableException"
 READY_STATES = frozenset({"ACTIVE", "UPDATING"})
@@ -76,8 +61,10 @@ class DynamoLeaseTable:
         consistent_scans: bool = False,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         scan_timeout_s: float = SCAN_TIMEOUT_S,
+        index_scan_spacing_s: float = SCAN_SPACING_S,
     ) -> None:
-        self._service = service
+        self._calls = TableCalls(service, table_name, request_timeout_s)
+        self._index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s, scan_spacing_s=index_scan_spacing_s)
         self._clock = clock
         self._table_name = table_name
         self._billing_mode = billing_mode
@@ -87,7 +74,6 @@ class DynamoLeaseTable:
         self._tags = dict(tags or {})
         self._scan_segments = scan_segments
         self._consistent_scans = consistent_scans
-        self._request_timeout_s = request_timeout_s
         self._scan_timeout_s = scan_timeout_s
         self._had_many_pages = False
         self._size_segments = 1
@@ -118,7 +104,7 @@ class DynamoLeaseTable:
     async def _status(self) -> str | None:
         """The table's status, None if it does not exist."""
         try:
-            answer = await self._call("DescribeTable", {})
+            answer = await self._calls.send("DescribeTable", {})
         except TableMissingError:
             return None
         return str(answer["Table"].get("TableStatus", "ACTIVE"))
@@ -136,8 +122,8 @@ class DynamoLeaseTable:
         if self._tags:
             params["Tags"] = [{"Key": key, "Value": value} for key, value in self._tags.items()]
         try:
-            await self._call("CreateTable", params, refusals=(EXISTS_CODE,))
-        except (_RefusedError, TableThrottledError):
+            await self._calls.send("CreateTable", params, refusals=(EXISTS_CODE,))
+        except (RefusedError, TableThrottledError):
             return False
         return True
 
@@ -146,13 +132,13 @@ class DynamoLeaseTable:
         poll_s = FIRST_POLL_S
         while True:
             try:
-                answer = await self._call("DescribeContinuousBackups", {}, refusals=(BACKUPS_NOT_YET_CODE,))
+                answer = await self._calls.send("DescribeContinuousBackups", {}, refusals=(BACKUPS_NOT_YET_CODE,))
                 recovery = answer["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
                 if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
                     wanted = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
-                    await self._call("UpdateContinuousBackups", wanted, refusals=(BACKUPS_NOT_YET_CODE,))
+                    await self._calls.send("UpdateContinuousBackups", wanted, refusals=(BACKUPS_NOT_YET_CODE,))
                 return
-            except _RefusedError as error:
+            except RefusedError as error:
                 if self._clock.monotonic() + poll_s > deadline:
                     raise TableUnavailableError(str(error)) from error
             await self._clock.sleep(poll_s)
@@ -162,25 +148,33 @@ class DynamoLeaseTable:
 
     async def scan(self) -> TableScan:
         """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
+        found = await self._scan_table(consistent=self._consistent_scans)
+        return TableScan(tuple(found.leases), tuple(found.corrupt))
+
+    async def fleet_scan(self) -> FleetScan:
+        """See `LeaseTable.fleet_scan`. Raises TableError; a corrupt row is reported, not raised."""
+        found = await self._scan_table(consistent=False)
+        return FleetScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
+
+    async def _scan_table(self, *, consistent: bool) -> _Found:
         segments = await self._segments()
-        found: list[Lease] = []
-        corrupt: list[tuple[str, str]] = []
+        found = _Found()
+        params: dict[str, Any] = {"ConsistentRead": consistent}
         if segments == 1:
-            await self._scan_segment({}, found, corrupt)
+            await self._scan_segment(params, found)
         else:
             await _all_or_first_error(
-                self._scan_segment({"Segment": segment, "TotalSegments": segments}, found, corrupt)
+                self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found)
                 for segment in range(segments)
             )
-        for key, reason in corrupt:
+        for key, reason in found.corrupt:
             log.error("lease row %s ignored: %s", key, reason, extra={"action": "lease_row_corrupt", "shard": key})
-        return TableScan(tuple(found), tuple(corrupt))
+        return found
 
-    async def _scan_segment(self, segment: dict[str, Any], found: list[Lease], corrupt: list[tuple[str, str]]) -> None:
-        params = segment | {"ConsistentRead": self._consistent_scans}
+    async def _scan_segment(self, params: dict[str, Any], found: _Found) -> None:
         while True:
-            answer = await self._call("Scan", params, timeout_s=self._scan_timeout_s)
-            await _parse_page(answer.get("Items", ()), found, corrupt)
+            answer = await self._calls.send("Scan", params, timeout_s=self._scan_timeout_s)
+            await _parse_page(answer.get("Items", ()), found)
             if not answer.get("LastEvaluatedKey"):
                 return
             self._had_many_pages = True
@@ -191,14 +185,14 @@ class DynamoLeaseTable:
         if self._scan_segments > 0:
             return self._scan_segments
         if self._had_many_pages and self._clock.monotonic() >= self._size_known_until:
-            answer = await self._call("DescribeTable", {})
+            answer = await self._calls.send("DescribeTable", {})
             self._size_segments = segments_for(int(answer["Table"].get("TableSizeBytes", 0)))
             self._size_known_until = self._clock.monotonic() + TABLE_SIZE_VALID_S
         return self._size_segments
 
     async def get(self, key: str) -> Lease | None:
         """See `LeaseTable.get`. Raises TableError, for a corrupt row its subclass CorruptRowError."""
-        answer = await self._call("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": True})
+        answer = await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": True})
         row = answer.get("Item")
         return rows.parse_row(row) if row else None
 
@@ -210,23 +204,43 @@ class DynamoLeaseTable:
     async def renew(self, lease: Lease, *, resent: bool = False) -> Lease | Refusal:
         try:
             return await self._update(writes.renew(lease))
-        except _RefusedError as refused:
+        except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused(lease, row, resent=resent)
 
     async def checkpoint(self, lease: Lease, position: Position, *, resent: bool = False) -> Lease | Refusal:
         try:
             return await self._update(writes.checkpoint(lease, position))
-        except _RefusedError as refused:
+        except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused(lease, row, resent=resent, position=position)
 
     async def take(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
         try:
             return await self._update(writes.take(lease, owner))
-        except _RefusedError as refused:
+        except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused_take(lease, owner, row, resent=resent)
+
+    async def begin_handoff(self, lease: Lease, next_owner: str, *, resent: bool = False) -> Lease | Refusal:
+        try:
+            return await self._update(writes.begin_handoff(lease, next_owner))
+        except RefusedError as refused:
+            row = await self._row_behind(refused, lease.key)
+            return writes.judge_refused_handoff(lease, next_owner, row, resent=resent)
+
+    async def assign(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
+        return await self._assign(writes.assign(lease, owner), lease, owner, resent=resent)
+
+    async def assign_expired(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
+        return await self._assign(writes.assign_expired(lease, owner), lease, owner, resent=resent)
+
+    async def _assign(self, request: writes.Request, lease: Lease, owner: str, *, resent: bool) -> Lease | Refusal:
+        try:
+            return await self._update(request)
+        except RefusedError as refused:
+            row = await self._row_behind(refused, lease.key)
+            return writes.judge_refused_assign(lease, owner, row, resent=resent)
 
     async def release(self, lease: Lease) -> bool:
         current: Lease | None = lease
@@ -234,9 +248,9 @@ class DynamoLeaseTable:
             if current is None:
                 return False
             try:
-                await self._call("UpdateItem", writes.release(current), refusals=(REFUSED_CODE,))
+                await self._calls.send("UpdateItem", writes.release(current), refusals=(REFUSED_CODE,))
                 return True
-            except _RefusedError as refused:
+            except RefusedError as refused:
                 current = writes.judge_refused_release(current, await self._row_behind(refused, lease.key))
         return False
 
@@ -246,56 +260,39 @@ class DynamoLeaseTable:
     async def delete_completed(self, key: str) -> bool:
         return await self._try("DeleteItem", writes.delete_completed(key))
 
+    # --- the owner index ----------------------------------------------------------------------------------------------
+
+    async def ensure_owner_index(self) -> IndexStatus:
+        """See `LeaseTable.ensure_owner_index`. Raises TableError."""
+        return await self._index.ensure()
+
+    async def owner_index_status(self) -> IndexStatus:
+        """Raises TableError."""
+        return await self._index.status()
+
+    async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
+        """See `LeaseTable.keys_owned_by`. Raises TableError."""
+        return await self._index.keys_owned_by(worker)
+
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     async def _try(self, operation: str, params: writes.Request) -> bool:
         try:
-            await self._call(operation, params, refusals=(REFUSED_CODE,))
-        except _RefusedError:
+            await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
+        except RefusedError:
             return False
         return True
 
     async def _update(self, params: writes.Request) -> Lease:
-        answer = await self._call("UpdateItem", params, refusals=(REFUSED_CODE,))
+        answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,))
         lease = rows.parse_row(answer["Attributes"])
         if lease is None:
             raise TableUnavailableError(f"row {params['Key']} of {self._table_name} has stopped being a lease")
         return lease
 
-    async def _row_behind(self, refused: _RefusedError, key: str) -> Lease | None:
+    async def _row_behind(self, refused: RefusedError, key: str) -> Lease | None:
         """The row that refused a write: as the service sent it, else read (it may be gone, or the server cannot)."""
         return rows.parse_row(refused.row) if refused.row else await self.get(key)
-
-    async def _call(
-        self,
-        operation: str,
-        params: Mapping[str, Any],
-        *,
-        refusals: tuple[str, ...] = (),
-        timeout_s: float | None = None,
-    ) -> dict[str, Any]:
-        """One request. Raises _RefusedError for the codes in `refusals`, else the TableError of section 6."""
-        limit_s = self._request_timeout_s if timeout_s is None else timeout_s
-        try:
-            return await self._service.call(operation, {"TableName": self._table_name, **params}, timeout_s=limit_s)
-        except AwsUnreachableError as error:
-            raise TableUnavailableError(str(error)) from error
-        except AwsError as error:
-            if error.code in refusals:
-                raise _RefusedError(str(error), error.item) from error
-            if error.code in THROTTLING_CODES or error.status == THROTTLING_STATUS:
-                raise TableThrottledError(str(error)) from error
-            if error.code == MISSING_CODE:
-                raise TableMissingError(f"lease table {self._table_name}: {error}") from error
-            raise TableUnavailableError(str(error)) from error
-
-
-class _RefusedError(Exception):
-    """An expected refusal; `row` is the old row if the service sent it."""
-
-    def __init__(self, text: str, row: rows.Row | None) -> None:
-        super().__init__(text)
-        self.row = row
 
 
 def segments_for(table_bytes: int) -> int:
@@ -304,16 +301,30 @@ def segments_for(table_bytes: int) -> int:
     return min(max(int(full) + (1 if rest else 0), 1), SEGMENTS_MAX)
 
 
-async def _parse_page(page: Sequence[rows.Row], found: list[Lease], corrupt: list[tuple[str, str]]) -> None:
+@dataclass(slots=True)
+class _Found:
+    """What a scan has found so far."""
+
+    leases: list[Lease] = field(default_factory=list)
+    corrupt: list[tuple[str, str]] = field(default_factory=list)
+    others: list[rows.Row] = field(default_factory=list)
+
+    def note(self, row: rows.Row) -> None:
+        try:
+            lease = rows.parse_row(row)
+        except CorruptRowError as error:
+            self.corrupt.append((error.key, error.reason))
+            return
+        if lease is None:
+            self.others.append(row)
+        else:
+            self.leases.append(lease)
+
+
+async def _parse_page(page: Sequence[rows.Row], found: _Found) -> None:
     for start in range(0, len(page), ROWS_PER_SLICE):
         for row in page[start : start + ROWS_PER_SLICE]:
-            try:
-                lease = rows.parse_row(row)
-            except CorruptRowError as error:
-                corrupt.append((error.key, error.reason))
-                continue
-            if lease is not None:
-                found.append(lease)
+            found.note(row)
         await asyncio.sleep(0)
 
 

@@ -8,8 +8,10 @@ then is a row that an earlier attempt of ours left behind accepted as our own su
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
 
 from mld.leases.lease import Lease
 from mld.positions import Position
@@ -21,6 +23,24 @@ class TableScan:
 
     leases: tuple[Lease, ...]
     corrupt: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetScan:
+    """The whole table: the leases, corrupt rows as in `TableScan`, and the raw rows that are no leases."""
+
+    leases: tuple[Lease, ...]
+    corrupt: tuple[tuple[str, str], ...] = ()
+    others: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+
+
+class IndexStatus(Enum):
+    """The owner index, `LeaseOwnerToLeaseKeyIndex` (leases spec, 2.3)."""
+
+    MISSING = "missing"  # also while it is being deleted
+    CREATING = "creating"  # cannot be read before it is filled
+    ACTIVE = "active"
+    FORBIDDEN = "forbidden"  # we may not create it, or may not ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +58,10 @@ class LeaseTable(Protocol):
 
     async def scan(self) -> TableScan:
         """Every lease, in pages, in parallel segments where the table is large. Non-lease rows are skipped."""
+        ...
+
+    async def fleet_scan(self) -> FleetScan:
+        """Every row of the table, in one eventually consistent pass like `scan`'s."""
         ...
 
     async def get(self, key: str) -> Lease | None:
@@ -63,6 +87,25 @@ class LeaseTable(Protocol):
         """
         ...
 
+    async def begin_handoff(self, lease: Lease, next_owner: str, *, resent: bool = False) -> Lease | Refusal:
+        """Name `next_owner` and let the present owner finish (coordination spec, 4.7 graceful). The counter stays.
+
+        Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
+        """
+        ...
+
+    async def assign(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
+        """Make `owner` the owner and end any handoff, if the row's owners are `lease`'s (4.7 regular).
+
+        The counter is no condition: the present holder's renewals do not hinder it. With `resent`, a row that belongs
+        to `owner` is a success, whoever made it so.
+        """
+        ...
+
+    async def assign_expired(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
+        """`assign`, only if the counter stands where it was seen: for workers that judge expiry without leading."""
+        ...
+
     async def release(self, lease: Lease) -> bool:
         """Remove the owner if the row still is `lease`'s holding, so that others may take it at once.
 
@@ -85,4 +128,20 @@ class LeaseTable(Protocol):
 
     async def delete_completed(self, key: str) -> bool:
         """Delete the row if its checkpoint is SHARD_END; False if it is absent or not complete."""
+        ...
+
+    async def ensure_owner_index(self) -> IndexStatus:
+        """Create the owner index if it is missing, without waiting for it; how it stands afterwards.
+
+        A concurrent creator or a missing permission is no error: the status tells.
+        """
+        ...
+
+    async def owner_index_status(self) -> IndexStatus: ...
+
+    async def keys_owned_by(self, worker: str) -> tuple[str, ...]:
+        """Keys of the rows whose owner is `worker`, pending handoffs to it included; eventually consistent.
+
+        Read from the owner index, and while that cannot be used from a scan, which is made only every few seconds.
+        """
         ...

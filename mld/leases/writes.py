@@ -1,7 +1,8 @@
 """Every conditional write of a lease row, and what a refusal means. Pure.
 
-Rules: leases spec, 5.2 to 5.4 with the improvements of section 15 (1 one guarded renew, 2 recovery of our own lost
-replies, 12 SHARD_END never regresses, 17 conditional delete). Functions return request parameters without `TableName`.
+Rules: leases spec, 5.2 to 5.4, and coordination spec, 4.7, with the improvements of leases 15 (1 one guarded renew, 2
+recovery of our own lost replies, 12 SHARD_END never regresses, 17 conditional delete). Functions return request
+parameters without `TableName`.
 
 The holder's guard, used by renew and checkpoint:
 
@@ -94,6 +95,42 @@ def take(lease: Lease, owner: str) -> Request:
     return _update(lease.key, "#leaseCounter = :seen", update, values)
 
 
+def begin_handoff(lease: Lease, next_owner: str) -> Request:
+    """Name the next owner, the present one keeps renewing and checkpointing; the counter stays for its sake."""
+    assert lease.owner is not None, "only an owned lease can be handed off"
+    assert next_owner != lease.owner, "nobody may renew a row that names one worker twice"
+    values = {":key": {"S": lease.key}, ":owner": {"S": lease.owner}, ":nextOwner": {"S": next_owner}}
+    condition = "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)"
+    return _update(lease.key, condition, "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner", values)
+
+
+def assign(lease: Lease, owner: str) -> Request:
+    """Change the owner if the owners are as seen; ends a pending handoff. The counter is raised, but no condition."""
+    values = {":key": {"S": lease.key}, ":newOwner": {"S": owner}, ":one": _number(1)}
+    condition = "#leaseKey = :key"
+    for name, seen, value in (
+        (rows.OWNER, lease.owner, ":owner"),
+        (rows.CHECKPOINT_OWNER, lease.checkpoint_owner, ":checkpointOwner"),
+    ):
+        if seen is None:
+            condition += f" AND attribute_not_exists(#{name})"
+        else:
+            condition += f" AND #{name} = {value}"
+            values[value] = {"S": seen}
+    update = "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one"
+    if is_owner_switch(lease, owner):
+        update += ", #ownerSwitchesSinceCheckpoint :one"
+    return _update(lease.key, condition, update, values)
+
+
+def assign_expired(lease: Lease, owner: str) -> Request:
+    """`assign` of a lease whose counter has not moved since it was seen."""
+    request = assign(lease, owner)
+    request["ConditionExpression"] += " AND #leaseCounter = :seen"
+    request["ExpressionAttributeValues"][":seen"] = _number(lease.counter)
+    return request
+
+
 def release(lease: Lease) -> Request:
     """Evict (5.2): remove our side of the owner pair as seen, raise the counter.
 
@@ -171,6 +208,26 @@ def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: b
     return Refusal(f"counter moved from {lease.counter} to {row.counter}, owner {row.actual_owner}")
 
 
+def judge_refused_handoff(lease: Lease, next_owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
+    """Whether a refused beginning of a handoff was in truth our own earlier attempt; else why it was refused."""
+    if row is None:
+        return Refusal("the row was deleted")
+    if resent and (row.owner, row.checkpoint_owner) == (next_owner, lease.owner):
+        return row
+    return Refusal(f"the owners are {_owners(row)}, not {_owners(lease)}")
+
+
+def judge_refused_assign(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
+    """Whether the row belongs to `owner` all the same, after an attempt of unknown outcome; else why it was refused."""
+    if row is None:
+        return Refusal("the row was deleted")
+    if resent and (row.owner, row.checkpoint_owner) == (owner, None) and row.counter > lease.counter:
+        return row
+    if (row.owner, row.checkpoint_owner) == (lease.owner, lease.checkpoint_owner):
+        return Refusal(f"counter moved from {lease.counter} to {row.counter}")
+    return Refusal(f"the owners are {_owners(row)}, not {_owners(lease)}")
+
+
 def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
     """The lease to release instead: ours, but a handoff began or ended since it was seen. None: nothing to release."""
     if row is None or row.actual_owner != lease.actual_owner:
@@ -210,6 +267,12 @@ def _update(key: str, condition: str, update: str, values: Mapping[str, Any]) ->
 
 def _names(expressions: str) -> dict[str, str]:
     return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
+
+
+def _owners(lease: Lease) -> str:
+    if lease.checkpoint_owner is None:
+        return lease.owner or "nobody"
+    return f"{lease.checkpoint_owner} and next {lease.owner or 'nobody'}"
 
 
 def _number(value: int) -> dict[str, str]:

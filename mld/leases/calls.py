@@ -1,0 +1,74 @@
+"""One request to the lease table, and what its failure means. No retries.
+
+Rules: leases spec, 6, with 15.5: client-side errors are of the same kind as the service's own. What is not a definite
+answer leaves as a `TableError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mld.aws.service import Service
+from mld.errors import AwsError, AwsUnreachableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.leases.rows import Row
+
+THROTTLING_CODES = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ProvisionedThroughputExceeded",
+        "ThrottlingException",
+        "Throttling",
+        "ThrottledException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "LimitExceededException",
+        "SlowDown",
+    }
+)
+THROTTLING_STATUS = 429
+REFUSED_CODE = "ConditionalCheckFailedException"
+MISSING_CODE = "ResourceNotFoundException"
+
+
+class RefusedError(Exception):
+    """An expected refusal: `code` is the service's, `row` the old row if the service sent it."""
+
+    def __init__(self, error: AwsError) -> None:
+        super().__init__(str(error))
+        self.code = error.code
+        self.row: Row | None = error.item
+
+
+class TableCalls:
+    """The lease table as a place to send requests to."""
+
+    def __init__(self, service: Service, table_name: str, timeout_s: float) -> None:
+        self.table_name = table_name
+        self._service = service
+        self._timeout_s = timeout_s
+
+    async def send(
+        self,
+        operation: str,
+        params: Mapping[str, Any],
+        *,
+        refusals: tuple[str, ...] = (),
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """One request. Raises RefusedError for the codes in `refusals`, else the TableError of section 6."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            return await self._service.call(operation, {"TableName": self.table_name, **params}, timeout_s=limit_s)
+        except AwsUnreachableError as error:
+            raise TableUnavailableError(str(error)) from error
+        except AwsError as error:
+            if error.code in refusals:
+                raise RefusedError(error) from error
+            if error.code in THROTTLING_CODES or error.status == THROTTLING_STATUS:
+                raise TableThrottledError(str(error)) from error
+            if error.code == MISSING_CODE:
+                raise TableMissingError(f"lease table {self.table_name}: {error}") from error
+            raise TableUnavailableError(str(error)) from error
