@@ -1,0 +1,155 @@
+"""What a leader has seen of each lease over its runs: who renews, and since when a handoff is pending. Pure.
+
+Rules: coordination spec, 4.4, and leases spec, 10.3. Time is monotonic seconds, passed in with each observation.
+
+    seen                                        moved_at
+    first time, nobody's lease                  never
+    first time, somebody's lease                now
+    counter greater than before                 now
+    counter equal or smaller                    as before: reads are eventually consistent, an older row is no news
+    assigned by ourselves                       now, counter as in the answer
+
+    seen                                        handoff deadline
+    no `checkpointOwner`                        none
+    pending, first time or with other owners    now + handoff timeout + lease duration
+    pending, same owners                        as before
+
+A lease is *expired* if it is nobody's or has not moved for more than a lease duration, *blocked* while a handoff that
+the leader should leave alone is pending, *stuck* when such a handoff has passed its deadline though its owner lives.
+
+A new leader knows nothing (`forget`): it has to watch for a lease duration before it may call anything expired. Between
+two runs single rows may be read as well (`saw`); what they tell counts the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from mld.leases.lease import Lease
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
+"""A decision in short pieces: each `yield` is a place to let others run, the returned value is the answer."""
+
+STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
+
+
+class Handoff(NamedTuple):
+    """A pending handoff: the owner pair it was seen with, and when it may be forced."""
+
+    owner: str | None
+    checkpoint_owner: str
+    deadline: float
+
+
+class Seen(NamedTuple):
+    """What is known of one lease. `moved_at` None: never seen to move."""
+
+    counter: int
+    moved_at: float | None
+    handoff: Handoff | None = None
+
+
+class Observations:
+    """The leader's view of every lease, over its runs."""
+
+    def __init__(self, *, lease_duration_s: float, handoff_timeout_s: float) -> None:
+        self._lease_duration_s = lease_duration_s
+        self._patience_s = handoff_timeout_s + lease_duration_s
+        self._seen: dict[str, Seen] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def seen(self) -> Mapping[str, Seen]:
+        return self._seen
+
+    def forget(self) -> None:
+        """Leadership is new: what was seen before it does not count."""
+        self._seen.clear()
+
+    def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
+        """A scan that ended at `now` showed these leases and no others."""
+        for number, lease in enumerate(leases):
+            self.saw(lease, now)
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+        if len(self._seen) > len(leases):
+            there = {lease.key for lease in leases}
+            for key in [key for key in self._seen if key not in there]:
+                del self._seen[key]
+
+    def saw(self, lease: Lease, now: float) -> None:
+        """One row was read at `now`."""
+        before = self._seen.get(lease.key)
+        if before is None:
+            moved_at = None if lease.actual_owner is None else now
+            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now))
+            return
+        counter, moved_at, handoff = before
+        if lease.counter > counter:
+            counter, moved_at = lease.counter, now
+        if handoff is not None or lease.checkpoint_owner is not None:
+            handoff = self._handoff(handoff, lease, now)
+        self._seen[lease.key] = Seen(counter, moved_at, handoff)
+
+    def assigned(self, lease: Lease, now: float) -> None:
+        """Our own assignment was confirmed with this row; its new owner has a whole lease duration to start."""
+        self._seen[lease.key] = Seen(lease.counter, now)
+
+    def handoff_begun(self, lease: Lease, now: float) -> None:
+        """Our own handoff was confirmed with this row, whose counter it left alone."""
+        before = self._seen.get(lease.key)
+        seen = before if before is not None else Seen(lease.counter, now)
+        self._seen[lease.key] = seen._replace(handoff=self._handoff(None, lease, now))
+
+    def moved_at(self, lease: Lease) -> float | None:
+        """When the lease was last seen to move; None means never, as for a lease that was nobody's from the start."""
+        seen = self._seen.get(lease.key)
+        return None if seen is None else seen.moved_at
+
+    def is_expired(self, lease: Lease, now: float) -> bool:
+        """Nobody's, or standing still for longer than a lease duration. A lease never observed is not expired yet."""
+        if lease.owner is None and lease.checkpoint_owner is None:
+            return True
+        seen = self._seen.get(lease.key)
+        if seen is None:
+            return False
+        return seen.moved_at is None or now - seen.moved_at > self._lease_duration_s
+
+    def is_blocked(self, lease: Lease, now: float) -> bool:
+        """Whether a pending handoff has to be left alone (4.4): alive, not complete, deadline not passed."""
+        if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
+            return False
+        return not self._is_overdue(lease, now)
+
+    def is_stuck(self, lease: Lease, now: float) -> bool:
+        """A handoff past its deadline whose old owner keeps renewing: to be completed by force (section 7, 6)."""
+        return lease.checkpoint_owner is not None and self._is_overdue(lease, now) and not self.is_expired(lease, now)
+
+    def _is_overdue(self, lease: Lease, now: float) -> bool:
+        seen = self._seen.get(lease.key)
+        return seen is not None and seen.handoff is not None and now > seen.handoff.deadline
+
+    def _handoff(self, before: Handoff | None, lease: Lease, now: float) -> Handoff | None:
+        if lease.checkpoint_owner is None:
+            return None
+        if before is not None and before[:2] == (lease.owner, lease.checkpoint_owner):
+            return before
+        return Handoff(lease.owner, lease.checkpoint_owner, now + self._patience_s)
+
+
+def finish(steps: Steps[T]) -> T:
+    """The answer of a decision, without pauses."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            answer: T = stop.value
+            return answer
+
+
+def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> frozenset[str]:
+    """The leases that are nobody's or expired."""
+    return frozenset(lease.key for lease in leases if observations.is_expired(lease, now))
