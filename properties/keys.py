@@ -129,9 +129,9 @@ _LEASES = (
     Key("ignoreUnexpectedChildShards", BOOL, Section.LEASES,
         "Tolerate child shards of parents that look open (DynamoDB Streams).", default=False),
     Key("initialLeaseTableReadCapacity", INT, Section.LEASES, "Read capacity of a new lease table.", default=10,
-        minimum=1, effect=Effect.NONE, note="The table is created with on-demand billing."),
+        minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it."),
     Key("initialLeaseTableWriteCapacity", INT, Section.LEASES, "Write capacity of a new lease table.", default=10,
-        minimum=1, effect=Effect.NONE, note="The table is created with on-demand billing."),
+        minimum=1, note="Only with mld.leaseTableBillingMode PROVISIONED; Java ignores it."),
     Key("leaseTableDeletionProtectionEnabled", BOOL, Section.LEASES,
         "Create the lease table with deletion protection.", default=False, boxed=True),
     Key("leaseTablePitrEnabled", BOOL, Section.LEASES,
@@ -332,6 +332,10 @@ _OWN = (
         minimum=0),
     Key("mld.catchUpIntervalMillis", LONG, Section.OWN, "Pause between reads of a shard that is behind.",
         default=READ_INTERVAL_MILLIS_MIN, boxed=True, minimum=READ_INTERVAL_MILLIS_MIN),
+    Key("mld.leaseTableBillingMode", CHOICE, Section.OWN, "Billing of a new lease table.",
+        default=BillingMode.PAY_PER_REQUEST, choices=BillingMode,
+        note="PROVISIONED uses initialLeaseTableReadCapacity and initialLeaseTableWriteCapacity."),
+    Key("mld.leaseTableTags", Kind.TAGS, Section.OWN, "Tags of a new lease table.", default=()),
 )  # fmt: skip
 
 KEYS: tuple[Key, ...] = (

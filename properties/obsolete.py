@@ -20,7 +20,7 @@ OBSOLETE: dict[str, str] = {
     "dataFetchingStrategy": "remove it; records are always read ahead",
     "maxRecordsCount": "use maxRecords",
     "idleMillisBetweenCalls": "use idleTimeBetweenReadsInMillis",
-    "billingMode": "remove it; the lease table is created with on-demand billing",
+    "billingMode": "use mld.leaseTableBillingMode",
     "maxInitializationAttempts": "remove it; it is fixed to 20",
     "leaseCleanupIntervalMillis": "remove it; leases are cleaned up every minute",
     "completedLeaseCleanupThresholdMillis": "remove it; it is fixed to 5 minutes",

@@ -153,6 +153,8 @@ class Settings:
     child_restart_backoff_max_millis: int
     child_stop_timeout_millis: int
     catch_up_interval_millis: int
+    lease_table_billing_mode: BillingMode
+    lease_table_tags: Tags
 
     # Derived: the keys in the file that make retrievalMode DEFAULT poll (see `retrieval`).
     polling_keys_given: tuple[str, ...]
