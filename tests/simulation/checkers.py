@@ -6,10 +6,10 @@ never looks into the code under test, with one exception: which leases a worker 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied
@@ -18,6 +18,12 @@ from tests.twins.dynamo_expressions import Item
 SENTINEL_ORDER = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2, "LATEST": -1}
 SHARD_END = "SHARD_END"
 _END = (1, 0, 0)
+Place: TypeAlias = tuple[int, int]
+"""A user record in its shard: sequence and sub-sequence number."""
+RECOVERED_S = 150.0
+"""A record that could be read for so long after the faults stopped must have been read."""
+RETENTION_MARGIN_S = 0.001
+"""What the rounding of large times may hide."""
 TWIN_TURNS_MAX = 3
 """A process whose write is unknown cannot tell its twin's from its own; that happens, but not again and again."""
 UNBELIEVING_MAX_S = 2.5
@@ -36,8 +42,9 @@ class ShardRecord:
 
     shard_id: str
     parents: tuple[str, ...] = ()
-    put: list[int] = field(default_factory=list)
-    delivered: set[int] = field(default_factory=set)
+    put: list[Place] = field(default_factory=list)
+    put_at: list[float] = field(default_factory=list)
+    delivered: set[Place] = field(default_factory=set)
     complete_to: int = 0
     """So many records from the first on were delivered, without a gap."""
     at_latest: bool = False
@@ -52,10 +59,23 @@ class ShardRecord:
     """Somebody changed its row by hand."""
     last_checkpoint: tuple[int, int, int] | None = None
 
-    def deliver(self, sequence: int) -> None:
+    def deliver(self, place: Place) -> None:
         if self.at_latest:
-            self.delivered.update(self.put[self.complete_to : bisect_right(self.put, sequence - 1)])
-        self.delivered.add(sequence)
+            self.delivered.update(self.put[self.complete_to : bisect_left(self.put, place)])
+        self.delivered.add(place)
+        self._count_complete()
+
+    def holds(self, place: Place) -> bool:
+        """Whether it was put here and belongs here."""
+        index = bisect_left(self.put, place)
+        return index < len(self.put) and self.put[index] == place
+
+    def let_go(self, index: int) -> None:
+        """Nobody can read it any more."""
+        self.delivered.add(self.put[index])
+        self._count_complete()
+
+    def _count_complete(self) -> None:
         while self.complete_to < len(self.put) and self.put[self.complete_to] in self.delivered:
             self.complete_to += 1
 
@@ -64,9 +84,9 @@ class ShardRecord:
         self.delivered.update(self.put)
         self.complete_to = len(self.put)
 
-    def undelivered_to(self, sequence: int | None) -> int:
-        """How many records up to a sequence number (None: all) nobody has got."""
-        end = len(self.put) if sequence is None else bisect_right(self.put, sequence)
+    def undelivered_to(self, place: Place | None) -> int:
+        """How many user records up to a place (None: all) nobody has got."""
+        end = len(self.put) if place is None else bisect_right(self.put, place)
         return max(0, end - self.complete_to)
 
 
@@ -88,7 +108,10 @@ class Ledger:
         self.takes = 0
         self.frozen_end = False  # the stream is gone: nothing may be marked finished any more
         self.paused_s: dict[str, float] = {}  # until when a process was stopped last
-        self._last_of_child: dict[tuple[int, str], int] = {}
+        self.retention_s = 0.0
+        self.calm_at = float("inf")
+        self.trimmed = 0
+        self._last_of_child: dict[tuple[int, str], Place] = {}
         self._owner_lost_at: dict[tuple[str, str], float] = {}
         self.ours: set[str] = set()  # process names of our daemon: some promises are not Java's
         self.starts_at_latest = False
@@ -105,8 +128,31 @@ class Ledger:
     def shard(self, shard_id: str) -> ShardRecord:
         return self.shards.setdefault(shard_id, ShardRecord(shard_id))
 
-    def put(self, shard_id: str, sequence: int) -> None:
-        self.shard(shard_id).put.append(sequence)
+    def put(self, shard_id: str, sequence: int, users: int = 1) -> None:
+        """A record or an aggregate of so many user records, all of which belong to the shard."""
+        record = self.shard(shard_id)
+        record.put += [(sequence, sub) for sub in range(users)]
+        record.put_at += [self._now()] * users
+
+    def owed(self, record: ShardRecord, place: Place | None = None) -> int:
+        """How many user records up to a place nobody has got, of those that could be read until now."""
+        left = record.undelivered_to(place)
+        if left and self.retention_s:
+            self._let_trimmed_go(record)
+            left = record.undelivered_to(place)
+        return left
+
+    def _let_trimmed_go(self, record: ShardRecord) -> None:
+        trimmed = bisect_left(record.put_at, self._now() - self.retention_s + RETENTION_MARGIN_S)
+        for index in range(record.complete_to, trimmed):
+            if record.put[index] in record.delivered:
+                continue
+            readable_s = self.retention_s - max(0.0, self.calm_at - record.put_at[index])
+            if readable_s > RECOVERED_S:
+                place, name = record.put[index], record.shard_id
+                raise self._violation(1, f"{place} of {name} was not read in {readable_s:.0f} s without faults")
+            self.trimmed += 1
+            record.let_go(index)
 
     def edited_by_hand(self, shard_id: str) -> None:
         shard = self.shard(shard_id)
@@ -172,19 +218,26 @@ class Ledger:
                 5, f"{process} delivers {shard} {self._now() - since:.1f} s after it knew of the loss"
             )
 
-    def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None:
+    def begins_at(self, child: int, shard: str, sequence: str, sub: int) -> None:
+        """A child is told its checkpoint: it must get nothing at or before it."""
+        if sequence.isdigit():
+            self._last_of_child[child, shard] = (int(sequence), sub)
+
+    def delivered(self, worker: str, child: int, shard: str, places: list[Place]) -> None:
         record = self.shard(shard)
         self._check_parents(record, worker)
-        last = self._last_of_child.get((child, shard), -1)
-        for sequence in sequences:
-            if sequence <= last:
-                raise self._violation(2, f"child {child} of {worker} went back in {shard}: {last} then {sequence}")
-            last = sequence
+        last = self._last_of_child.get((child, shard), (-1, 0))
+        for place in places:
+            if place <= last:
+                raise self._violation(2, f"child {child} of {worker} went back in {shard}: {last} then {place}")
+            if not record.holds(place):
+                raise self._violation(1, f"child {child} of {worker} gets {place}, which does not belong to {shard}")
+            last = place
             self.deliveries += 1
-            self.redeliveries += sequence in record.delivered
-            record.deliver(sequence)
+            self.redeliveries += place in record.delivered
+            record.deliver(place)
         self._last_of_child[child, shard] = last
-        self.trace(f"{worker} child {child} gets {len(sequences)} of {shard}")
+        self.trace(f"{worker} child {child} gets {len(places)} of {shard}")
 
     def _check_parents(self, record: ShardRecord, worker: str) -> None:
         if record.delivered or record.edited:
@@ -192,8 +245,7 @@ class Ledger:
         for parent in (self.shard(name) for name in record.parents):
             if (not parent.had_row and self.starts_at_latest) or parent.edited or self.has_edited_ancestor(parent):
                 continue
-            if parent.undelivered_to(None):
-                left = parent.undelivered_to(None)
+            if left := self.owed(parent):
                 raise self._violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
             if not parent.ended:
                 raise self._violation(2, f"{record.shard_id} begins before {parent.shard_id} is at SHARD_END")
@@ -280,16 +332,16 @@ class Ledger:
             if not record.closed:
                 raise self._violation(3, f"{write.sender} marks {name} finished although it is open")
             self._check_children_exist(record, write)
-            if self.frozen_end and record.undelivered_to(None):
+            if self.frozen_end and self.owed(record):
                 raise self._violation(3, f"{write.sender} marks {name} finished although its stream is gone")
-            if left := record.undelivered_to(None):
+            if left := self.owed(record):
                 raise self._violation(1, f"{write.sender} ends {name} with {left} records undelivered")
             record.ended = True
-        elif text.isdigit() and (left := record.undelivered_to(int(text))):
+        elif text.isdigit() and (left := self.owed(record, (int(text), _sub(write.after)))):
             raise self._violation(1, f"{write.sender} checkpoints {name} past {left} undelivered records")
         if write.before and write.sender in self.ours:
             asked = self._asked.get((write.sender, name), set())
-            if (text, int(_text(write.after, "checkpointSubSequenceNumber") or 0)) not in asked:
+            if (text, _sub(write.after)) not in asked:
                 raise self._violation(
                     1, f"{write.sender} checkpoints {name} at {text}, which its child did not ask for"
                 )
@@ -339,6 +391,10 @@ def _text(item: Item, name: str) -> str:
     return "" if value is None else str(next(iter(value.values())))
 
 
+def _sub(item: Item) -> int:
+    return int(_text(item, "checkpointSubSequenceNumber") or 0)
+
+
 def _actual_owner(item: Item) -> str | None:
     return _text(item, "checkpointOwner") or _text(item, "leaseOwner") or None
 
@@ -353,7 +409,7 @@ def _counter(item: Item) -> int | None:
 
 
 def _position(item: Item) -> tuple[int, int, int] | None:
-    return position(_text(item, "checkpoint"), int(_text(item, "checkpointSubSequenceNumber") or 0))
+    return position(_text(item, "checkpoint"), _sub(item))
 
 
 def position(text: str, sub: int) -> tuple[int, int, int] | None:

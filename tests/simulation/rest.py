@@ -74,13 +74,15 @@ def _owed(world: World) -> list[str]:
         by_hand = record.edited or world.ledger.has_edited_ancestor(record)
         if by_hand and world.plan.initial == "LATEST":
             continue  # a row was deleted by hand: what lay before the new one is skipped, as documented
-        if left := record.undelivered_to(None):
+        if left := world.ledger.owed(record):
             owed.append(f"{left} records of {record.shard_id} undelivered")
         elif record.put and not record.ended:
             row = world.dynamo.row(TABLE, record.shard_id)
             text = row["checkpoint"]["S"] if row else "no row"
-            if (not text.isdigit() or int(text) < record.put[-1]) and text != SHARD_END:
-                owed.append(f"{record.shard_id} checkpointed at {text[-8:]}, last record {record.put[-1] % 10**8}")
+            stored = (int(text), int(row["checkpointSubSequenceNumber"]["N"])) if row and text.isdigit() else (-1, 0)
+            if stored < record.put[-1] and text != SHARD_END:
+                last, sub = record.put[-1]
+                owed.append(f"{record.shard_id} checkpointed at {text[-8:]}, last record {last % 10**8}/{sub}")
     return owed
 
 

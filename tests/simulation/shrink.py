@@ -52,8 +52,9 @@ def _candidates(plan: Plan) -> Iterator[Plan]:
     for name in Rates.__slots__:
         if getattr(plan.rates, name):
             yield replace(plan, rates=replace(plan.rates, **{name: 0.0}))
-    if plan.stale_reads_s:
-        yield replace(plan, stale_reads_s=0.0)
+    for name in ("stale_reads_s", "aggregated", "retention_s"):
+        if getattr(plan, name):
+            yield replace(plan, **{name: 0.0})
     if len(plan.workers) > 1:
         for number in range(len(plan.workers)):
             yield replace(plan, workers=plan.workers[:number] + plan.workers[number + 1 :])

@@ -21,7 +21,9 @@ class Ledger(Protocol):
 
     def batch_begins(self, worker: str, shard: str) -> None: ...
 
-    def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None: ...
+    def begins_at(self, child: int, shard: str, sequence: str, sub: int) -> None: ...
+
+    def delivered(self, worker: str, child: int, shard: str, places: list[tuple[int, int]]) -> None: ...
 
     def batch_begins_in(self, process: str, worker: str, shard: str) -> None: ...
 
@@ -54,6 +56,7 @@ class DrawnProcessor:
                 await self._process(child, message["records"], at)
             elif message["action"] == "initialize":
                 at = (message["sequenceNumber"], message["subSequenceNumber"] or 0)
+                self._ledger.begins_at(child.number, child.shard_id, *at)
                 await self._other(child, message["action"], at)
             else:
                 await self._other(child, message["action"], at)
@@ -76,10 +79,10 @@ class DrawnProcessor:
         rng, rates = self._rng, self.rates
         self._ledger.batch_begins(self._worker, child.shard_id)
         self._ledger.batch_begins_in(self._process_name, self._worker, child.shard_id)
-        sequences = [int(record["sequenceNumber"]) for record in records]
+        places = [(int(record["sequenceNumber"]), record["subSequenceNumber"]) for record in records]
         if rng.random() < rates.child_dies / 2:
             raise ChildExit
-        self._ledger.delivered(self._worker, child.number, child.shard_id, sequences)
+        self._ledger.delivered(self._worker, child.number, child.shard_id, places)
         if rng.random() < 0.1:
             await self._clock.sleep(rng.uniform(0.0, SLOW_WORK_MAX_S if rates.child_silent else WORK_MAX_S))
         if rng.random() < rates.child_hangs:

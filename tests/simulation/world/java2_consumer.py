@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mld.errors import InvalidStreamArgumentError, IteratorExpiredError, StreamError, StreamNotFoundError
 from mld.positions import SHARD_END, Position
-from mld.streams import ChildShard, IteratorType, Page, StartingPoint
+from mld.streams import ChildShard, HashRange, IteratorType, Page, StartingPoint
 from tests.simulation.world.java2_table import (
     END,
     TROUBLE,
@@ -224,7 +224,8 @@ class Consumer:
             raise Exit(1)
 
     async def _process(self, page: Page) -> None:
-        batch = page.after(self._largest)
+        ends = self._lease.hash_range
+        batch = page.after(self._largest, None if ends is None else HashRange(int(ends[0]), int(ends[1])))
         if batch.largest is None:
             return
         worker, rng, child = self._worker, self._worker.rng, self._child
@@ -233,8 +234,8 @@ class Consumer:
         worker.ledger.batch_begins(worker.worker_id, self.shard)
         self._perhaps_die(0.5)
         records = json.loads(b"".join(batch.line()))["records"]
-        sequences = [int(record["sequenceNumber"]) for record in records]
-        worker.ledger.delivered(worker.worker_id, child, self.shard, sequences)
+        places = [(int(record["sequenceNumber"]), record["subSequenceNumber"]) for record in records]
+        worker.ledger.delivered(worker.worker_id, child, self.shard, places)
         if rng.random() < 0.1:
             await self._clock.sleep(rng.uniform(0.0, WORK_MAX_S))
         self._perhaps_die(0.5)

@@ -13,6 +13,7 @@ from random import Random
 QUIET_TAKER_PERIODS = 14
 """Length of the part without faults: dead workers are noticed in two, the rest lets stealing come to rest."""
 WALL_JUMP_MAX_S = 3600.0
+RETENTION_S = (60.0, 300.0)
 DRIFT_MAX = 200e-6
 """Quartz clocks differ by some 50 ppm; this is a bad one."""
 
@@ -48,6 +49,9 @@ class Kind(Enum):
     """DynamoDB answers every request of everybody with `text` (throttled, errors) for `argument` seconds."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
+
+
+ROWS_BY_HAND = (Kind.DELETE_ROW, Kind.CORRUPT_ROW, Kind.REASSIGN_ROW, Kind.FINISH_ROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,10 @@ class Plan:
     records_per_s: float = 2.0
     initial: str = "TRIM_HORIZON"
     stale_reads_s: float = 0.0
+    aggregated: float = 0.0
+    """The share of puts that are KPL aggregates."""
+    retention_s: float = 0.0
+    """0: nothing falls out of the stream while the run lasts."""
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -119,6 +127,7 @@ class Plan:
         more = {"stale_reads"} if self.stale_reads_s else set()
         if any(worker.kind == "java2" for worker in self.workers):
             more.add("java2")
+        more |= {name for name in ("aggregated", "retention_s") if getattr(self, name)}
         return frozenset(kinds | rates | more)
 
     @property
@@ -130,7 +139,9 @@ class Plan:
         return any(action.kind in (Kind.DELETE_ROW, Kind.CORRUPT_ROW) for action in self.actions)
 
 
-ALL_FEATURES = frozenset({kind.value for kind in Kind} | set(Rates.__slots__) | {"stale_reads", "java2"})
+ALL_FEATURES = frozenset(
+    {kind.value for kind in Kind} | set(Rates.__slots__) | {"stale_reads", "java2"} | {"aggregated", "retention_s"}
+)
 
 
 def draw(seed: int) -> Plan:
@@ -153,7 +164,7 @@ def draw(seed: int) -> Plan:
     trouble_s = rng.uniform(300.0, 420.0)
     quiet_s = max(600.0 - trouble_s, QUIET_TAKER_PERIODS * 2 * failover_s)
     special, changed_rates = _special(seed, is_mixed, worker_count, trouble_s, failover_s)
-    return Plan(
+    plan = Plan(
         seed=seed,
         shards=rng.choice((2, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 32)),
         workers=workers,
@@ -168,6 +179,21 @@ def draw(seed: int) -> Plan:
         stale_reads_s=rng.choice((0.0, 0.3, 1.5)),
         settings={"maxLeasesToStealAtOneTime": rng.choice(("1", "3", "8"))},
     )
+    return replace(plan, aggregated=_aggregated(seed), retention_s=_retention_s(seed, plan, is_mixed))
+
+
+def _aggregated(seed: int) -> float:
+    rng = Random(f"{seed}:kpl")
+    return rng.uniform(0.1, 0.9) if rng.random() < 0.6 else 0.0
+
+
+def _retention_s(seed: int, plan: Plan, is_mixed: bool) -> float:
+    """Far shorter than AWS allows, so that a backlog falls out. A shard that is gone is a finished one for Java, and
+    what an operator does to rows by hand is not to be judged together with it."""
+    rng = Random(f"{seed}:retention")
+    seconds = rng.choice((rng.uniform(*RETENTION_S), 0.0, 0.0, 0.0))
+    by_hand = any(action.kind in ROWS_BY_HAND for action in plan.actions)
+    return 0.0 if is_mixed or by_hand or plan.deletes_stream else seconds
 
 
 def _for_fleet(actions: tuple[Action, ...], is_mixed: bool) -> tuple[Action, ...]:

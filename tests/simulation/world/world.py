@@ -12,7 +12,7 @@ from typing import Any
 from mld.clock import Clock
 from mld.daemon import assemble
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.local.kinesis import Kinesis, KinesisError, PutEntry
+from mld.local.kinesis import Kinesis, KinesisError
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.worker import Worker
 from properties.settings import Settings
@@ -21,6 +21,7 @@ from tests.simulation.world.children import DrawnProcessor, SimulatedHost
 from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
+from tests.simulation.world.producer import Producer
 from tests.support.fleet import STREAM, TABLE, settings_of
 
 EPOCH_S = 1_700_000_000.0
@@ -268,8 +269,12 @@ class World:
         self.ledger = Ledger(self.now, plan.failover_s, self._believers)
         self.ledger.trace = self.trace
         self.ledger.starts_at_latest = plan.initial == "LATEST"
+        self.ledger.retention_s = plan.retention_s
         self.ledger.has_twins = any(action.kind is Kind.TWIN for action in plan.actions)
         self.kinesis = Kinesis(enforce=True)
+        self.producer = Producer(
+            self.kinesis, self.clock, self.ledger, plan.aggregated, Random(f"{plan.seed}:producer")
+        )
         self.dynamo = SimulatedDynamo(self.clock, self.rng("stale"), stale_s=plan.stale_reads_s)
         self.dynamo.on_applied.append(self._applied)
         self.java_children: Iterator[int] = itertools.count(1_000_000)
@@ -281,7 +286,6 @@ class World:
         self.initial = _initial(plan)
         self._rows_to_repair: dict[str, Any] = {}
         self._events: set[asyncio.Task[None]] = set()
-        self._records = 0
         self._stream_deleted = False
         self.calls_at_quiet = (0, 0)
         self.worst_price = 0.0
@@ -339,6 +343,8 @@ class World:
 
     async def _live(self) -> None:
         self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=self.plan.shards)
+        if self.plan.retention_s:
+            self.kinesis.stream(STREAM, self.clock.wall()).retention_h = self.plan.retention_s / 3600
         self._learn_shards()
         for number, spec in enumerate(self.plan.workers):
             self.machines.append(Machine(self, number, spec))
@@ -405,16 +411,7 @@ class World:
 
     def _put(self, count: int, rng: Random) -> None:
         for _ in range(count):
-            self._put_one(rng.randrange(KEY_SPACE))
-
-    def _put_one(self, hash_key: int) -> None:
-        self._records += 1
-        entry = PutEntry.of(b"record %d" % self._records, "key", hash_key)
-        try:
-            placed = self.kinesis.put_record(STREAM, entry, now=self.clock.wall())
-        except KinesisError:
-            return  # throttled, or the stream is gone: the record does not exist
-        self.ledger.put(placed.shard_id, int(placed.sequence))
+            self.producer.put(rng.randrange(KEY_SPACE))
 
     async def _act(self) -> None:
         for action in self.plan.actions:
@@ -555,6 +552,7 @@ class World:
     async def _calm(self) -> None:
         """The faults stop: partitions heal, the stopped resume, the broken rows are mended, everybody wanted runs."""
         self.trace("--- calm")
+        self.ledger.calm_at = self.now()
         self._set_rates(CALM)
         if self._events:
             await asyncio.wait(set(self._events))
@@ -573,7 +571,7 @@ class World:
         from tests.simulation.rest import check_rest
 
         for shard in self._open_shards():
-            self._put_one(shard.hash_range.start)
+            self.producer.put_one(shard.hash_range.start)
         await check_rest(self)
 
 

@@ -1,0 +1,77 @@
+"""The producers of a run: they put records one by one, or aggregated as the Kinesis Producer Library does it.
+
+The KPL packs the records of one shard together, by a map of the shards that may be out of date. When the answer names
+another shard than the map, all user records of that put have failed and are sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from mld.clock import Clock
+from mld.local.kinesis import Kinesis, KinesisError, PutEntry
+from mld.streams import HashRange
+from tests.simulation.checkers import Ledger
+from tests.support.fleet import STREAM
+from tests.support.kpl import User, aggregate
+
+USERS_MAX = 5
+MAP_REFRESH = 0.1
+"""Per aggregate; so a change of shards goes unnoticed for some puts."""
+
+
+class Producer:
+    """`aggregated` is the share of puts that are aggregates; `rng` is for them alone."""
+
+    def __init__(self, kinesis: Kinesis, clock: Clock, ledger: Ledger, aggregated: float, rng: Random) -> None:
+        self._kinesis = kinesis
+        self._clock = clock
+        self._ledger = ledger
+        self._aggregated = aggregated
+        self._rng = rng
+        self._count = 0
+        self._map: list[HashRange] = []
+
+    def put(self, hash_key: int) -> None:
+        """One record, or an aggregate whose first user record has this hash key."""
+        if self._aggregated and self._rng.random() < self._aggregated:
+            self._put_aggregate(hash_key)
+        else:
+            self.put_one(hash_key)
+
+    def put_one(self, hash_key: int) -> None:
+        entry = PutEntry.of(self._data(), "key", hash_key)
+        self._place(entry, 1, lambda landed: True)
+
+    def _put_aggregate(self, hash_key: int) -> None:
+        rng = self._rng
+        if not self._map or rng.random() < MAP_REFRESH:
+            self._map = [shard.hash_range for shard in self._kinesis.stream(STREAM, self._clock.wall()).open_shards]
+        meant = next(keys for keys in self._map if keys.start <= hash_key <= keys.end)
+        keys = [hash_key, *(rng.randint(meant.start, meant.end) for _ in range(rng.randrange(1, USERS_MAX)))]
+        users = [User("key", self._data(), str(key)) for key in keys]
+        low, high = min(keys), max(keys)
+        entry = PutEntry.of(aggregate(users), "a", hash_key)
+        if not self._place(entry, len(users), lambda landed: landed.start <= low and high <= landed.end):
+            self._map = []
+            for key in keys:
+                self.put_one(key)
+
+    def _place(self, entry: PutEntry, users: int, belongs: Callable[[HashRange], bool]) -> bool:
+        """False if it landed in a shard to which not all of it belongs."""
+        now = self._clock.wall()
+        try:
+            placed = self._kinesis.put_record(STREAM, entry, now=now)
+        except KinesisError:
+            return True  # throttled, or the stream is gone: the record does not exist
+        shard = self._kinesis.stream(STREAM, now).shard(placed.shard_id)
+        assert shard is not None
+        if not belongs(shard.hash_range):
+            return False
+        self._ledger.put(placed.shard_id, int(placed.sequence), users)
+        return True
+
+    def _data(self) -> bytes:
+        self._count += 1
+        return b"record %d" % self._count
