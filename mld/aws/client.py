@@ -5,9 +5,6 @@ its answer crosses back to the loop as a plain dict, its failure as an error of 
 at any time: a call that is still queued is then never sent; one that is under way ends by the client's own read
 time-out and its outcome is dropped.
 
-The threads are daemons, on purpose not those of `ThreadPoolExecutor`: the interpreter joins these at exit, so that one
-hung connection would keep a stopped daemon alive.
-
 Importing this module must stay cheap: botocore is imported by the first thread that needs it.
 """
 
@@ -15,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from mld.aws.pool import DaemonPool, PoolClosedError
 from mld.errors import AwsError, AwsUnreachableError, StartupError
 
 if TYPE_CHECKING:
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CALL_TIMEOUT_S = 90.0
 """Backstop of a call without a limit of its own: above any sensible read time-out, for an answer that only trickles."""
@@ -62,7 +56,7 @@ class BotoService:
         self._client_factory = client_factory
         self._name = name
         self._call_timeout_s = call_timeout_s
-        self._pool = _DaemonPool(threads_max=threads_max, name=name)
+        self._pool = DaemonPool(threads_max=threads_max, name=name)
         self._client_lock = threading.Lock()
         self._client: BaseClient | None = None
 
@@ -84,7 +78,7 @@ class BotoService:
         limit_s = self._call_timeout_s if timeout_s is None else timeout_s
         try:
             future = self._pool.submit(partial(self._call_in_thread, operation, params))
-        except _PoolClosedError:
+        except PoolClosedError:
             raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
         try:
             async with asyncio.timeout(limit_s):
@@ -157,66 +151,3 @@ def plain_code(code: str) -> str:
 
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-class _PoolClosedError(Exception):
-    pass
-
-
-class _DaemonPool:
-    """At most `threads_max` daemon threads, started as needed, working through one queue. Used from one loop only."""
-
-    def __init__(self, *, threads_max: int, name: str) -> None:
-        if threads_max < 1:
-            raise ValueError(f"threads_max must be at least 1, not {threads_max}")
-        self._threads_max = threads_max
-        self._name = name
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._unfinished: set[Future[Any]] = set()
-        self._closed = False
-
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        if self._closed:
-            raise _PoolClosedError
-        future: Future[T] = Future()
-        with self._lock:
-            self._unfinished.add(future)
-            needed = min(len(self._unfinished), self._threads_max)
-        future.add_done_callback(self._forget)
-        self._jobs.put((future, work))
-        if self._threads < needed:
-            self._threads += 1
-            threading.Thread(target=self._work, name=f"aws-{self._name}-{self._threads}", daemon=True).start()
-        return future
-
-    def close(self) -> list[Future[Any]]:
-        """Refuse new jobs, cancel the queued ones, end idle threads; the jobs that are still under way."""
-        self._closed = True
-        with self._lock:
-            unfinished = list(self._unfinished)
-        under_way = [future for future in unfinished if not future.cancel()]
-        for _ in range(self._threads):
-            self._jobs.put(None)
-        return under_way
-
-    def _forget(self, future: Future[Any]) -> None:
-        with self._lock:
-            self._unfinished.discard(future)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            _finish(*job)
-            del job  # an idle thread must not keep a 10 MB answer alive
-
-
-def _finish(future: Future[Any], work: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = work()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -1,0 +1,93 @@
+"""`HostReader`: small files of this machine and documents of the metadata service beside it, read in a thread.
+
+A pseudo-file such as `/proc/stat` is made when it is read, which takes milliseconds on a large machine, and a metadata
+service may hang: neither belongs on the loop. Metadata is asked for directly, never through a proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from mld.aws.pool import DaemonPool, PoolClosedError
+
+T = TypeVar("T")
+
+THREADS_MAX = 1  # one sampler asks, one thing at a time
+FILE_BYTES_MAX = 64 * 1024  # what is wanted stands at the beginning
+DOCUMENT_BYTES_MAX = 4 * 1024 * 1024  # the statistics of a container are a few kilobytes
+HTTP_TIMEOUT_S = 1.0  # the service is a neighbour on the same host
+READ_TIMEOUT_S = 3.0  # connect, read, and a thread that is still busy with a request given up before
+
+
+class HostReadError(Exception):
+    """Nothing usable was read; the text says what and why."""
+
+
+class HostReader:
+    """`root` stands for `/`."""
+
+    def __init__(self, root: Path = Path("/"), *, timeout_s: float = READ_TIMEOUT_S) -> None:
+        self._root = root
+        self._timeout_s = timeout_s
+        self._pool = DaemonPool(threads_max=THREADS_MAX, name="host")
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is something at the absolute `path`; what cannot be looked at counts as absent."""
+        try:
+            return await self._in_thread(path, self._path(path).exists)
+        except HostReadError:
+            return False
+
+    async def text(self, path: str) -> str:
+        """The beginning of the file at the absolute `path`. Raises HostReadError."""
+        return await self._in_thread(path, partial(_beginning, self._path(path)))
+
+    async def document(self, url: str) -> Any:
+        """The JSON document at an `http` address. Raises HostReadError."""
+        return await self._in_thread(url, partial(_document, url))
+
+    def close(self) -> None:
+        """End the thread; later calls raise HostReadError."""
+        self._pool.close()
+
+    def _path(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
+
+    async def _in_thread(self, what: str, work: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.wrap_future(self._pool.submit(work))
+        except PoolClosedError:
+            raise HostReadError(f"{what}: the reader is closed") from None
+        except TimeoutError:
+            raise HostReadError(f"{what}: not read within {self._timeout_s:g} s") from None
+        except (OSError, ValueError, HTTPException) as error:
+            raise HostReadError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(FILE_BYTES_MAX).decode("ascii", errors="replace")
+
+
+def _document(url: str) -> Any:
+    address = urlsplit(url)
+    if address.scheme != "http" or not address.hostname:
+        raise ValueError("not an http address")
+    connection = HTTPConnection(address.hostname, address.port, timeout=HTTP_TIMEOUT_S)
+    try:
+        connection.request("GET", address.path or "/", headers={"Accept": "application/json"})
+        response = connection.getresponse()
+        body = response.read(DOCUMENT_BYTES_MAX + 1)
+    finally:
+        connection.close()
+    if response.status != 200 or len(body) > DOCUMENT_BYTES_MAX:
+        raise ValueError(f"HTTP status {response.status}, {len(body)} bytes")
+    return json.loads(body)

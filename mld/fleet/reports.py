@@ -1,0 +1,307 @@
+"""Worker reports: rows and what they say of a worker. Pure.
+
+Rules: coordination spec, 1.3 (row), 2.4 (figures) and 2.5 (reader), with 7.5 and 7.23. A leader judges with its own
+settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker adds two attributes to
+its own row, `mldVersion` (its own) and `mldWatch` (the leader's); each side sets its own and leaves the other's alone.
+
+One rule differs from Java: samples `{}` with ranges make a default worker here, where Java holds it for the least
+loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
+names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any, TypeAlias
+
+from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+ENTITY_TYPE = "entityType"
+UPDATED_AT = "lut"
+SAMPLES = "sts"
+RANGES = "opr"
+SUPPORT = "sup"
+SUPPORT_AT = "slu"
+VERSION = "mldVersion"
+WATCH = "mldWatch"
+OWN_MEMBERS = {"version": VERSION, "watch": WATCH}
+"""Member of `WorkerReport.mld` -> attribute."""
+
+FAILED = -1.0
+"""Stands for an interval in which a metric could not be measured."""
+RANGE_PERCENT = 100
+"""Operating range of every metric we report."""
+RING_LENGTH = 10
+THROUGHPUT_NAME = "THROUGHPUT"
+"""A metric with this name makes a default worker."""
+EXPIRED_AFTER_PERIODS = 2
+NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage
+_SIX_DECIMALS = Decimal("0.000001")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRules:
+    """The reader's settings: workerMetricsReporterFreqInMillis, staleWorkerMetricsEntryCleanupDuration, EMAAlpha."""
+
+    report_period_s: float = 30.0
+    stale_after_s: float = 86_400.0
+    ema_alpha: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ReportScan:
+    """The reports among some rows; `corrupt` names the rows that cannot be read, with the reason."""
+
+    reports: tuple[WorkerReport, ...] = ()
+    corrupt: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The workers sorted out, one report for each. `stale` reports are for deletion, duplicates among them."""
+
+    active: tuple[WorkerReport, ...] = ()
+    failing: tuple[WorkerReport, ...] = ()
+    expired: tuple[WorkerReport, ...] = ()
+    invalid: tuple[WorkerReport, ...] = ()
+    stale: tuple[WorkerReport, ...] = ()
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+class CorruptReportError(ValueError):
+    """A row is a report and cannot be read."""
+
+
+def is_report(row: Row, key: str) -> bool:
+    """Whether the row of a table with hash key `key` is a report: in the legacy table every row is."""
+    return key == REPORTS_TABLE_KEY or row.get(ENTITY_TYPE, {}).get("S") == EntityType.WORKER_METRIC_STATS.value
+
+
+def parse_row(row: Row, key: str) -> WorkerReport:
+    """The report in a row of a table with hash key `key`. Raises CorruptReportError.
+
+    What nobody is judged by (support code, our additions) is dropped if it is damaged.
+    """
+    worker = row.get(key, {}).get("S")
+    if not isinstance(worker, str) or not worker:
+        raise CorruptReportError(f"{key} is missing")
+    return WorkerReport(
+        worker=worker,
+        updated_at_s=_integer(row.get(UPDATED_AT), UPDATED_AT),
+        samples={name: tuple(float(x) for x in numbers) for name, numbers in _lists(row, SAMPLES)},
+        ranges={name: tuple(int(x) for x in numbers) for name, numbers in _lists(row, RANGES)},
+        support_code=_integer_or_none(row, SUPPORT),
+        support_at_s=_integer_or_none(row, SUPPORT_AT),
+        legacy=key == REPORTS_TABLE_KEY,
+        mld={
+            member: text for member, name in OWN_MEMBERS.items() if isinstance(text := row.get(name, {}).get("S"), str)
+        },
+    )
+
+
+def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
+    """The reports among `rows`; a damaged one costs only itself (7.23)."""
+    found: list[WorkerReport] = []
+    corrupt: list[tuple[str, str]] = []
+    for row in rows:
+        if is_report(row, key):
+            try:
+                found.append(parse_row(row, key))
+            except CorruptReportError as error:
+                corrupt.append((str(row.get(key, {}).get("S")), str(error)))
+    return ReportScan(tuple(found), tuple(corrupt))
+
+
+def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
+    """The attributes that the worker itself writes with every report, all but the key.
+
+    `report` is our own: complete, no list empty, and a range for each metric.
+    """
+    assert report.updated_at_s is not None and report.support_at_s is not None
+    assert report.samples.keys() == report.ranges.keys(), "both filled or both empty (2.5)"
+    assert all(report.samples.values()) and all(report.ranges.values()), "no list may be empty (2.4)"
+    written: dict[str, dict[str, Any]] = {
+        ENTITY_TYPE: {"S": EntityType.WORKER_METRIC_STATS.value},
+        UPDATED_AT: {"N": str(report.updated_at_s)},
+        SAMPLES: {"M": {name: _list(map(_double_text, values)) for name, values in report.samples.items()}},
+        RANGES: {"M": {name: _list(map(str, values)) for name, values in report.ranges.items()}},
+        SUPPORT: {"N": str(report.support_code)},
+        SUPPORT_AT: {"N": str(report.support_at_s)},
+    }
+    if "version" in report.mld:
+        written[VERSION] = {"S": report.mld["version"]}
+    return written
+
+
+def own_report(worker: str, rings: Mapping[str, Sequence[float]], now_s: float, version: str) -> WorkerReport:
+    """What a worker says of itself at wall time `now_s`.
+
+    A ring without a single success is left out: what cannot be measured makes a default worker, not a failing one that
+    would never get a lease again (6a).
+    """
+    samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
+    return WorkerReport(
+        worker=worker,
+        updated_at_s=int(now_s),
+        samples=samples,
+        ranges=dict.fromkeys(samples, (RANGE_PERCENT,)),
+        support_code=SUPPORT_CODE,
+        support_at_s=int(now_s),
+        mld={"version": version},
+    )
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def mean(samples: Sequence[float]) -> float:
+    """The figure of an interval: rounded half up to six decimals, `FAILED` if there are no samples (2.4)."""
+    if not samples:
+        return FAILED
+    average = math.fsum(samples) / len(samples)
+    return float(Decimal(repr(average)).quantize(_SIX_DECIMALS, ROUND_HALF_UP))
+
+
+def extended(ring: Sequence[float], value: float, length: int = RING_LENGTH) -> tuple[float, ...]:
+    """The ring after one more interval: the newest `length` figures, oldest first."""
+    return (*ring, value)[-length:]
+
+
+def average(samples: Iterable[float], alpha: float) -> float:
+    """The exponential moving average by which a worker is judged; failures are skipped, 0 without figures (2.5)."""
+    value: float | None = None
+    for sample in samples:
+        if sample != FAILED:
+            value = sample if value is None else alpha * sample + (1 - alpha) * value
+    return 0.0 if value is None else value
+
+
+# --- judgement --------------------------------------------------------------------------------------------------------
+
+
+def is_default(report: WorkerReport) -> bool:
+    """Whether the worker measures nothing and is judged by the throughput of its leases."""
+    return not report.samples or THROUGHPUT_NAME in report.samples
+
+
+def is_valid(report: WorkerReport) -> bool:
+    """Whether the report says enough to judge the worker."""
+    if report.updated_at_s is None:
+        return False
+    ranges = report.ranges
+    return is_default(report) or (
+        report.samples.keys() <= ranges.keys() and all(values and values[0] != 0 for values in ranges.values())
+    )
+
+
+def is_expired(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
+    """Whether the worker has been silent for too long; never for a report of the future."""
+    if report.updated_at_s is None:
+        return False
+    return now_s - report.updated_at_s > EXPIRED_AFTER_PERIODS * rules.report_period_s
+
+
+def is_failing(report: WorkerReport) -> bool:
+    """Whether a metric failed in the newest interval (or has no figure at all): no leases for such a worker."""
+    return not is_default(report) and any(not values or values[-1] == FAILED for values in report.samples.values())
+
+
+def is_stale(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
+    """Whether the row is left over and should be deleted."""
+    return report.updated_at_s is None or now_s - report.updated_at_s > rules.stale_after_s
+
+
+def is_active(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
+    """Whether the worker may be given leases."""
+    return is_valid(report) and not is_expired(report, now_s, rules) and not is_failing(report)
+
+
+def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
+    """One report for each worker, the newest; of two equally old ones that of the single table (7.5)."""
+    newest: dict[str, WorkerReport] = {}
+    for report in reports:
+        other = newest.get(report.worker)
+        if other is None or _age_order(report) > _age_order(other):
+            newest[report.worker] = report
+    return tuple(newest.values())
+
+
+def sort_out(reports: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> Roster:
+    """Who is what, from the reports of all tables. Duplicates count once, but each is judged for deletion."""
+    everything = tuple(reports)
+    active, failing, expired, invalid = [], [], [], []
+    for report in newest_of_each(everything):
+        if not is_valid(report):
+            invalid.append(report)
+        elif is_expired(report, now_s, rules):
+            expired.append(report)
+        elif is_failing(report):
+            failing.append(report)
+        else:
+            active.append(report)
+    stale = tuple(report for report in everything if is_stale(report, now_s, rules))
+    return Roster(tuple(active), tuple(failing), tuple(expired), tuple(invalid), stale)
+
+
+def _age_order(report: WorkerReport) -> tuple[float, bool]:
+    return (-math.inf if report.updated_at_s is None else report.updated_at_s), not report.legacy
+
+
+# --- attribute values -------------------------------------------------------------------------------------------------
+
+
+def _list(texts: Iterable[str]) -> dict[str, Any]:
+    return {"L": [{"N": text} for text in texts]}
+
+
+def _double_text(value: float) -> str:
+    """At most six decimals and at least one, as Java prints it, but without exponent."""
+    text = f"{value:.6f}".rstrip("0")
+    return text + "0" if text.endswith(".") else text
+
+
+def _number(value: Mapping[str, Any], name: str) -> Decimal:
+    try:
+        number = Decimal(value["N"])
+    except (KeyError, TypeError, InvalidOperation):
+        raise CorruptReportError(f"{name} is not a number: {value}") from None
+    if not number.is_finite() or number.adjusted() > NUMBER_EXPONENT_MAX:
+        raise CorruptReportError(f"{name} is out of range: {number}")
+    return number
+
+
+def _integer(value: Mapping[str, Any] | None, name: str) -> int | None:
+    """The whole part of a number; None if the attribute is absent or NULL."""
+    return None if value is None or "NULL" in value else int(_number(value, name))
+
+
+def _integer_or_none(row: Row, name: str) -> int | None:
+    try:
+        return _integer(row.get(name), name)
+    except CorruptReportError:
+        return None
+
+
+def _lists(row: Row, name: str) -> Iterable[tuple[str, tuple[Decimal, ...]]]:
+    """The members of a map of lists of numbers; none if the attribute is absent or NULL."""
+    value = row.get(name)
+    if value is None or "NULL" in value:
+        return ()
+    members = value.get("M")
+    if not isinstance(members, Mapping):
+        raise CorruptReportError(f"{name} is not a map")
+    return [(member, _numbers(content, f"{name}.{member}")) for member, content in members.items()]
+
+
+def _numbers(value: Mapping[str, Any], name: str) -> tuple[Decimal, ...]:
+    numbers = value.get("L")
+    if not isinstance(numbers, Sequence) or isinstance(numbers, str):
+        raise CorruptReportError(f"{name} is not a list")
+    return tuple(_number(number, name) for number in numbers)
