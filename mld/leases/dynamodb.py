@@ -22,6 +22,7 @@ from mld.leases.owner_index import SCAN_SPACING_S, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
 from mld.positions import Position
+from mld.streams import HashRange
 
 log = logging.getLogger(__name__)
 
@@ -256,6 +257,9 @@ class DynamoLeaseTable:
 
     async def record_children(self, key: str, children: frozenset[str]) -> bool:
         return await self._try("UpdateItem", writes.record_children(key, children))
+
+    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
+        return await self._try("UpdateItem", writes.fill_hash_range(key, hash_range))
 
     async def delete_completed(self, key: str) -> bool:
         return await self._try("DeleteItem", writes.delete_completed(key))

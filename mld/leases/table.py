@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from mld.leases.lease import Lease
 from mld.positions import Position
+from mld.streams import HashRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,10 @@ class LeaseTable(Protocol):
 
     async def record_children(self, key: str, children: frozenset[str]) -> bool:
         """Note the child shards on the row, if it exists. Does not touch the counter."""
+        ...
+
+    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
+        """Write the hash range if the row exists and has none. Does not touch the counter."""
         ...
 
     async def delete_completed(self, key: str) -> bool:

@@ -31,6 +31,7 @@ from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.leases.table import Refusal
 from mld.positions import SHARD_END_NAME, Position
+from mld.streams import HashRange
 
 Request: TypeAlias = dict[str, Any]
 
@@ -157,6 +158,16 @@ def record_children(key: str, children: frozenset[str]) -> Request:
     assert children, "DynamoDB has no empty sets"
     values: dict[str, Any] = {":key": {"S": key}, ":children": {"SS": sorted(children)}}
     request = _update(key, "#leaseKey = :key", "SET #childShardIds = :children", values)
+    del request["ReturnValues"]
+    return request
+
+
+def fill_hash_range(key: str, hash_range: HashRange) -> Request:
+    """Give an existing row of KCL before 2.3 its hash range, unless it has one (shards spec, 5.3)."""
+    assert hash_range.start < hash_range.end, "Java cannot read a row with a range of one key"
+    values = {":key": {"S": key}, ":start": {"S": str(hash_range.start)}, ":end": {"S": str(hash_range.end)}}
+    condition = "#leaseKey = :key AND (attribute_not_exists(#startingHashKey) OR attribute_not_exists(#endingHashKey))"
+    request = _update(key, condition, "SET #startingHashKey = :start, #endingHashKey = :end", values)
     del request["ReturnValues"]
     return request
 

@@ -274,6 +274,18 @@ class LeaseTableContract:
         assert not await lease_table.record_children("shardId-404", frozenset({"shardId-8"}))
         assert await lease_table.get("shardId-404") is None
 
+    async def test_a_hash_range_is_filled_in_where_there_is_none(self, lease_table: LeaseTable) -> None:
+        lease = replace(new_lease(), hash_range=None)
+        assert await lease_table.create(lease)
+        assert await lease_table.fill_hash_range(lease.key, HashRange(5, 9))
+        assert await lease_table.get(lease.key) == replace(lease, hash_range=HashRange(5, 9))
+        assert not await lease_table.fill_hash_range(lease.key, HashRange(5, 10))
+        assert await lease_table.get(lease.key) == replace(lease, hash_range=HashRange(5, 9))
+
+    async def test_the_hash_range_of_a_missing_row_creates_nothing(self, lease_table: LeaseTable) -> None:
+        assert not await lease_table.fill_hash_range("shardId-404", HashRange(5, 9))
+        assert await lease_table.get("shardId-404") is None
+
     async def test_only_complete_leases_are_deleted(self, lease_table: LeaseTable) -> None:
         lease = await owned(lease_table)
         assert not await lease_table.delete_completed(lease.key)
