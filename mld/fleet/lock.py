@@ -1,0 +1,305 @@
+"""The leader lock of a 3.x fleet: its row, its conditional writes, and what a look at it allows. Pure.
+
+Coordination spec, 3.1, with 7.14 and 7.15. Every write changes the version of the row (`recordVersionNumber`, a new
+UUID), and every write is conditional on what was seen. Nobody compares clocks:
+
+* A challenger may take a row over that has kept one version for longer than the duration *in the row*, counted from the
+  end of its own first look at that version.
+* The holder may act for the duration counted from before it *sent* the last write known to be applied. It therefore
+  stops before any challenger can start.
+
+A version is unique, so a row that shows one of ours was written by this very process, whatever became of the reply:
+
+    row                                            what to do
+    absent                                         claim
+    released (`isReleased` = "1")                  claim
+    a version of ours, its time not over           hold
+    a version of ours, its time over or given up   claim, nobody else can be acting on it
+    another, first seen now                        wait, observe
+    another, unchanged beyond its duration         claim
+    damaged, unchanged beyond our own duration     claim
+
+A restarted worker has no versions, hence no claim on the row of its predecessor, even under the same worker id.
+
+A damaged row (an attribute is missing or is not what the protocol says) makes Java workers fail at every check. No rule
+says how long it is valid. It gets our own duration, the fleet's default, and is then replaced on condition that none of
+its three attributes has changed: if somebody still renews it, it is never replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mld.fleet.values import EntityType, Place
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+Request: TypeAlias = dict[str, Any]
+
+LOCK_KEY = "Leader"
+LEASE_S = 120.0  # Java's: long enough that a leader survives a few failed heartbeats
+HEARTBEAT_S = 30.0  # Java's; also how long a "no" is believed without looking again
+GIVEN_UP = float("-inf")
+VERSIONS_MAX = 32  # the writes of one lease duration that may still be on their way: a heartbeat each 5 s, and releases
+
+OWNER = "ownerName"
+DURATION = "leaseDuration"
+VERSION = "recordVersionNumber"
+RELEASED = "isReleased"
+DATA = "data"
+ENTITY = "entityType"
+
+_ESSENTIAL = (OWNER, DURATION, VERSION)
+_IS_RELEASED = "1"
+_MILLIS = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class LockRow:
+    """The lock as it stands in the table. Only the Java library's other users write `data`."""
+
+    owner: str
+    duration_s: float
+    version: str
+    is_released: bool = False
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedLock:
+    """A lock row that cannot be read: its essential attributes as found, and what is wrong with them."""
+
+    attributes: Row
+    reason: str
+
+
+SeenLock: TypeAlias = LockRow | DamagedLock | None
+"""The lock as read; None if there is no row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A row of somebody else, and since when (monotonic) it is known to have this version."""
+
+    lock: LockRow | DamagedLock
+    since: float
+    duration_s: float
+
+    @property
+    def stale_at(self) -> float:
+        return self.since + self.duration_s
+
+    def is_same(self, lock: LockRow | DamagedLock) -> bool:
+        """Whether nobody has written between the observed row and `lock`."""
+        if isinstance(self.lock, LockRow) and isinstance(lock, LockRow):
+            return self.lock.version == lock.version
+        return self.lock == lock
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The lock held by us: the version that our last applied write gave it, and when (monotonic) that was sent."""
+
+    version: str
+    sent_at: float
+    duration_s: float
+
+    @property
+    def valid_until(self) -> float:
+        return self.sent_at + self.duration_s
+
+    def is_valid(self, now: float) -> bool:
+        return now < self.valid_until
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The row is of our writing and its time is not over."""
+
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Write a new row over `over`, on condition that it is still there."""
+
+    over: SeenLock
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Somebody else may be leading; look again later with this observation."""
+
+    observation: Observation
+
+
+Step: TypeAlias = Hold | Claim | Wait
+
+
+class Versions:
+    """The versions that this process has sent as `owner`, each with the monotonic time before sending."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._sent_at: dict[str, float] = {}
+
+    def add(self, version: str, sent_at: float) -> None:
+        self._sent_at[version] = sent_at
+        while len(self._sent_at) > VERSIONS_MAX:
+            del self._sent_at[next(iter(self._sent_at))]
+
+    def remove(self, version: str) -> None:
+        """A write with this version was certainly not applied."""
+        self._sent_at.pop(version, None)
+
+    def give_up(self, version: str) -> None:
+        """A release of this version is sent. From now on a row showing it may vanish at any time."""
+        self.add(version, GIVEN_UP)
+
+    def find(self, lock: SeenLock) -> Holding | None:
+        """The holding that the row proves, over or not; None if the row is not of our writing."""
+        if not isinstance(lock, LockRow) or lock.owner != self._owner or lock.version not in self._sent_at:
+            return None
+        return Holding(lock.version, self._sent_at[lock.version], lock.duration_s)
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+def judge(lock: SeenLock, before: Observation | None, ours: Versions, now: float, *, lease_s: float) -> Step:
+    """What to do about the lock just read. `now`: monotonic, after the read."""
+    if lock is None or (isinstance(lock, LockRow) and lock.is_released):
+        return Claim(lock)
+    if (holding := ours.find(lock)) is not None:
+        return Hold(holding) if holding.is_valid(now) else Claim(lock)
+    observation = observe(lock, before, now, lease_s=lease_s)
+    return Claim(lock) if now > observation.stale_at else Wait(observation)
+
+
+def observe(lock: LockRow | DamagedLock, before: Observation | None, now: float, *, lease_s: float) -> Observation:
+    """The observation to go on with: the one there was, if nobody has written since, else a new one."""
+    if before is not None and before.is_same(lock):
+        return before
+    return Observation(lock, now, lock.duration_s if isinstance(lock, LockRow) else lease_s)
+
+
+def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> Holding | None:
+    """What is held after the row refused a heartbeat: an earlier one without an answer may have been applied."""
+    holding = ours.find(lock)
+    return holding if holding is not None and holding.sent_at != GIVEN_UP else None
+
+
+# --- the row ---------------------------------------------------------------------------------------------------------
+
+
+def parse_lock(row: Row | None) -> SeenLock:
+    """Read a row; whatever is wrong with it, this does not raise."""
+    if not row:
+        return None
+    texts: dict[str, str] = {}
+    for name in _ESSENTIAL:
+        text = row.get(name, {}).get("S")
+        if not isinstance(text, str):
+            return _damaged(row, f"{name} is {'not a string' if name in row else 'missing'}")
+        texts[name] = text
+    millis = int(texts[DURATION]) if _MILLIS.fullmatch(texts[DURATION]) else 0
+    if millis <= 0:
+        return _damaged(row, f"{DURATION} {texts[DURATION]!r} is no number of milliseconds above 0")
+    return LockRow(
+        owner=texts[OWNER],
+        duration_s=millis / 1000,
+        version=texts[VERSION],
+        is_released=row.get(RELEASED, {}).get("S") == _IS_RELEASED,
+        data=_bytes(row.get(DATA, {}).get("B")),
+    )
+
+
+def _damaged(row: Row, reason: str) -> DamagedLock:
+    return DamagedLock({name: row[name] for name in _ESSENTIAL if name in row}, reason)
+
+
+def _bytes(value: object) -> bytes | None:
+    return value if isinstance(value, bytes) else None
+
+
+def duration_text(lease_s: float) -> str:
+    """`leaseDuration` as written: milliseconds, as a string."""
+    return str(round(lease_s * 1000))
+
+
+# --- requests, without `TableName` -----------------------------------------------------------------------------------
+
+
+def read(place: Place) -> Request:
+    return {"Key": _key(place), "ConsistentRead": True}
+
+
+def claim(place: Place, over: SeenLock, owner: str, version: str, *, lease_s: float) -> Request:
+    """PutItem of the whole row, if what was seen still stands."""
+    condition, names, values = _unchanged(place, over)
+    return {
+        "Item": _key(place)
+        | {
+            OWNER: {"S": owner},
+            DURATION: {"S": duration_text(lease_s)},
+            VERSION: {"S": version},
+            ENTITY: {"S": EntityType.LEADER.value},
+        },
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": names,
+        **({"ExpressionAttributeValues": values} if values else {}),
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def heartbeat(place: Place, owner: str, version: str, next_version: str, *, lease_s: float) -> Request:
+    """UpdateItem, if the lock is still `owner`'s under `version`."""
+    request = _held(place, owner, version)
+    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"
+    request["ExpressionAttributeNames"] |= {"#duration": DURATION}
+    request["ExpressionAttributeValues"] |= {":duration": {"S": duration_text(lease_s)}, ":next": {"S": next_version}}
+    return request
+
+
+def release(place: Place, owner: str, version: str) -> Request:
+    """DeleteItem, if the lock is still `owner`'s under `version`."""
+    return _held(place, owner, version)
+
+
+def _held(place: Place, owner: str, version: str) -> Request:
+    return {
+        "Key": _key(place),
+        "ConditionExpression": "attribute_exists(#pk) AND #rvn = :mine AND #ownerName = :me",
+        "ExpressionAttributeNames": {"#pk": place.key, "#rvn": VERSION, "#ownerName": OWNER},
+        "ExpressionAttributeValues": {":mine": {"S": version}, ":me": {"S": owner}},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def _unchanged(place: Place, seen: SeenLock) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """Condition, names and values that say: the row is as it was seen."""
+    names = {"#pk": place.key}
+    match seen:
+        case None:
+            return "attribute_not_exists(#pk)", names, {}
+        case LockRow(is_released=True):
+            condition = "attribute_exists(#pk) AND #isReleased = :released"
+            return condition, names | {"#isReleased": RELEASED}, {":released": {"S": _IS_RELEASED}}
+        case LockRow():
+            condition = "attribute_exists(#pk) AND #rvn = :seen"
+            return condition, names | {"#rvn": VERSION}, {":seen": {"S": seen.version}}
+        case DamagedLock():
+            parts, values = ["attribute_exists(#pk)"], {}
+            for name in _ESSENTIAL:
+                if name in seen.attributes:
+                    parts.append(f"#{name} = :{name}")
+                    values[f":{name}"] = dict(seen.attributes[name])
+                else:
+                    parts.append(f"attribute_not_exists(#{name})")
+            return " AND ".join(parts), names | {f"#{name}": name for name in _ESSENTIAL}, values
+
+
+def _key(place: Place) -> dict[str, Any]:
+    return {place.key: {"S": LOCK_KEY}}
