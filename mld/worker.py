@@ -209,6 +209,8 @@ class Worker:
         for key, running in self._consumers.items():
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
+            elif held[key].handoff_to is not None:
+                running.consumer.hand_off()
         for key, holding in held.items():
             if key in self._consumers:
                 if self._consumers[key].consumer.token != holding.token:

@@ -72,6 +72,10 @@ class ShardConsumer:
         """Let the child finish its batch, tell it, release the lease, finish."""
         self._raise_stop(Stop.REQUESTED)
 
+    def hand_off(self) -> None:
+        """Another worker waits for the lease: let the child finish its batch, tell it, transfer the lease, finish."""
+        self._raise_stop(Stop.HANDOFF)
+
     def lose_lease(self) -> None:
         """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
         self._raise_stop(Stop.LEASE_LOST)
@@ -112,9 +116,11 @@ class ShardConsumer:
                 return await self._notify_shutdown()
             case State.LEASE_LOST:
                 return await self._notify_lease_lost()
-            case State.RELEASING:
-                await self._parts.keeper.release(self.key, self.token)
+            case State.TRANSFERRING:
+                await self._parts.keeper.transfer(self.key, self.token)
                 return Outcome.DONE
+            case State.RELEASING:
+                return await self._give_back()
             case State.FINISHED:
                 raise AssertionError("a finished consumer has no activity")
 
@@ -310,6 +316,14 @@ class ShardConsumer:
             except ProcessorError as error:
                 return await self._child_failed(error)
         await self._dismiss_child()
+        return Outcome.DONE
+
+    async def _give_back(self) -> Outcome:
+        successor = self._parts.successor(self.key)
+        if successor is None:
+            await self._parts.keeper.release(self.key, self.token)
+        else:
+            await self._parts.keeper.hand_over(self.key, self.token, successor)
         return Outcome.DONE
 
     # --- checkpoints -------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """The life of one shard consumer as a table: which state follows which, and why. Pure; the shell is `consumer`.
 
-Rules: shards spec, section 7, with its improvements (20-22, 28) and the protocol spec, sections 6, 9 and 19.
+Rules: shards spec, section 7, with its improvements (20-22, 28), leases spec, 10.2, and the protocol spec, sections 6,
+9 and 19.
 
 Theory. A consumer exists for one holding of one lease. In each state it performs one activity, whose `Outcome` leads to
-the next state. Two things may also come from outside at any time, and the stronger one wins: the worker asks it to stop
-(`Stop.REQUESTED`), or the lease is gone (`Stop.LEASE_LOST`). An activity is told, ends where it safely can (a batch in
+the next state. Three things may also come from outside at any time, and the strongest one wins: the worker asks it to
+stop (`Stop.REQUESTED`), another worker waits for the lease (`Stop.HANDOFF`), or the lease is gone (`Stop.LEASE_LOST`).
+An activity is told, ends where it safely can (a batch in
 the child's hands is always answered first), and the stop decides the next state instead of the outcome::
 
     WAITING_ON_PARENTS -> INITIALIZING -> PROCESSING -> SHARD_ENDING -> FINISHED
@@ -14,8 +16,12 @@ the child's hands is always answered first), and the stop decides the next state
                               |            v                 v
                               +------- BACKING_OFF <---------+  (the child failed: restart from the last checkpoint)
 
-    stop requested: SHUTDOWN_REQUESTED -> LEASE_LOST -> RELEASING -> FINISHED
-    lease lost:                           LEASE_LOST ------------> FINISHED
+    stop requested: SHUTDOWN_REQUESTED -----------------> LEASE_LOST -> RELEASING -> FINISHED
+    handoff:        SHUTDOWN_REQUESTED -> TRANSFERRING -> LEASE_LOST -> RELEASING -> FINISHED  (nothing left to release)
+    lease lost:                                           LEASE_LOST --------------> FINISHED
+
+A handoff transfers the lease before the child hears `leaseLost`, because the next owner is waiting. A consumer that has
+no child to tell transfers at once.
 
 Nothing here may turn an error into progress: only SHARD_ENDING, entered by an end the service named or by positive
 evidence, leads to a SHARD_END checkpoint.
@@ -34,6 +40,7 @@ class State(Enum):
     BACKING_OFF = "backing off"
     PARKED = "parked"
     SHUTDOWN_REQUESTED = "shutdown requested"
+    TRANSFERRING = "transferring"
     LEASE_LOST = "lease lost"
     RELEASING = "releasing"
     FINISHED = "finished"
@@ -55,7 +62,8 @@ class Stop(IntEnum):
     """Why a consumer must end; the higher rank wins and is never taken back."""
 
     REQUESTED = 1
-    LEASE_LOST = 2
+    HANDOFF = 2
+    LEASE_LOST = 3
 
 
 _NEXT: dict[tuple[State, Outcome], State] = {
@@ -80,6 +88,7 @@ _NEXT: dict[tuple[State, Outcome], State] = {
     (State.PARKED, Outcome.SHARD_ENDED): State.SHARD_ENDING,
     (State.SHUTDOWN_REQUESTED, Outcome.DONE): State.LEASE_LOST,
     (State.SHUTDOWN_REQUESTED, Outcome.CHILD_FAILED): State.LEASE_LOST,
+    (State.TRANSFERRING, Outcome.DONE): State.LEASE_LOST,
     (State.LEASE_LOST, Outcome.DONE): State.FINISHED,
     (State.LEASE_LOST, Outcome.CHILD_FAILED): State.FINISHED,
     (State.RELEASING, Outcome.DONE): State.FINISHED,
@@ -89,19 +98,27 @@ _NEXT: dict[tuple[State, Outcome], State] = {
 # they already are the way out.
 _STOPPED: dict[tuple[State, Stop], State] = {
     (State.WAITING_ON_PARENTS, Stop.REQUESTED): State.RELEASING,
+    (State.WAITING_ON_PARENTS, Stop.HANDOFF): State.TRANSFERRING,
     (State.WAITING_ON_PARENTS, Stop.LEASE_LOST): State.FINISHED,
     (State.INITIALIZING, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
+    (State.INITIALIZING, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
     (State.INITIALIZING, Stop.LEASE_LOST): State.LEASE_LOST,
     (State.PROCESSING, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
+    (State.PROCESSING, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
     (State.PROCESSING, Stop.LEASE_LOST): State.LEASE_LOST,
     (State.SHARD_ENDING, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
+    (State.SHARD_ENDING, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
     (State.SHARD_ENDING, Stop.LEASE_LOST): State.LEASE_LOST,
     (State.BACKING_OFF, Stop.REQUESTED): State.RELEASING,
+    (State.BACKING_OFF, Stop.HANDOFF): State.TRANSFERRING,
     (State.BACKING_OFF, Stop.LEASE_LOST): State.FINISHED,
     (State.PARKED, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
+    (State.PARKED, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
     (State.PARKED, Stop.LEASE_LOST): State.LEASE_LOST,
+    (State.SHUTDOWN_REQUESTED, Stop.HANDOFF): State.TRANSFERRING,
     # A requested shutdown is always followed by leaseLost; the lease is released only if it is still ours.
     (State.LEASE_LOST, Stop.REQUESTED): State.RELEASING,
+    (State.LEASE_LOST, Stop.HANDOFF): State.RELEASING,
     (State.RELEASING, Stop.LEASE_LOST): State.FINISHED,
 }
 

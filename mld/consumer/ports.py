@@ -74,9 +74,17 @@ class ConsumerSettings:
     warn_after_s: float | None
 
 
+def _nobody(key: str) -> str | None:
+    """Leases are given back to the table."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerParts:
-    """The collaborators of every consumer of a worker. `on_gave_up(shard_id, why)` must return at once."""
+    """The collaborators of every consumer of a worker. `on_gave_up(shard_id, why)` must return at once.
+
+    `successor(lease key)` names the live worker to which a lease goes that is given back; None leaves it to the table.
+    """
 
     keeper: LeaseKeeper
     host: ProcessorHost
@@ -86,3 +94,4 @@ class ConsumerParts:
     clock: Clock
     rng: Random
     on_gave_up: Callable[[str, str], None]
+    successor: Callable[[str], str | None] = _nobody

@@ -1,13 +1,17 @@
-"""`LeaseKeeper`: what this worker holds. Renews, checkpoints, releases, and stops believing in time.
+"""`LeaseKeeper`: what this worker holds. Renews, checkpoints, gives away, and stops believing in time.
 
-Rules: leases spec, 8 and 11.1, with the improvements 15.2 (recovery only after a known re-send), 15.3 (validity counts
-from the time of sending), 15.5 (retries inside the remaining life), 15.6, 15.10, 15.13 and 15.15 (twin worker ids).
+Rules: leases spec, 8, 10.2 and 11.1, with the improvements 15.2 (recovery only after a known re-send), 15.3 (validity
+counts from the time of sending), 15.5 (retries inside the remaining life), 15.6, 15.10, 15.11, 15.13 and 15.15 (twins).
 
 A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
-release, by `drop`, or by a new adoption of the same key. All writes of a holding go through its lock, one at a time.
+giving it away, by `drop`, or by a new adoption of the same key. All writes of a holding go one by one through its lock.
 Before a write is sent its outcome counts as unknown; only an answer changes that. So a lost reply, a time-out and a
 cancelled caller all lead to the same place: the next write says `resent`, and its refusal may turn out to be our own
 earlier success. Validity then counts from the first of these attempts, because others may have seen that one.
+
+A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
+is transferred we go on as before. Once we have begun to give a lease away, it is not renewed any more: what cannot be
+given away expires, and others take it.
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
 """
@@ -22,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import LeaseLostError, TableError
+from mld.leases.handoff import Parting
 from mld.leases.lease import Lease
 from mld.leases.retrying import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -32,7 +37,7 @@ log = logging.getLogger(__name__)
 
 RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
-RELEASE_ATTEMPTS_MAX = 4  # a release only saves others time; shutdown must not wait for it
+HANDOFF_TIMEOUT_S = 30.0  # Java's gracefulLeaseHandoffTimeoutMillis
 REACQUIRE_ATTEMPTS_MAX = 6  # what fails here comes back through the taker
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
@@ -47,6 +52,11 @@ class HeldLease:
     lease: Lease
     token: str
 
+    @property
+    def handoff_to(self) -> str | None:
+        """The worker that waits for this lease, once we know of it."""
+        return self.lease.handoff_to
+
 
 @dataclass(eq=False, slots=True)
 class _Holding:
@@ -59,10 +69,29 @@ class _Holding:
     """Send time of the first write with the current counter whose outcome is unknown."""
     expired: bool = False
     renewing: bool = False
+    leaving: bool = False
+    """Being given away."""
+    handoff_by: float | None = None
+    """When a pending handoff is completed, whether or not the consumer has finished."""
+
+    @property
+    def due_at(self) -> float:
+        """When something must be done about this holding at the latest."""
+        if self.handoff_by is None or self.leaving:
+            return self.valid_until
+        return min(self.valid_until, self.handoff_by)
+
+
+def _ignore_handoff(key: str, token: str, next_owner: str) -> None:
+    """For who looks at `HeldLease.handoff_to` after a change instead."""
 
 
 class LeaseKeeper:
-    """Owner of the fact "which leases are ours now". `on_change` is called after every change of that set."""
+    """Owner of the fact "which leases are ours now".
+
+    `on_change` is called after every change of that set and after every news of a handoff, `on_handoff(key, token,
+    next_owner)` after the latter. Both must return at once.
+    """
 
     def __init__(
         self,
@@ -76,6 +105,8 @@ class LeaseKeeper:
         renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX,
         new_token: Callable[[], str],
         on_change: Callable[[], None],
+        handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
+        on_handoff: Callable[[str, str, str], None] = _ignore_handoff,
     ) -> None:
         assert 0 < renew_interval_s < lease_duration_s, "leases must be renewed more often than they expire"
         self._table = table
@@ -87,8 +118,12 @@ class LeaseKeeper:
         self._slots = asyncio.Semaphore(renewals_concurrent_max)
         self._new_token = new_token
         self._on_change = on_change
+        self._handoff_timeout_s = handoff_timeout_s
+        self._on_handoff = on_handoff
+        self._parting = Parting(table, clock, rng)
+        self._resuming: set[str] = set()
         self._holdings: dict[str, _Holding] = {}
-        self._adopted = asyncio.Event()
+        self._times_changed = asyncio.Event()
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
@@ -115,7 +150,7 @@ class LeaseKeeper:
         throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
         holding = _Holding(lease, self._new_token(), valid_until, throughput)
         self._holdings[lease.key] = holding
-        self._adopted.set()
+        self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self._on_change()
         return HeldLease(lease, holding.token)
@@ -162,33 +197,31 @@ class LeaseKeeper:
                 return lease.checkpoint
             # Our unknown write was another one (a renewal); the lease has its counter now, so this one goes on top.
 
-    async def release(self, key: str, token: str) -> bool:
-        """Give the lease back to the table so that others may take it at once; True if that is known to have worked.
+    # --- giving a lease away ------------------------------------------------------------------------------------------
+    # Whatever the outcome, it is not ours any more afterwards. True if the row is known to be in other hands, or free.
 
-        Whatever the outcome, it is not ours any more afterwards.
-        """
+    async def release(self, key: str, token: str) -> bool:
+        """Give the lease back to the table so that others may take it at once."""
+        return await self._part(key, token, self._parting.release)
+
+    async def transfer(self, key: str, token: str) -> bool:
+        """Complete the pending handoff: the next owner may begin. Tried until it works or the lease expires."""
+        return await self._part(key, token, self._parting.transfer)
+
+    async def hand_over(self, key: str, token: str, to: str) -> bool:
+        """Give the lease to the live worker `to`; release it if that does not work."""
+        return await self._part(key, token, lambda lease, until: self._parting.hand_over(lease, to, until))
+
+    async def _part(self, key: str, token: str, give: Callable[[Lease, float], Awaitable[bool]]) -> bool:
         holding = self._holdings.get(key)
         if holding is None or holding.token != token:
             return False
+        holding.leaving = True
         async with holding.lock:
             try:
-                return self._is_current(holding) and await self._release_row(holding)
+                return self._is_current(holding) and await give(holding.lease, holding.valid_until)
             finally:
                 self._forget(holding)
-
-    async def _release_row(self, holding: _Holding) -> bool:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await self._table.release(holding.lease)
-            except TableError as error:
-                delay_s = self._retry_delay_s(holding, attempt, RELEASE_ATTEMPTS_MAX)
-                if delay_s is None:
-                    key = holding.lease.key
-                    log.warning("release of %s failed: %s", key, error, extra=self._about(key, "release_failed"))
-                    return False
-            await self._clock.sleep(delay_s)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -198,12 +231,17 @@ class LeaseKeeper:
         Rows of others, in handoff, or held already are passed over. One failure does not touch the others. Returns the
         keys held by this call.
         """
-        mine = [lease for lease in leases if self._is_resumable(lease)]
-        held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine))
-        return tuple(lease.key for lease, is_held in zip(mine, held, strict=True) if is_held)
+        mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
+        self._resuming |= mine.keys()
+        try:
+            held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
+        finally:
+            self._resuming -= mine.keys()
+        return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
 
     def _is_resumable(self, lease: Lease) -> bool:
-        return lease.owner == self._worker_id and lease.checkpoint_owner is None and lease.key not in self._holdings
+        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None
+        return is_ours and lease.key not in self._holdings and lease.key not in self._resuming
 
     async def _reacquire_one(self, lease: Lease) -> bool:
         unknown_since: float | None = None
@@ -240,7 +278,7 @@ class LeaseKeeper:
     async def run(self) -> None:
         """Renew and expire until cancelled. Nothing in the table changes when it ends."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._expire_forever())
+            tasks.create_task(self._mind_times(tasks))
             await self._renew_forever(tasks)
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
@@ -257,7 +295,7 @@ class LeaseKeeper:
         """A task per lease that has none, the most urgent first."""
         urgent_first = sorted(self._holdings.values(), key=lambda holding: holding.valid_until)
         for number, holding in enumerate(urgent_first, start=1):
-            if not holding.renewing:
+            if not holding.renewing and not holding.leaving:
                 holding.renewing = True
                 tasks.create_task(self._renew(holding))
             if number % STARTS_PER_SLICE == 0:
@@ -273,6 +311,8 @@ class LeaseKeeper:
                 attempt += 1
                 try:
                     async with self._slots:
+                        if holding.leaving:
+                            return
                         await self._write(
                             holding,
                             lambda seen, resent: self._table.renew(replace(seen, throughput_kbps=kbps), resent=resent),
@@ -290,15 +330,29 @@ class LeaseKeeper:
         finally:
             holding.renewing = False
 
-    async def _expire_forever(self) -> None:
-        """End each holding when its time is over, whether or not anybody asks."""
+    async def _mind_times(self, tasks: asyncio.TaskGroup) -> None:
+        """End each holding when its time is over, and each handoff at its deadline, whether or not anybody asks."""
         while True:
-            self._adopted.clear()
-            for holding in list(self._holdings.values()):
-                self._is_current(holding)
+            self._times_changed.clear()
             now = self._clock.monotonic()
-            next_s = min((holding.valid_until - now for holding in self._holdings.values()), default=None)
-            await wait_for_event(self._adopted, None if next_s is None else next_s + EXPIRY_MARGIN_S)
+            for holding in list(self._holdings.values()):
+                if self._is_current(holding) and holding.due_at <= now:
+                    self._force_handoff(holding, tasks)
+            now = self._clock.monotonic()
+            next_s = min((holding.due_at - now for holding in self._holdings.values()), default=None)
+            await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
+
+    def _force_handoff(self, holding: _Holding, tasks: asyncio.TaskGroup) -> None:
+        key, next_owner = holding.lease.key, holding.lease.handoff_to
+        log.warning(
+            "handoff of %s to %s is forced: its processor has not finished within %.1f s",
+            key,
+            next_owner,
+            self._handoff_timeout_s,
+            extra=self._about(key, "handoff_forced"),
+        )
+        holding.leaving = True
+        tasks.create_task(self.transfer(key, holding.token))
 
     # --- the one way to write -----------------------------------------------------------------------------------------
 
@@ -329,24 +383,22 @@ class LeaseKeeper:
 
     def _accept(self, holding: _Holding, row: Lease, valid_from: float) -> None:
         before, holding.lease = holding.lease, row
-        if row.counter == before.counter:
-            return  # nothing was written: a complete row stays as it is, an unknown write stays unknown
-        holding.unknown_since = None
-        holding.valid_until = valid_from + self._lease_duration_s
-        if holding.expired and row.key not in self._holdings and row.checkpoint_owner is None:
-            self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
-            return
-        if row.checkpoint_owner is not None and before.checkpoint_owner is None:
-            self._on_handoff_asked(row)
+        if row.counter != before.counter:  # else nothing was written: an unknown write stays unknown
+            holding.unknown_since = None
+            holding.valid_until = valid_from + self._lease_duration_s
+            if holding.expired and row.key not in self._holdings and row.checkpoint_owner is None:
+                self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
+                return
+        if row.handoff_to is not None and holding.handoff_by is None and self._is_current(holding):
+            self._report_handoff(holding, row.handoff_to)
 
-    def _on_handoff_asked(self, row: Lease) -> None:
-        """Somebody has named a next owner. Until handoffs are served, the lease stays ours until it is taken."""
-        log.warning(
-            "handoff of %s to %s asked for; going on until the lease is taken",
-            row.key,
-            row.owner,
-            extra=self._about(row.key, "handoff_asked"),
-        )
+    def _report_handoff(self, holding: _Holding, next_owner: str) -> None:
+        key = holding.lease.key
+        log.info("handoff of %s to %s asked for", key, next_owner, extra=self._about(key, "handoff_asked"))
+        holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
+        self._times_changed.set()
+        self._on_handoff(key, holding.token, next_owner)
+        self._on_change()
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 

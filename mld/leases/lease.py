@@ -41,6 +41,11 @@ class Lease:
         return self.checkpoint_owner if self.checkpoint_owner is not None else self.owner
 
     @property
+    def handoff_to(self) -> str | None:
+        """The worker that gets the lease once its actual owner has finished; None if no handoff is pending."""
+        return self.owner if self.checkpoint_owner is not None else None
+
+    @property
     def is_complete(self) -> bool:
         return self.checkpoint.is_shard_end
 

@@ -45,6 +45,22 @@ def test_an_undisturbed_life_follows_the_outcomes(path, end):
         (State.LEASE_LOST, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),
         # what is not ours any more is not given back
         (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
+        # leases spec 10.2.5: without a child to tell, the lease is transferred at once
+        (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.HANDOFF, State.TRANSFERRING),
+        (State.BACKING_OFF, Outcome.DONE, Stop.HANDOFF, State.TRANSFERRING),
+        # leases spec 10.2.3-5: the running batch, then shutdownRequested, then the transfer, then leaseLost
+        (State.INITIALIZING, Outcome.DONE, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
+        (State.PROCESSING, Outcome.DONE, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
+        (State.PARKED, Outcome.RETRY, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
+        (State.SHARD_ENDING, Outcome.RETRY, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
+        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.HANDOFF, State.TRANSFERRING),
+        (State.SHUTDOWN_REQUESTED, Outcome.CHILD_FAILED, Stop.HANDOFF, State.TRANSFERRING),
+        (State.TRANSFERRING, Outcome.DONE, Stop.HANDOFF, State.LEASE_LOST),
+        # the deadline has transferred the lease before the child was done
+        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
+        (State.TRANSFERRING, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
+        # a handoff that is asked for when a stop has come as far as this is completed by the release
+        (State.LEASE_LOST, Outcome.DONE, Stop.HANDOFF, State.RELEASING),
         # the end of the shard is final
         (State.SHARD_ENDING, Outcome.DONE, Stop.REQUESTED, State.FINISHED),
         (State.SHARD_ENDING, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),
@@ -77,7 +93,20 @@ def test_every_life_ends_in_a_few_steps_once_a_stop_is_set(stop):
                 if (state, outcome) in _NEXT
             }
         longest = max(longest, steps)
-    assert longest <= 4
+    assert longest <= 5
+
+
+def test_a_handoff_is_stronger_than_a_stop_and_weaker_than_a_loss():
+    assert sorted(Stop) == [Stop.REQUESTED, Stop.HANDOFF, Stop.LEASE_LOST]
+
+
+def test_only_a_handoff_transfers():
+    reached = {
+        (outcome, stop)
+        for (state, outcome), stop in itertools.product(_NEXT, [None, *Stop])
+        if next_state(state, outcome, stop) is State.TRANSFERRING
+    }
+    assert {stop for _, stop in reached} == {Stop.HANDOFF}
 
 
 def test_an_impossible_pair_is_a_bug():

@@ -9,7 +9,7 @@ from typing import Any
 
 from mld.clock import Clock, LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.keeper import HeldLease, LeaseKeeper
+from mld.leases.keeper import HANDOFF_TIMEOUT_S, HeldLease, LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
@@ -23,7 +23,7 @@ REQUEST_TIMEOUT_S = 3.0
 
 
 class Worker:
-    """One worker's keeper and taker. `changes` counts the calls of `on_change`."""
+    """One worker's keeper and taker. `changes` counts calls of `on_change`, `handoffs` has those of `on_handoff`."""
 
     def __init__(
         self,
@@ -33,11 +33,13 @@ class Worker:
         worker_id: str | None = None,
         seed: int = 0,
         clock: Clock | None = None,
+        handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
     ) -> None:
         clock = clock or LoopClock()
         tokens = itertools.count(1)
         self.name = name
         self.changes = 0
+        self.handoffs: list[tuple[str, str, str]] = []
         self.table = DynamoLeaseTable(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
         self.keeper = LeaseKeeper(
             self.table,
@@ -48,6 +50,8 @@ class Worker:
             renew_interval_s=INTERVAL_S,
             new_token=lambda: f"{name}-{next(tokens)}",
             on_change=self._changed,
+            handoff_timeout_s=handoff_timeout_s,
+            on_handoff=lambda *handoff: self.handoffs.append(handoff),
         )
         self.taker = LeaseTaker(
             self.table,

@@ -209,22 +209,6 @@ def test_an_answer_after_the_expiry_begins_a_new_holding() -> None:
     run_virtual(main())
 
 
-def test_a_handoff_asked_for_is_noticed_and_the_lease_kept(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        row = dynamo.row(TABLE, "a")
-        assert row is not None
-        dynamo.put_row(TABLE, row | {"leaseOwner": {"S": "next"}, "checkpointOwner": {"S": "me"}})
-        async with running(me):
-            await asyncio.sleep(3 * INTERVAL_S)
-        assert me.keeper.is_held("a", held.token)
-        assert await me.keeper.checkpoint("a", held.token, AT) == AT
-        assert [record.action for record in caplog.records if hasattr(record, "action")].count("handoff_asked") == 1
-
-    run_virtual(main())
-
-
 def test_a_twin_with_our_worker_id_takes_the_lease_away_with_a_clear_error(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         dynamo, me = await started()

@@ -1,0 +1,154 @@
+"""`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, and makes them held.
+
+Rules: leases spec, 9, 10.4 and 2.3, with the improvements 15.7 (short polls, no work under a lock, a scan where there
+is no index) and 15.8 (consistent reads). Java begins to hold a lease when it has read the row. Here the row is renewed
+first, and the lease is held from the sending of that renewal on, so that no belief rests on a read alone.
+
+The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
+whose previous owner is still finishing is read again twice a second until it is ours or somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from mld.clock import Clock, wait_for_event
+from mld.errors import TableError
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0  # a Query of our own leases costs half a read unit; Java's 9.975 s are time without processing
+PENDING_POLL_S = 0.5  # the old owner may finish at any moment, and until we notice nobody reads the shard
+GETS_CONCURRENT_MAX = 10  # leaves half of the renewals' requests to the renewals
+
+
+class LeaseDiscovery:
+    """Looks for new leases once per `period_s`, earlier when woken."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        *,
+        worker_id: str,
+        period_s: float = PERIOD_S,
+        pending_poll_s: float = PENDING_POLL_S,
+        gets_concurrent_max: int = GETS_CONCURRENT_MAX,
+    ) -> None:
+        self._table = table
+        self._keeper = keeper
+        self._clock = clock
+        self._worker_id = worker_id
+        self._period_s = period_s
+        self._pending_poll_s = pending_poll_s
+        self._gets_concurrent_max = gets_concurrent_max
+        self._list_due = asyncio.Event()
+        self._waiting: dict[str, None] = {}  # keys to look at, in order, each once
+        self._has_waiting = asyncio.Event()
+        self._looking: set[str] = set()
+        self._pending: dict[str, float] = {}  # when to look again at the rows that others are finishing
+        self._pending_changed = asyncio.Event()
+
+    def wake(self, keys: Iterable[str] = ()) -> None:
+        """Look now: at these rows, or without any at the index."""
+        keys = tuple(keys)
+        if keys:
+            self._enqueue(keys)
+        else:
+            self._list_due.set()
+
+    async def run(self) -> None:
+        """Discover until cancelled. What fails is logged and tried again; a lease is held as soon as it is ours.
+
+        To be ended before leases are given away, else those that could not be given come back.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._gets_concurrent_max):
+                tasks.create_task(self._look_forever())
+            tasks.create_task(self._poll_pending_forever())
+            await self._list_forever()
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """Leases assigned to us whose previous owners are still finishing."""
+        return frozenset(self._pending)
+
+    # --- what to look at ----------------------------------------------------------------------------------------------
+
+    async def _list_forever(self) -> None:
+        while True:
+            self._list_due.clear()
+            await self._list()
+            await wait_for_event(self._list_due, self._period_s)
+
+    async def _list(self) -> None:
+        try:
+            keys = await self._table.keys_owned_by(self._worker_id)
+        except TableError as error:
+            log.warning("cannot look for assigned leases: %s", error, extra={"action": "discovery_failed"})
+            return
+        held = self._keeper.held()
+        self._enqueue(key for key in keys if key not in held and key not in self._pending)
+
+    async def _poll_pending_forever(self) -> None:
+        while True:
+            self._pending_changed.clear()
+            now = self._clock.monotonic()
+            self._enqueue(key for key, due_at in self._pending.items() if due_at <= now)
+            next_at = min((due_at for due_at in self._pending.values() if due_at > now), default=None)
+            await wait_for_event(self._pending_changed, None if next_at is None else next_at - now)
+
+    def _enqueue(self, keys: Iterable[str]) -> None:
+        self._waiting.update((key, None) for key in keys if key not in self._looking)
+        if self._waiting:
+            self._has_waiting.set()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def _look_forever(self) -> None:
+        while True:
+            while not self._waiting:
+                self._has_waiting.clear()
+                await self._has_waiting.wait()
+            key = next(iter(self._waiting))
+            del self._waiting[key]
+            self._looking.add(key)
+            try:
+                await self._look(key)
+            finally:
+                self._looking.discard(key)
+
+    async def _look(self, key: str) -> None:
+        try:
+            lease = await self._table.get(key)
+        except TableError as error:
+            log.warning("cannot read %s: %s", key, error, extra={"action": "discovery_failed", "shard": key})
+            if key in self._pending:
+                self._look_again(key)
+            return
+        if lease is not None and lease.owner == self._worker_id and lease.checkpoint_owner is not None:
+            self._await_previous_owner(lease)
+            return
+        self._pending.pop(key, None)
+        if lease is not None and await self._keeper.reacquire([lease]):
+            log.info("lease %s discovered", key, extra={"action": "lease_discovered", "shard": key})
+
+    def _await_previous_owner(self, lease: Lease) -> None:
+        if lease.key not in self._pending:
+            log.info(
+                "waiting for %s to finish %s",
+                lease.checkpoint_owner,
+                lease.key,
+                extra={"action": "handoff_awaited", "shard": lease.key},
+            )
+        self._look_again(lease.key)
+
+    def _look_again(self, key: str) -> None:
+        self._pending[key] = self._clock.monotonic() + self._pending_poll_s
+        self._pending_changed.set()
