@@ -1,0 +1,173 @@
+"""Rows of the two migrations, `Migration3.0` and `TableMigration3.5`: DynamoDB JSON to values and back. Pure.
+
+Rules: coordination spec, 1.3 (formats), 6 (d) and 7.2. A row is an immutable value: the next state is a new row, so
+that a write that failed leaves nothing behind. Attributes we do not know are kept, in the row and in each history
+entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from mld.errors import MldError
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, EntityType, Place, TableStatus
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+StateT = TypeVar("StateT", ClientVersion, TableStatus)
+
+MODIFIED_BY = "mb"
+MODIFIED_AT = "mts"
+HISTORY = "h"
+ENTITY_TYPE = "entityType"
+HISTORY_MAX = 10  # Java's limit; older entries are dropped
+
+
+class UnreadableStateError(MldError):
+    """The row of a migration exists and cannot be read."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"the row {key} cannot be read: {reason}; correct it, or delete it if no worker runs")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[StateT]):
+    """One of the two rows: its key, the attribute that holds the state, and what the state may be."""
+
+    key: str
+    attribute: str
+    entity: EntityType
+    states: type[StateT]
+    first: StateT
+
+
+CLIENT_VERSION = Kind("Migration3.0", "cv", EntityType.CLIENT_VERSION_MIGRATION, ClientVersion, ClientVersion.INIT)
+TABLE_MIGRATION = Kind("TableMigration3.5", "tm", EntityType.TABLE_MIGRATION, TableStatus, TableStatus.INIT)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """What the row said before. `state` is the text in the row, because an entry may be newer than this program."""
+
+    state: str | None
+    by: str | None
+    at_ms: int | None
+    others: Row = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow(Generic[StateT]):
+    """The row of one migration. `by` is who wrote it, `at_ms` when (wall clock, epoch milliseconds)."""
+
+    kind: Kind[StateT]
+    state: StateT
+    by: str | None
+    at_ms: int | None
+    history: tuple[HistoryEntry, ...] = ()
+    """Newest first, at most `HISTORY_MAX`."""
+    others: Row = field(default_factory=dict)
+    """Attributes this program does not know."""
+
+
+ClientVersionRow: TypeAlias = StateRow[ClientVersion]
+TableRow: TypeAlias = StateRow[TableStatus]
+
+
+def first_row(kind: Kind[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
+    """The row to create: it says already that the fleet came from INIT."""
+    return StateRow(kind, state, by, at_ms, (HistoryEntry(kind.first.value, by, at_ms),))
+
+
+def advanced(row: StateRow[StateT], state: StateT, by: str, at_ms: int) -> StateRow[StateT]:
+    """The row after `row`: what it said becomes the newest entry of its history."""
+    past = HistoryEntry(row.state.value, row.by, row.at_ms)
+    return StateRow(row.kind, state, by, at_ms, (past, *row.history)[:HISTORY_MAX], row.others)
+
+
+def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]:
+    """The row as read from `place`. Raises UnreadableStateError if it does not say a state that we know.
+
+    `mb`, `mts` and `h` inform and are not needed to go on, so a damaged one is taken for absent.
+    """
+    text = item.get(kind.attribute, {}).get("S")
+    try:
+        state = kind.states(text)
+    except ValueError:
+        raise UnreadableStateError(kind.key, f"{kind.attribute} is {text!r}, which is no state") from None
+    known = {place.key, ENTITY_TYPE, kind.attribute, MODIFIED_BY, MODIFIED_AT, HISTORY}
+    entries = item.get(HISTORY, {}).get("L", ())
+    return StateRow(
+        kind,
+        state,
+        _text(item, MODIFIED_BY),
+        _integer(item, MODIFIED_AT),
+        tuple(_entry(kind, entry["M"]) for entry in entries if "M" in entry)[:HISTORY_MAX],
+        {name: value for name, value in item.items() if name not in known},
+    )
+
+
+def item_of(row: StateRow[StateT], place: Place) -> dict[str, dict[str, Any]]:
+    """The whole item, to be put into `place`."""
+    identity = {place.key: {"S": row.kind.key}, ENTITY_TYPE: {"S": row.kind.entity.value}}
+    return {**{name: dict(value) for name, value in row.others.items()}, **identity, **changes_of(row)}
+
+
+def changes_of(row: StateRow[StateT]) -> dict[str, dict[str, Any]]:
+    """The attributes that an update of the row sets; it leaves all others as they are."""
+    changes: dict[str, dict[str, Any]] = {row.kind.attribute: {"S": row.state.value}}
+    if row.by is not None:
+        changes[MODIFIED_BY] = {"S": row.by}
+    if row.at_ms is not None:
+        changes[MODIFIED_AT] = {"N": str(row.at_ms)}
+    if row.history:
+        changes[HISTORY] = {"L": [{"M": _entry_map(row.kind, entry)} for entry in row.history]}
+    return changes
+
+
+def moved(item: Row, legacy: Place) -> dict[str, dict[str, Any]] | None:
+    """A row of the legacy coordinator table as it is to stand in the lease table; None if it must not stand there.
+
+    There every row that is not a lease needs an `entityType` that all readers know. Rows of workers before 3.5 have
+    none; theirs follows from the key, or from what only a stream-info row has. Anything else would be a broken lease.
+    """
+    key = item[legacy.key]
+    kind = item.get(ENTITY_TYPE, {}).get("S") or _implied_entity(item, legacy)
+    if kind not in {entity.value for entity in EntityType} - {EntityType.LEASE.value}:
+        return None
+    rest = {name: dict(value) for name, value in item.items() if name not in (legacy.key, ENTITY_TYPE)}
+    return {LEASE_TABLE_KEY: dict(key), ENTITY_TYPE: {"S": kind}, **rest}
+
+
+def _implied_entity(item: Row, legacy: Place) -> str | None:
+    if item[legacy.key].get("S") == CLIENT_VERSION.key:
+        return CLIENT_VERSION.entity.value
+    return EntityType.STREAM.value if "streamId" in item else None
+
+
+def _entry(kind: Kind[StateT], item: Row) -> HistoryEntry:
+    known = {kind.attribute, MODIFIED_BY, MODIFIED_AT}
+    others = {name: value for name, value in item.items() if name not in known}
+    return HistoryEntry(_text(item, kind.attribute), _text(item, MODIFIED_BY), _integer(item, MODIFIED_AT), others)
+
+
+def _entry_map(kind: Kind[StateT], entry: HistoryEntry) -> dict[str, dict[str, Any]]:
+    item = {name: dict(value) for name, value in entry.others.items()}
+    if entry.state is not None:
+        item[kind.attribute] = {"S": entry.state}
+    if entry.by is not None:
+        item[MODIFIED_BY] = {"S": entry.by}
+    if entry.at_ms is not None:
+        item[MODIFIED_AT] = {"N": str(entry.at_ms)}
+    return item
+
+
+def _text(item: Row, name: str) -> str | None:
+    value = item.get(name, {}).get("S")
+    return value if isinstance(value, str) else None
+
+
+def _integer(item: Row, name: str) -> int | None:
+    text = str(item.get(name, {}).get("N", ""))
+    return int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else None
