@@ -1,7 +1,8 @@
 """Which leases a stream needs: the shard graph and the rules of shard sync, as pure functions over one listing.
 
-Rules: shards spec, 3.3 (empty table), 3.4 (any other table) and section 13, points 8 to 11. One layer only: nothing is
-created below the first shard that must be read; the rest is created when its parents end (`mld.shards.ending`).
+Rules: shards spec, 3.3 (empty table), 3.4 (any other table) and section 13, points 3 and 8 to 11. One layer only:
+nothing is created below the first shard that must be read; the rest is created when its parents end
+(`mld.shards.ending`).
 
 Two things a reader must know:
 
@@ -19,48 +20,78 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from mld.errors import InvalidStreamResponseError
 from mld.leases.lease import Lease
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.shards.steps import SLICE, Steps, finish
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 
 
 class ShardGraph:
     """One listing, indexed. A parent that is named but not listed is outside: it has been trimmed."""
 
-    def __init__(self, shards: Iterable[Shard]) -> None:
-        self.shards: dict[str, Shard] = {shard.shard_id: shard for shard in shards}
+    def __init__(self, shards: Iterable[Shard] = ()) -> None:
+        self.shards: dict[str, Shard] = {}
+        self.parents: dict[str, tuple[str, ...]] = {}
         self.children: dict[str, list[str]] = {}
-        for shard in self.shards.values():
-            for parent in shard.parents:
-                self.children.setdefault(parent, []).append(shard.shard_id)
+        for shard in shards:
+            self._add(shard)
+
+    @classmethod
+    def steps(cls, shards: Iterable[Shard]) -> Steps[ShardGraph]:
+        """`ShardGraph(shards)`, in slices."""
+        graph = cls()
+        for number, shard in enumerate(shards):
+            if number % SLICE == 0:
+                yield
+            graph._add(shard)
+        return graph
+
+    def _add(self, shard: Shard) -> None:
+        shard_id = shard.shard_id
+        if shard_id not in self.shards:
+            self.parents[shard_id] = parents = tuple(sorted(shard.parents))
+            for parent in parents:
+                self.children.setdefault(parent, []).append(shard_id)
+        self.shards[shard_id] = shard
 
     def listed_parents(self, shard_id: str) -> list[str]:
-        return sorted(p for p in self.shards[shard_id].parents if p in self.shards)
+        return [parent for parent in self.parents[shard_id] if parent in self.shards]
 
     def trimmed_parents(self, shard_id: str) -> list[str]:
-        return sorted(p for p in self.shards[shard_id].parents if p not in self.shards)
+        return [parent for parent in self.parents[shard_id] if parent not in self.shards]
 
     def inconsistent(self) -> frozenset[str]:
         """Children of a listed parent that is still open: the listing straddles a reshard (3.2, step 5)."""
-        open_parents = (shard for shard in self.shards.values() if shard.is_open)
-        return frozenset(child for parent in open_parents for child in self.children.get(parent.shard_id, ()))
+        # Few open shards have children, so those with children are walked through.
+        parents = (parent for parent in self.children if parent in self.shards and self.shards[parent].is_open)
+        return frozenset(child for parent in parents for child in self.children[parent])
 
-    def above(self, shard_ids: Iterable[str]) -> set[str]:
+    def above(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
         """Every listed proper ancestor of any of `shard_ids`."""
-        return self._closure(shard_ids, lambda s: self.listed_parents(s) if s in self.shards else [])
+        return _closure(shard_ids, lambda s: self.listed_parents(s) if s in self.shards else ())
 
-    def below(self, shard_ids: Iterable[str]) -> set[str]:
+    def below(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
         """Every proper descendant of any of `shard_ids`, which may be trimmed ones."""
-        return self._closure(shard_ids, lambda s: self.children.get(s, []))
+        return _closure(shard_ids, lambda s: self.children.get(s, ()))
 
-    @staticmethod
-    def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
-        found: set[str] = set()
-        todo = list(start)
-        while todo:
-            for neighbour in step(todo.pop()):
-                if neighbour not in found:
-                    found.add(neighbour)
-                    todo.append(neighbour)
-        return found
+    def kin(self, shard_ids: Iterable[str]) -> Steps[set[str]]:
+        """Every listed shard that any line of parents and children connects with one of `shard_ids`, these included."""
+        ids = [shard_id for shard_id in shard_ids if shard_id in self.shards]
+        found = yield from _closure(ids, lambda s: [*self.listed_parents(s), *self.children.get(s, ())])
+        return found.union(ids)
+
+
+def _closure(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Steps[set[str]]:
+    found: set[str] = set()
+    todo = list(start)
+    work = 0
+    while todo:
+        work += 1
+        if work % SLICE == 0:
+            yield
+        for neighbour in step(todo.pop()):
+            if neighbour not in found:
+                found.add(neighbour)
+                todo.append(neighbour)
+    return found
 
 
 def id_order(shard_id: str) -> tuple[int, str]:
@@ -118,15 +149,25 @@ def oldest_generation(shards: Sequence[Shard]) -> tuple[Shard, ...]:
     A snapshot taken at the instant of a reshard holds parent and children. The children are then read after their
     parent, from their start, as always; Java fails on the overlap, for ever if the timestamp is that instant.
     """
-    graph = ShardGraph(shards)
-    descendants = graph.below(graph.shards)
+    return finish(oldest_generation_steps(shards))
+
+
+def oldest_generation_steps(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
+    """`oldest_generation`, in slices."""
+    graph = yield from ShardGraph.steps(shards)
+    descendants = yield from graph.below(graph.shards)
     return tuple(shard for shard in graph.shards.values() if shard.shard_id not in descendants)
 
 
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> tuple[Lease, ...]:
     """One lease for every shard of the filtered listing, open or closed, at the configured position (3.3)."""
-    graph = ShardGraph(shards)
-    return _in_order(graph, dict.fromkeys(graph.shards, initial.sentinel))
+    return finish(leases_for_empty_table_steps(shards, initial))
+
+
+def leases_for_empty_table_steps(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
+    """`leases_for_empty_table`, in slices."""
+    graph = yield from ShardGraph.steps(shards)
+    return (yield from _in_order(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
 
 def plain_missing_leases(
@@ -139,7 +180,7 @@ def plain_missing_leases(
     graph = ShardGraph(shards)
     skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
     walk = _Walk(graph, frozenset(leased), initial.sentinel, settled=frozenset(), outside=frozenset())
-    return _in_order(graph, walk.over_open_shards(skipped))
+    return finish(_in_order(graph, finish(walk.over_open_shards(skipped))))
 
 
 def missing_leases(
@@ -149,27 +190,54 @@ def missing_leases(
     *,
     ignore_unexpected_children: bool,
     unreadable: Collection[str] = (),
+    snapshot: Collection[str] = (),
 ) -> tuple[Lease, ...]:
     """The leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
 
-    `unreadable` names rows that exist but cannot be parsed; they count as leased. Three additions to 3.4 (section 13):
+    `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
+    open at the configured timestamp, if that is known. Four additions to 3.4 (section 13):
 
+    * 3, `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors.
     * 8 and 9, `_heirs`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON.
     * 9, merges: a trimmed parent with a row counts as a leased ancestor.
     * 10, `_settled`: a generation that was passed already is not read again for the sake of one missing lease.
 
     Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
     """
-    graph = ShardGraph(shards)
+    return finish(
+        missing_leases_steps(
+            ShardGraph(shards),
+            existing,
+            initial,
+            ignore_unexpected_children=ignore_unexpected_children,
+            unreadable=unreadable,
+            snapshot=snapshot,
+        )
+    )
+
+
+def missing_leases_steps(
+    graph: ShardGraph,
+    existing: Sequence[Lease],
+    initial: InitialPosition,
+    *,
+    ignore_unexpected_children: bool,
+    unreadable: Collection[str] = (),
+    snapshot: Collection[str] = (),
+) -> Steps[tuple[Lease, ...]]:
+    """`missing_leases`, in slices."""
     skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
     rows: dict[str, Lease | None] = {lease.key: lease for lease in existing}
     rows.update(dict.fromkeys(set(unreadable) - rows.keys()))
-    heirs = _heirs(graph, rows, skipped)
+    heirs = yield from _heirs(graph, rows, skipped)
     leased = frozenset(rows) | heirs
     # Under LATEST nothing old is read anyway, so there is nothing to settle.
-    settled = frozenset[str]() if initial.sentinel == LATEST else _settled(graph, leased)
+    settled = frozenset[str]()
+    if initial.sentinel != LATEST:
+        settled = yield from _settled(graph, leased, snapshot)
     walk = _Walk(graph, leased, initial.sentinel, settled=settled, outside=frozenset(rows) - graph.shards.keys())
-    return _in_order(graph, {**walk.over_open_shards(skipped), **dict.fromkeys(heirs, TRIM_HORIZON)})
+    found = yield from walk.over_open_shards(skipped)
+    return (yield from _in_order(graph, {**found, **dict.fromkeys(heirs, TRIM_HORIZON)}))
 
 
 def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
@@ -184,7 +252,7 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
     return inconsistent
 
 
-def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]) -> frozenset[str]:
+def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]) -> Steps[frozenset[str]]:
     """Children without a row that nobody else will create, because a parent *with* a row is over (13.8, 13.9).
 
     Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
@@ -207,25 +275,28 @@ def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozens
             for row in stranded
         )
 
-    return frozenset(
-        shard_id
-        for shard_id, shard in graph.shards.items()
-        if shard_id not in rows
-        and shard_id not in skipped
-        and all(parent in rows for parent in graph.listed_parents(shard_id))
-        and (any(is_over(parent) for parent in shard.parents) or outlived(shard))
-    )
+    heirs = set()
+    for number, (shard_id, shard) in enumerate(graph.shards.items()):
+        if number % SLICE == 0:
+            yield
+        if shard_id in rows or shard_id in skipped or any(p not in rows for p in graph.listed_parents(shard_id)):
+            continue
+        if any(is_over(parent) for parent in graph.parents[shard_id]) or outlived(shard):
+            heirs.add(shard_id)
+    return frozenset(heirs)
 
 
-def _settled(graph: ShardGraph, leased: frozenset[str]) -> frozenset[str]:
-    """Shards without a row that the application has passed: something below has a row, nothing above has (13.10).
+def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str]) -> Steps[frozenset[str]]:
+    """Shards without a row that need not be read: nothing above them has a row, and something below was begun (13.10).
 
-    A row below exists because this shard ended, or because the application began after it. With a row above it, the
-    way down from there is still to come, and the plain rule is right.
+    A row below exists because this shard ended, or because the application began after it; a `snapshot` of a timestamp
+    says that the application begins after it (13.3). With a row above it, the way down from there is still to come,
+    and the plain rule is right: a merge needs rows for both parents then.
     """
-    outside = leased - graph.shards.keys()
-    passed = graph.above(leased & graph.shards.keys()) - leased
-    return frozenset(passed - graph.below(leased & graph.shards.keys()) - graph.below(outside))
+    still_to_come = yield from graph.below(leased)
+    begun = [shard_id for shard_id in snapshot if shard_id not in still_to_come]
+    passed = yield from graph.above([*(leased & graph.shards.keys()), *begun])
+    return frozenset(passed - leased - still_to_come)
 
 
 class _Walk:
@@ -248,24 +319,31 @@ class _Walk:
         self._descends: dict[str, bool] = {}
         self._wanted: set[str] = set()
         self._new: dict[str, Position] = {}
+        self._work = 0
 
-    def over_open_shards(self, skipped: frozenset[str]) -> dict[str, Position]:
+    def over_open_shards(self, skipped: frozenset[str]) -> Steps[dict[str, Position]]:
         """Shard id -> checkpoint of every lease to create."""
-        for shard_id, shard in self._graph.shards.items():
+        for number, (shard_id, shard) in enumerate(self._graph.shards.items()):
+            if number % SLICE == 0:
+                yield
             if not shard.is_open or shard_id in self._leased or shard_id in skipped:
                 continue
-            if not self._visit(shard_id):
+            descends = yield from self._visit(shard_id)
+            if not descends:
                 self._new[shard_id] = self._sentinel
         return self._new
 
     def _parents(self, shard_id: str) -> list[str]:
         return [p for p in self._graph.listed_parents(shard_id) if p not in self._settled]
 
-    def _visit(self, start: str) -> bool:
+    def _visit(self, start: str) -> Steps[bool]:
         """Whether `start` descends from a shard that has a lease or gets one; memoised."""
         entered: set[str] = set()
         stack = [start]
         while stack:
+            self._work += 1
+            if self._work % SLICE == 0:
+                yield
             shard_id = stack[-1]
             if shard_id not in self._descends and shard_id not in entered and shard_id not in self._leased:
                 entered.add(shard_id)
@@ -296,7 +374,18 @@ class _Walk:
         return True
 
 
-def _in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> tuple[Lease, ...]:
+def _in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
     """Ancestors first, so that a run that breaks off leaves a table from which the next run goes on (3.2, step 8)."""
-    ordered = sorted(checkpoints, key=lambda shard_id: (int(graph.shards[shard_id].starting_sequence), shard_id))
-    return tuple(new_lease(graph.shards[shard_id], checkpoints[shard_id]) for shard_id in ordered)
+    keyed = []
+    for number, shard_id in enumerate(checkpoints):
+        if number % SLICE == 0:
+            yield
+        keyed.append((int(graph.shards[shard_id].starting_sequence), shard_id))
+    keyed.sort()
+    yield
+    leases = []
+    for number, (_, shard_id) in enumerate(keyed):
+        if number % SLICE == 0:
+            yield
+        leases.append(new_lease(graph.shards[shard_id], checkpoints[shard_id]))
+    return tuple(leases)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from mld.leases.lease import Lease
 from mld.shards.graph import id_order, shares_keys
+from mld.shards.steps import SLICE, Steps, finish
 from mld.streams import Shard
 
 REMEDY = (
@@ -52,8 +53,15 @@ def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> str | 
     Certain are a shard id with another hash range, and a checkpoint outside its shard's sequence numbers: below the
     first, or above the last of a closed shard. An open shard has no last number, so nothing is too high for it.
     """
+    return finish(foreign_evidence_steps(shards, leases))
+
+
+def foreign_evidence_steps(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
+    """`foreign_evidence`, in slices."""
     listed = {shard.shard_id: shard for shard in shards}
-    for lease in leases:
+    for number, lease in enumerate(leases):
+        if number % SLICE == 0:
+            yield
         shard = listed.get(lease.key)
         contradiction = None if shard is None else _contradiction(shard, lease)
         if contradiction is not None:

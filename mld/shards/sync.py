@@ -1,6 +1,6 @@
 """Shard sync: list the shards, decide which leases are missing, create them.
 
-Rules: shards spec, 1.2, 3.1 to 3.4 and section 13, point 7. The decisions are in `mld.shards.graph` and
+Rules: shards spec, 1.2, 3.1 to 3.4 and section 13, points 3, 4 and 7. The decisions are in `mld.shards.graph` and
 `mld.shards.identity`; here they are carried out.
 
 Creation is a conditional put, so any number of workers may sync at once, and a run that broke off is simply repeated.
@@ -19,8 +19,17 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
 from mld.shards.detector import Listing, ShardDetector, ShardsListed, StreamMissing, StreamNotReady
-from mld.shards.graph import ShardGraph, leases_for_empty_table, missing_leases, oldest_generation, partition_fault
-from mld.shards.identity import foreign_evidence
+from mld.shards.graph import (
+    ShardGraph,
+    id_order,
+    leases_for_empty_table_steps,
+    missing_leases_steps,
+    oldest_generation_steps,
+    partition_fault,
+)
+from mld.shards.identity import foreign_evidence_steps
+from mld.shards.steps import Steps
+from mld.shards.turns import in_turns
 from mld.streams import Shard, ShardFilter, ShardFilterType
 
 _log = logging.getLogger(__name__)
@@ -91,17 +100,23 @@ class ShardSync:
         """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
         if scan.leases or scan.corrupt:
             return await self.sync(scan.leases, unreadable=frozenset(key for key, _ in scan.corrupt))
-        listed = await self._list_until_sound(
-            bootstrap_filter(self._initial), lambda shards: partition_fault(oldest_generation(shards))
-        )
+        listed = await self._snapshot()
         if not listed.is_done:
             return listed
-        wanted = leases_for_empty_table(oldest_generation(listed.shards), self._initial)
+        wanted = await in_turns(leases_for_empty_table_steps(listed.shards, self._initial))
         return await self._create(listed, wanted, frozenset())
+
+    async def verify(self, leases: Sequence[Lease]) -> SyncResult:
+        """List the shards and look for evidence that `leases` belong to another stream; creates nothing."""
+        listed = await self._list_until_sound(None, _nothing_wrong)
+        if not listed.is_done:
+            return listed
+        foreign = await in_turns(foreign_evidence_steps(listed.shards, leases))
+        return listed if foreign is None else self._refused(SyncStatus.FOREIGN_TABLE, foreign)
 
     async def sync(self, leases: Sequence[Lease], *, unreadable: Collection[str] = ()) -> SyncResult:
         """List the shards and create what is missing beside `leases`, which were read just before."""
-        listed = await self._list_until_sound(None, self._inconsistency)
+        listed = await self._list_until_sound(None, self._inconsistency_steps)
         if not listed.is_done:
             return listed
         return await self.sync_with(leases, listed.shards, unreadable=unreadable)
@@ -110,21 +125,37 @@ class ShardSync:
         self, leases: Sequence[Lease], shards: Sequence[Shard], *, unreadable: Collection[str] = ()
     ) -> SyncResult:
         """As `sync`, for a complete, unfiltered, non-empty listing made after `leases` were read."""
-        foreign = foreign_evidence(shards, leases)
+        foreign = await in_turns(foreign_evidence_steps(shards, leases))
         if foreign is not None:
             return self._refused(SyncStatus.FOREIGN_TABLE, foreign)
-        fault = self._inconsistency(shards)
+        graph = await in_turns(ShardGraph.steps(shards))
+        fault = self._inconsistency(graph)
         if fault is not None:
             return self._refused(SyncStatus.INCONSISTENT_LISTING, fault)
-        wanted = self._missing(shards, leases, unreadable)
+        wanted = await self._missing(graph, leases, unreadable)
+        snapshot: frozenset[str] = frozenset()
+        if any(lease.checkpoint == AT_TIMESTAMP and graph.children.get(lease.key) for lease in wanted):
+            snapshot = frozenset(shard.shard_id for shard in (await self._snapshot()).shards)
+            wanted = await self._missing(graph, leases, unreadable, snapshot)
         if wanted:
-            leases = [*leases, *await self._rows_seen_now(shards, {lease.key for lease in leases}.union(unreadable))]
-            wanted = self._missing(shards, leases, unreadable)
+            leases = [*leases, *await self._rows_seen_now(graph, leases, unreadable, wanted)]
+            wanted = await self._missing(graph, leases, unreadable, snapshot)
         sound = SyncResult(SyncStatus.DONE, shards=tuple(shards))
         return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
 
+    async def _snapshot(self) -> SyncResult:
+        """The shards that were open at the configured position, as an exact partition; its `shards` are empty if not.
+
+        Also taken of a table with rows: a snapshot of a timestamp whose creation broke off is then finished as one
+        (13.3). Without it the oldest listed ancestors are read, and with them what is older than the timestamp.
+        """
+        listed = await self._list_until_sound(bootstrap_filter(self._initial), _partition_fault_steps)
+        if not listed.is_done:
+            return listed
+        return replace(listed, shards=await in_turns(oldest_generation_steps(listed.shards)))
+
     async def _list_until_sound(
-        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], str | None]
+        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]]
     ) -> SyncResult:
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
@@ -133,7 +164,7 @@ class ShardSync:
             listing = await self._detector.list_all(shard_filter)
             if not isinstance(listing, ShardsListed) or not listing.shards:
                 return self._unusable(listing)
-            fault = fault_in(listing.shards)
+            fault = await in_turns(fault_in(listing.shards))
             if fault is None:
                 return SyncResult(SyncStatus.DONE, shards=listing.shards)
         assert fault is not None
@@ -155,21 +186,32 @@ class ShardSync:
         _log.warning("no leases created: %s", sentence, extra={"action": "shard_sync_refused", "status": status.value})
         return SyncResult(status, sentence)
 
-    def _missing(
-        self, shards: Sequence[Shard], leases: Sequence[Lease], unreadable: Collection[str]
+    async def _missing(
+        self,
+        graph: ShardGraph,
+        leases: Sequence[Lease],
+        unreadable: Collection[str],
+        snapshot: Collection[str] = (),
     ) -> tuple[Lease, ...]:
-        return missing_leases(
-            shards,
-            leases,
-            self._initial,
-            ignore_unexpected_children=self._ignore_unexpected_children,
-            unreadable=unreadable,
+        return await in_turns(
+            missing_leases_steps(
+                graph,
+                leases,
+                self._initial,
+                ignore_unexpected_children=self._ignore_unexpected_children,
+                unreadable=unreadable,
+                snapshot=snapshot,
+            )
         )
 
-    def _inconsistency(self, shards: Sequence[Shard]) -> str | None:
+    def _inconsistency_steps(self, shards: Sequence[Shard]) -> Steps[str | None]:
+        graph = yield from ShardGraph.steps(shards)
+        return self._inconsistency(graph)
+
+    def _inconsistency(self, graph: ShardGraph) -> str | None:
         if self._ignore_unexpected_children:
             return None
-        unexpected = sorted(ShardGraph(shards).inconsistent())
+        unexpected = sorted(graph.inconsistent())
         if not unexpected:
             return None
         return (
@@ -177,14 +219,18 @@ class ShardSync:
             "it does during a reshard; ignoreUnexpectedChildShards=true accepts that"
         )
 
-    async def _rows_seen_now(self, shards: Sequence[Shard], known: Collection[str]) -> list[Lease]:
-        """The rows, read consistently, that open shards got while or after the scan.
+    async def _rows_seen_now(
+        self, graph: ShardGraph, leases: Sequence[Lease], unreadable: Collection[str], wanted: Sequence[Lease]
+    ) -> list[Lease]:
+        """The rows, read consistently, that shards akin to the `wanted` ones have although the scan does not show them.
 
         A scan is no snapshot: it may miss a child row and, pages later, the parent row that was cleaned up meanwhile.
-        Deciding from that would read the parent's whole shard again.
+        Deciding from that would read the parent's whole shard again, or skip what the child is being read for. The rows
+        of a family only ever move down the generations, and so does this: read from old to young, none is missed.
         """
-        without_row = [shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in known]
-        rows = [await self._table.get(shard_id) for shard_id in without_row]
+        known = {lease.key for lease in leases}.union(unreadable)
+        akin = await in_turns(graph.kin(lease.key for lease in wanted))
+        rows = [await self._table.get(shard_id) for shard_id in sorted(akin - known, key=id_order)]
         return [row for row in rows if row is not None]
 
     async def _create(self, listed: SyncResult, wanted: Sequence[Lease], rows: frozenset[str]) -> SyncResult:
@@ -213,3 +259,12 @@ class ShardSync:
             if await self._table.get(parent) is not None:
                 return True
         return False
+
+
+def _partition_fault_steps(shards: Sequence[Shard]) -> Steps[str | None]:
+    return partition_fault((yield from oldest_generation_steps(shards)))
+
+
+def _nothing_wrong(_: Sequence[Shard]) -> Steps[str | None]:
+    yield
+    return None

@@ -12,10 +12,10 @@ import pytest
 from mld.errors import StreamInUseError, StreamNotFoundError, TableUnavailableError
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.positions import LATEST, TRIM_HORIZON, InitialPosition
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.shards.detector import ShardDetector
 from mld.shards.sync import ShardSync, SyncResult, SyncStatus, bootstrap_filter
-from mld.streams import Shard, ShardFilter, ShardFilterType
+from mld.streams import Shard, ShardFilter, ShardFilterType, ShardsPage
 from tests.unit.shards.twins import (
     FROM_HORIZON,
     FROM_LATEST,
@@ -228,3 +228,95 @@ def test_children_of_a_completed_parent_get_their_rows_back() -> None:
         (sid(2), TRIM_HORIZON),
     ]
     assert LATEST not in {lease.checkpoint for lease in result.created}
+
+
+# --- the snapshot of a timestamp --------------------------------------------------------------------------------------
+
+AT_150 = tuple(s for s in GRAPH_A if s.shard_id in {sid(4), sid(5), sid(6), sid(7)})
+
+
+class SnapshotStream(ListedStream):
+    """Answers a filtered listing with `snapshot`."""
+
+    snapshot: tuple[Shard, ...] = AT_150
+
+    async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
+        page = await super().list_shards(shard_filter, next_token)
+        return page if shard_filter is None else ShardsPage(self.snapshot)
+
+
+def test_an_interrupted_snapshot_of_a_timestamp_is_finished_as_a_snapshot() -> None:
+    # Java goes back to the roots 0 to 3, and with them delivers what is older than the timestamp.
+    table, stream = MemoryTable([row(4, AT_TIMESTAMP), row(5, AT_TIMESTAMP)]), SnapshotStream(GRAPH_A)
+
+    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(tuple(table.rows.values())))
+
+    assert [(lease.key, lease.checkpoint) for lease in result.created] == [
+        (sid(6), AT_TIMESTAMP),
+        (sid(7), AT_TIMESTAMP),
+    ]
+    assert [shard_filter for shard_filter, _ in stream.calls] == [
+        None,
+        ShardFilter(ShardFilterType.AT_TIMESTAMP, 150.0),
+    ]
+
+
+def test_a_snapshot_that_cannot_be_had_means_reading_more_not_less() -> None:
+    stream = SnapshotStream(GRAPH_A)
+    stream.snapshot = AT_150[1:]
+    table = MemoryTable([row(4, AT_TIMESTAMP), row(5, AT_TIMESTAMP)])
+
+    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(tuple(table.rows.values())))
+
+    assert (result.status, numbers(result.created)) == (SyncStatus.DONE, {0, 1, 2, 3})
+
+
+def test_the_snapshot_does_not_pass_over_rows_that_are_still_read() -> None:
+    # 0 is being read, and 6 is made at its end; but not before the other parent of the merge, 1, has a row too.
+    rows = [row(0, AT_TIMESTAMP), row(2, AT_TIMESTAMP), row(4, AT_TIMESTAMP), row(5, AT_TIMESTAMP)]
+    table, stream = MemoryTable(rows), SnapshotStream(GRAPH_A)
+
+    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(tuple(rows)))
+
+    assert numbers(result.created) == {1, 3}
+
+
+@pytest.mark.parametrize("initial", [FROM_LATEST, FROM_HORIZON])
+def test_no_snapshot_is_taken_for_the_other_positions(initial: InitialPosition) -> None:
+    stream = SnapshotStream(GRAPH_A)
+
+    run_virtual(_sync(MemoryTable([row(4)]), stream, initial).sync([row(4)]))
+
+    assert stream.calls == [(None, None)]
+
+
+# --- absence is proven, not assumed -----------------------------------------------------------------------------------
+
+
+def test_a_closed_shard_whose_row_the_scan_missed_still_makes_its_children_itself() -> None:
+    # The scan passed shard 6 before its row was made, and shards 0 and 1 after they were cleaned up. Shard 8 at LATEST
+    # would skip what 6 is being read for.
+    scanned = [row(4, 25), row(9, 250), row(10, 250)]
+    table = MemoryTable([*scanned, row(6, 110, (0, 1)), row(7, 110, (2, 3))])
+
+    result = run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(scanned))
+
+    assert (result.status, result.created) == (SyncStatus.DONE, ())
+
+
+def test_rows_are_looked_for_from_old_to_young() -> None:
+    table = MemoryTable([row(4, 25), row(9, 250), row(10, 250)])
+
+    run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(tuple(table.rows.values())))
+
+    assert table.reads == [sid(n) for n in (0, 1, 2, 3, 6, 7, 8)]
+
+
+def test_a_foreign_table_can_be_recognised_without_creating_anything() -> None:
+    foreign, ours = MemoryTable([row(0, 5), row(3)]), MemoryTable([row(3)])
+
+    assert run_virtual(_sync(foreign, ListedStream(GRAPH_S)).verify(tuple(foreign.rows.values()))).status is (
+        SyncStatus.FOREIGN_TABLE
+    )
+    assert run_virtual(_sync(ours, ListedStream(GRAPH_S)).verify(tuple(ours.rows.values()))).is_done
+    assert ours.writes == []

@@ -72,6 +72,14 @@ class MemoryTable:
         self.rows[key] = replace(self.rows[key], children=children)
         return True
 
+    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
+        self._called("fill_hash_range", key)
+        if key not in self.rows or self.rows[key].hash_range is not None:
+            return False
+        self.writes.append(("fill_hash_range", key))
+        self.rows[key] = replace(self.rows[key], hash_range=hash_range)
+        return True
+
     async def delete_completed(self, key: str) -> bool:
         self._called("delete_completed", key)
         row = self.rows.get(key)
@@ -85,6 +93,13 @@ class MemoryTable:
         raise AssertionError("mld.shards must not call this")
 
     ensure: Any = _unused
+    fleet_scan: Any = _unused
+    begin_handoff: Any = _unused
+    assign: Any = _unused
+    assign_expired: Any = _unused
+    ensure_owner_index: Any = _unused
+    owner_index_status: Any = _unused
+    keys_owned_by: Any = _unused
     renew: Any = _unused
     take: Any = _unused
     release: Any = _unused

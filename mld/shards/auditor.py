@@ -1,0 +1,192 @@
+"""The leader's audit of the lease table: which shards lack a lease, and which rows nobody looks after.
+
+Rules: shards spec, section 5, with 13.4, 13.5, 13.8 and 13.14; what a hole is and how sure one may be is in
+`mld.shards.holes`, what to create in `mld.shards.graph`. Non-leaders only ask whether they lead.
+
+The first audit comes as soon as leadership is won. One scan each; the shards are listed only if the scan has findings.
+Never creates a row but by a shard sync, and never deletes one: rows without anybody to delete them go to the clean-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mld.clock import Clock
+from mld.errors import MldError
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, TableScan
+from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
+from mld.shards.sync import ShardSync, SyncResult
+from mld.streams import HashRange, Shard
+
+_log = logging.getLogger(__name__)
+
+INTERVAL_S = 120.0  # leasesRecoveryAuditorExecutionFrequencyMillis
+LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; who leads is remembered by whoever decides it
+RETRY_S = 10.0  # after an audit that could not be completed: one scan, far from every second
+FILLS_MAX = 1000  # rows of KCL before 2.3 that one audit completes; at some 5 ms each a few seconds
+
+
+class Outcome(Enum):
+    """How an audit ended. All but CLEAN and FILLED led to, or at least asked for, a shard sync."""
+
+    CLEAN = "clean"
+    FILLED = "hash ranges filled in"
+    SYNCED = "synced"
+    UNEXPLAINED = "unexplained"  # a hole that the list of shards does not explain; it is watched
+    NOT_DONE = "not done"  # the stream or its list of shards was not fit for it; tried again soon
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one leadership knows. It ends with it."""
+
+    sightings: Mapping[HashRange, int] = field(default_factory=dict)
+    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # of rows without one; None: shard not listed
+    hopeless: frozenset[str] = frozenset()  # missing children that are not listed any more: nothing to create
+    finished: Mapping[str, int] = field(default_factory=dict)  # completed rows and their counters
+
+
+class Auditor:
+    """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
+
+    `fill_range` writes the hash range of a row that has none, if that is still so. `on_created` hears of new rows,
+    `on_abandoned` of completed rows that nobody renews.
+    """
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        detector: ShardDetector,
+        sync: ShardSync,
+        clock: Clock,
+        is_leader: Callable[[], Awaitable[bool]],
+        *,
+        fill_range: Callable[[str, HashRange], Awaitable[bool]] | None = None,
+        on_created: Callable[[], None] | None = None,
+        on_abandoned: Callable[[Lease], None] | None = None,
+        interval_s: float = INTERVAL_S,
+        leadership_poll_s: float = LEADERSHIP_POLL_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._table = table
+        self._detector = detector
+        self._sync = sync
+        self._clock = clock
+        self._is_leader = is_leader
+        self._fill_range = fill_range
+        self._on_created = on_created
+        self._on_abandoned = on_abandoned
+        self._interval_s = interval_s
+        self._leadership_poll_s = leadership_poll_s
+        self._retry_s = min(retry_s, interval_s)
+        self._memory = _Memory()
+        self._asked = asyncio.Event()
+
+    def audit_soon(self) -> None:
+        """Something looks wrong with the rows: audit at the next look, if this worker leads."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Audit at once when leadership is won, then every `interval_s` while it lasts."""
+        next_at_s: float | None = None  # None: does not lead
+        while True:
+            if not await self._is_leader():
+                next_at_s = None
+                self._memory = _Memory()
+            elif next_at_s is None or self._asked.is_set() or self._clock.monotonic() >= next_at_s:
+                self._asked.clear()
+                completed = await self._audit_or_log()
+                next_at_s = self._clock.monotonic() + (self._interval_s if completed else self._retry_s)
+            await self._clock.sleep(self._leadership_poll_s)
+
+    async def _audit_or_log(self) -> bool:
+        try:
+            return await self.audit() is not Outcome.NOT_DONE
+        except MldError as error:
+            _log.warning("audit of the leases failed: %s", error, extra={"action": "audit_failed"})
+            return False
+
+    async def audit(self) -> Outcome:
+        """One audit, whoever leads. Raises `errors.TableError` and `errors.StreamError`."""
+        scan = await self._table.scan()
+        self._hand_over_abandoned(scan)
+        unreadable = frozenset(key for key, _ in scan.corrupt)
+        findings = self._examine(scan, unreadable)
+        if findings.is_empty:
+            _log.info("the table has no leases", extra={"action": "audit_no_leases"})
+            return self._judge(await self._sync.bootstrap(scan))
+        if findings.is_clean:
+            self._memory.sightings = {}
+            return Outcome.CLEAN
+        listing = await self._detector.list_all()
+        if not isinstance(listing, ShardsListed) or not listing.shards:
+            reason = "ListShards names no shard" if isinstance(listing, ShardsListed) else listing.reason
+            _log.warning("audit without a list of shards: %s", reason, extra={"action": "audit_not_done"})
+            return Outcome.NOT_DONE
+        self._learn(findings, listing.shards)
+        filled = await self._fill(scan, listing.shards)
+        findings = self._examine(scan, unreadable)
+        if not findings.holes and not findings.missing_children:
+            self._memory.sightings = {}
+            return Outcome.FILLED if filled else Outcome.CLEAN
+        return await self._repair(scan, unreadable, findings, listing.shards)
+
+    def _examine(self, scan: TableScan, unreadable: frozenset[str]) -> Findings:
+        return examine(scan.leases, unreadable, self._memory.ranges).without(self._memory.hopeless)
+
+    def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
+        """Remember what only the list of shards can tell, so that it is not listed again for the same rows."""
+        listed = {shard.shard_id: shard.hash_range for shard in shards}
+        self._memory.ranges.update((key, listed.get(key)) for key in findings.rangeless)
+        self._memory.hopeless |= findings.missing_children - listed.keys()
+
+    async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> int:
+        """Write the missing hash ranges; a failure is only a warning (section 5, step 3)."""
+        if self._fill_range is None:
+            return 0
+        filled = 0
+        for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
+            try:
+                filled += await self._fill_range(key, hash_range)
+            except MldError as error:
+                _log.warning("hash range not filled in: %s", error, extra={"action": "fill_failed", "shard": key})
+                break
+        if filled:
+            _log.info("hash ranges filled in", extra={"action": "ranges_filled", "leases": filled})
+        return filled
+
+    async def _repair(
+        self, scan: TableScan, unreadable: frozenset[str], findings: Findings, shards: tuple[Shard, ...]
+    ) -> Outcome:
+        """Sync with the shards just listed; a hole that stays unexplained gets a sync with a listing of its own."""
+        counts = sightings(self._memory.sightings, findings.holes)
+        self._memory.sightings = counts
+        urgent = is_urgent(counts)
+        _log.log(
+            logging.ERROR if urgent else logging.WARNING,
+            "leases are missing: %s",
+            findings.sentence(),
+            extra={"action": "audit_findings", "sightings": max(counts.values(), default=1)},
+        )
+        if urgent:
+            return self._judge(await self._sync.sync(scan.leases, unreadable=unreadable))
+        return self._judge(await self._sync.sync_with(scan.leases, shards, unreadable=unreadable))
+
+    def _judge(self, result: SyncResult) -> Outcome:
+        if result.created and self._on_created is not None:
+            self._on_created()
+        if not result.is_done or result.postponed:
+            return Outcome.NOT_DONE
+        return Outcome.SYNCED if result.created else Outcome.UNEXPLAINED
+
+    def _hand_over_abandoned(self, scan: TableScan) -> None:
+        rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
+        if self._on_abandoned is not None:
+            for lease in rows:
+                self._on_abandoned(lease)

@@ -1,0 +1,26 @@
+"""Long decisions cut into slices, so that no single turn of the event loop takes more than 2 ms. Pure.
+
+A decision over thousands of shards is written as a generator that yields now and then and returns its result. It stays
+a plain function of values: `finish` runs it in one go, `turns.in_turns` gives others a turn of the loop at each yield.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
+
+SLICE = 100
+"""Items between two yields: the dearest item, a new lease, costs about 5 µs, on a slow core four times that."""
+
+
+def finish(steps: Steps[T]) -> T:
+    """The result of a decision, computed in one go."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
