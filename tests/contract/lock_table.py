@@ -1,0 +1,136 @@
+"""What a `LockTable` must do on any DynamoDB (coordination spec, 3.1). Subclasses supply the fixtures.
+
+`lock_table` is over an existing table with the hash key of `place`; `rows` plants and reads raw rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mld.errors import TableMissingError
+from mld.fleet.lock import LEASE_S, DamagedLock, LockRow
+from mld.fleet.lock_table import LockRefusal, LockTable
+from mld.fleet.values import Place
+from tests.contract.lease_table import RACERS, RawRows
+
+ROW = {
+    "ownerName": {"S": "w-1"},
+    "leaseDuration": {"S": "120000"},
+    "recordVersionNumber": {"S": "v1"},
+}
+
+
+class LockTableContract:
+    @pytest.fixture(params=["leaseKey", "key"])
+    def key(self, request: pytest.FixtureRequest) -> str:
+        """The hash key of the lease table and of the legacy table."""
+        return str(request.param)
+
+    @staticmethod
+    def raw(key: str, **changes: Any) -> dict[str, dict[str, Any]]:
+        row = {key: {"S": "Leader"}} | ROW | changes
+        return {name: value for name, value in row.items() if value is not None}
+
+    async def test_no_lock_reads_as_none(self, lock_table: LockTable) -> None:
+        assert await lock_table.read() is None
+
+    async def test_a_claimed_lock_reads_back(self, lock_table: LockTable, rows: RawRows, key: str) -> None:
+        assert await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S) is None
+        assert await lock_table.read() == LockRow("w-1", 120.0, "v1")
+        assert await rows.get("Leader") == self.raw(key, entityType={"S": "LEADER"})
+
+    async def test_an_absent_lock_is_claimed_once(self, lock_table: LockTable) -> None:
+        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
+        refusal = await lock_table.claim(None, "w-2", "v2", lease_s=LEASE_S)
+        assert refusal == LockRefusal(LockRow("w-1", 120.0, "v1"))
+
+    async def test_a_stale_lock_is_replaced_whole(self, lock_table: LockTable, rows: RawRows, key: str) -> None:
+        await rows.put(self.raw(key, data={"B": b"old"}))
+        seen = await lock_table.read()
+        assert seen == LockRow("w-1", 120.0, "v1", data=b"old")
+        assert await lock_table.claim(seen, "w-2", "v2", lease_s=60.0) is None
+        assert await lock_table.read() == LockRow("w-2", 60.0, "v2")
+
+    async def test_a_lock_that_moved_or_went_is_not_replaced(self, lock_table: LockTable) -> None:
+        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
+        seen = await lock_table.read()
+        await lock_table.heartbeat("w-1", "v1", "v2", lease_s=LEASE_S)
+        moved = LockRow("w-1", 120.0, "v2")
+        assert await lock_table.claim(seen, "w-2", "v3", lease_s=LEASE_S) == LockRefusal(moved)
+        await lock_table.release("w-1", "v2")
+        assert await lock_table.claim(moved, "w-2", "v3", lease_s=LEASE_S) == LockRefusal(None)
+        assert await lock_table.read() is None
+
+    async def test_a_released_lock_is_claimed_while_it_is_released(
+        self, lock_table: LockTable, rows: RawRows, key: str
+    ) -> None:
+        await rows.put(self.raw(key, isReleased={"S": "1"}))
+        released = await lock_table.read()
+        assert released == LockRow("w-1", 120.0, "v1", is_released=True)
+        assert await lock_table.claim(released, "w-2", "v2", lease_s=LEASE_S) is None
+        assert await lock_table.read() == LockRow("w-2", 120.0, "v2")
+        assert await lock_table.claim(released, "w-3", "v3", lease_s=LEASE_S) is not None
+
+    async def test_a_heartbeat_changes_the_version_and_keeps_the_rest(
+        self, lock_table: LockTable, rows: RawRows, key: str
+    ) -> None:
+        await rows.put(self.raw(key, data={"B": b"kept"}))
+        assert await lock_table.heartbeat("w-1", "v1", "v2", lease_s=60.0) is None
+        assert await lock_table.read() == LockRow("w-1", 60.0, "v2", data=b"kept")
+
+    @pytest.mark.parametrize(("owner", "version"), [("w-2", "v1"), ("w-1", "v0")])
+    async def test_only_the_holder_renews_and_releases(self, lock_table: LockTable, owner: str, version: str) -> None:
+        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
+        standing = LockRefusal(LockRow("w-1", 120.0, "v1"))
+        assert await lock_table.heartbeat(owner, version, "v9", lease_s=LEASE_S) == standing
+        assert await lock_table.release(owner, version) == standing
+        assert await lock_table.read() == standing.seen
+
+    async def test_a_released_lock_is_gone(self, lock_table: LockTable) -> None:
+        await lock_table.claim(None, "w-1", "v1", lease_s=LEASE_S)
+        assert await lock_table.release("w-1", "v1") is None
+        assert await lock_table.read() is None
+        assert await lock_table.release("w-1", "v1") == LockRefusal(None)
+        assert await lock_table.heartbeat("w-1", "v1", "v2", lease_s=LEASE_S) == LockRefusal(None)
+        assert await lock_table.read() is None
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            {"recordVersionNumber": None},
+            {"leaseDuration": {"N": "120000"}},
+            {"ownerName": {"NULL": True}},
+            {"ownerName": None, "leaseDuration": None, "recordVersionNumber": None},
+        ],
+    )
+    async def test_a_damaged_lock_is_replaced_if_nobody_touched_it(
+        self, lock_table: LockTable, rows: RawRows, key: str, damage: dict[str, Any]
+    ) -> None:
+        await rows.put(self.raw(key, **damage))
+        damaged = await lock_table.read()
+        assert isinstance(damaged, DamagedLock)
+        touched = DamagedLock(dict(damaged.attributes) | {"leaseDuration": {"S": "touched"}}, "")
+        refusal = await lock_table.claim(touched, "w-2", "v2", lease_s=LEASE_S)
+        assert refusal == LockRefusal(damaged)
+        assert await lock_table.claim(damaged, "w-2", "v2", lease_s=LEASE_S) is None
+        assert await lock_table.read() == LockRow("w-2", 120.0, "v2")
+
+    async def test_of_many_claims_one_wins(self, lock_table: LockTable) -> None:
+        names = [f"w-{number}" for number in range(RACERS)]
+        for over in (None, LockRow("w-0", 120.0, "won")):
+            if over is not None:
+                await lock_table.release("won", "won")
+                await lock_table.claim(None, "w-0", "won", lease_s=LEASE_S)
+            answers = await asyncio.gather(*(lock_table.claim(over, name, name, lease_s=LEASE_S) for name in names))
+            winner = await lock_table.read()
+            assert isinstance(winner, LockRow)
+            assert [name for name, answer in zip(names, answers, strict=True) if answer is None] == [winner.owner]
+            assert await lock_table.release(winner.owner, winner.version) is None
+
+    async def test_a_missing_table_is_named(self, lock_table: LockTable) -> None:
+        missing = LockTable(lock_table._service, Place("missing", "key"), request_timeout_s=30.0)
+        with pytest.raises(TableMissingError, match="missing"):
+            await missing.read()
