@@ -160,7 +160,10 @@ def view(owners, reporting, index_active=True):
 READY = view({"s1": "a", "s2": "b"}, {"a", "b"})
 
 
-def look_for(seconds, view, seen=Readiness(), start=0.0):
+UNSEEN = Readiness()
+
+
+def look_for(seconds, view, seen=UNSEEN, start=0.0):
     """Looks once a minute over `seconds`; what is seen after the last one."""
     for minute in range(int(seconds // 60) + 1):
         seen = observe_readiness(seen, view, start + minute * 60)
