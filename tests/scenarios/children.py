@@ -19,7 +19,7 @@ WORK_POLL_S = 0.05
 class Audience(Protocol):
     """Who hears of deliveries."""
 
-    def delivered(self, life: Life, sequences: list[str]) -> None: ...
+    def delivered(self, life: Life, places: list[str]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -53,12 +53,18 @@ NAMES = {
     "dies": True,
     "hangs": True,
     "answers wrong": True,
+    "checkpoints half and dies": True,
     "dies at every batch": False,
     "says garbage": False,
     "keeps no checkpoints": False,
     "forgets the checkpoint at shardEnded": False,
 }
 """Every habit without a number, and whether it happens once only."""
+
+
+def place_of(record: dict[str, Any]) -> str:
+    """Sequence number, and sub-sequence number unless it is 0."""
+    return record["sequenceNumber"] + (f"/{record['subSequenceNumber']}" if record["subSequenceNumber"] else "")
 
 
 class Troupe:
@@ -102,9 +108,13 @@ class Troupe:
                 await self._checkpoint(life)
 
     async def _process(self, life: Life, records: list[dict[str, Any]]) -> None:
-        self._audience.delivered(life, [record["sequenceNumber"] for record in records])
+        self._audience.delivered(life, [place_of(record) for record in records])
         assert all(base64.b64decode(record["data"]) for record in records)
         if self.has(life, "dies") or self.has(life, "dies at every batch"):
+            raise ChildExit
+        if self.has(life, "checkpoints half and dies"):
+            half = records[len(records) // 2 - 1]
+            await life.child.checkpoint(half["sequenceNumber"], half["subSequenceNumber"])
             raise ChildExit
         if self.has(life, "hangs"):
             await asyncio.get_running_loop().create_future()

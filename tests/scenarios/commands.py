@@ -100,9 +100,15 @@ class Commands(Reports):
         return []
 
     def do_put(self, words: list[str]) -> list[str]:
-        """put 100 [to shard-1]: records, to the open shards in turn or to one of them."""
-        shard = full(words[2]) if len(words) > 1 else None
-        put = [self.world.put(shard) for _ in range(int(words[0]))]
+        """put 100 [aggregated] [to shard-1]: records, to the open shards in turn or to one, or all in one record."""
+        count, *rest = words
+        aggregated, rest = rest[:1] == ["aggregated"], [word for word in rest if word != "aggregated"]
+        shard = full(rest[1]) if rest else None
+        if aggregated:
+            first = self.world.put_aggregate(int(count), shard)
+            put = list(range(first, first + int(count)))
+        else:
+            put = [self.world.put(shard) for _ in range(int(count))]
         return [f"#{put[0]}..#{put[-1]}" if len(put) > 1 else f"#{put[0]}"]
 
     def do_traffic(self, words: list[str]) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mld.leases.lease import Lease
+from mld.positions import Position
 from tests.scenarios.naming import full, numbers, readable
-from tests.scenarios.world import StoryError, World
+from tests.scenarios.world import Record, StoryError, World
 
 Condition = Callable[[], bool]
 
@@ -67,9 +68,13 @@ def _is_caught_up(world: World) -> bool:
         row = rows.get(record.shard_id)
         if not record.wanted or (record.delivered_at_s is not None and record.shard_id not in rows):
             continue
-        if row is None or not (row.is_complete or (row.checkpoint.number or 0) >= record.sequence):
+        if row is None or not (row.is_complete or _covers(row.checkpoint, record)):
             return False
     return True
+
+
+def _covers(checkpoint: Position, record: Record) -> bool:
+    return (checkpoint.number or 0, checkpoint.sub) >= (record.sequence, record.sub)
 
 
 def _is_balanced(world: World) -> bool:

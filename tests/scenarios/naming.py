@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 _SHARD = re.compile(r"shardId-0*(\d+)")
 _SHORT_SHARD = re.compile(r"shard-(\d+)")
-_NUMBER = re.compile(r"\d{50,}(/0)?")
+_NUMBER = re.compile(r"\d{50,}(/\d+)?")
 _HASH_KEY = re.compile(r"\b\d{30,49}\b")
 
 

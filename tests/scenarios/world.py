@@ -20,12 +20,14 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.local.kinesis import Kinesis, PutEntry
+from mld.local.kinesis.records import Placed
 from mld.worker import Worker
 from tests.scenarios.children import Life, Troupe, TroupeHost
 from tests.scenarios.naming import readable, short
 from tests.scenarios.network import Network
 from tests.simulation.world.loop import _PROCESS, Process
 from tests.support.fleet import STREAM, TABLE, settings_of
+from tests.support.kpl import User, aggregate
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.streams import VirtualClock
 
@@ -46,6 +48,7 @@ class Record:
 
     shard_id: str
     sequence: int
+    sub: int = 0
     wanted: bool = True
     delivered_at_s: float | None = None
     deliveries: int = 0
@@ -202,6 +205,26 @@ class World:
     def put(self, shard_id: str | None = None) -> int:
         """One record, to the open shards in turn or to one of them; its number."""
         number = len(self.records)
+        placed = self._place(shard_id, lambda hash_key: (f"record {number}".encode(), "key"))
+        self.records.append(Record(placed.shard_id, int(placed.sequence)))
+        self.number_of[placed.sequence] = number
+        return number
+
+    def put_aggregate(self, count: int, shard_id: str | None = None) -> int:
+        """So many user records in one KPL aggregate; the number of the first."""
+        first = len(self.records)
+
+        def payload(hash_key: int) -> tuple[bytes, str]:
+            return aggregate([User("key", f"record {first + n}".encode(), str(hash_key)) for n in range(count)]), "a"
+
+        placed = self._place(shard_id, payload)
+        for sub in range(count):
+            self.records.append(Record(placed.shard_id, int(placed.sequence), sub))
+            self.number_of[f"{placed.sequence}/{sub}" if sub else placed.sequence] = first + sub
+        return first
+
+    def _place(self, shard_id: str | None, payload: Callable[[int], tuple[bytes, str]]) -> Placed:
+        number = len(self.records)
         open_shards = self.kinesis.stream(STREAM, self.clock.wall()).open_shards
         if shard_id is not None:
             chosen = [shard for shard in open_shards if shard.shard_id == shard_id]
@@ -209,14 +232,11 @@ class World:
                 raise StoryError(f"{short(shard_id)} is not open")
         else:
             chosen = [open_shards[number % len(open_shards)]]
-        entry = PutEntry.of(f"record {number}".encode(), "key", chosen[0].hash_range.start)
-        placed = self.kinesis.put_record(STREAM, entry, now=self.clock.wall())
-        self.records.append(Record(placed.shard_id, int(placed.sequence)))
-        self.number_of[placed.sequence] = number
-        return number
+        hash_key = chosen[0].hash_range.start
+        return self.kinesis.put_record(STREAM, PutEntry.of(*payload(hash_key), hash_key), now=self.clock.wall())
 
-    def delivered(self, life: Life, sequences: list[str]) -> None:
-        numbers = [self.number_of[sequence] for sequence in sequences]
+    def delivered(self, life: Life, places: list[str]) -> None:
+        numbers = [self.number_of[place] for place in places]
         for number in numbers:
             record = self.records[number]
             record.deliveries += 1
@@ -278,7 +298,8 @@ class World:
             raise StoryError(f"the checkpoint of {short(new.key)} went back at {at_s:.1f}")
         bound = new.checkpoint.number
         for number, record in enumerate(self.records):
-            covered = record.shard_id == new.key and (bound is None or record.sequence <= bound)
+            place = (record.sequence, record.sub)
+            covered = record.shard_id == new.key and (bound is None or place <= (bound, new.checkpoint.sub))
             late = record.delivered_at_s is None or record.delivered_at_s > at_s
             if covered and late and record.wanted:
                 raise StoryError(f"{short(new.key)} was checkpointed at {at_s:.1f} before #{number} was delivered")
