@@ -65,10 +65,10 @@ class ShardRecord:
         self.delivered.add(place)
         self._count_complete()
 
-    def holds(self, place: Place) -> bool:
-        """Whether it was put here and belongs here."""
+    def index_of(self, place: Place) -> int | None:
+        """Where it stands in `put`; None if it was not put here or does not belong here."""
         index = bisect_left(self.put, place)
-        return index < len(self.put) and self.put[index] == place
+        return index if index < len(self.put) and self.put[index] == place else None
 
     def let_go(self, index: int) -> None:
         """Nobody can read it any more."""
@@ -112,6 +112,7 @@ class Ledger:
         self.calm_at = float("inf")
         self.trimmed = 0
         self._last_of_child: dict[tuple[int, str], Place] = {}
+        self._next_of_child: dict[tuple[int, str], int] = {}  # index in `put`; absent while anything may come
         self._owner_lost_at: dict[tuple[str, str], float] = {}
         self.ours: set[str] = set()  # process names of our daemon: some promises are not Java's
         self.starts_at_latest = False
@@ -219,25 +220,43 @@ class Ledger:
             )
 
     def begins_at(self, child: int, shard: str, sequence: str, sub: int) -> None:
-        """A child is told its checkpoint: it must get nothing at or before it."""
+        """A child is told its checkpoint: it must get all that follows, and nothing at or before it."""
         if sequence.isdigit():
-            self._last_of_child[child, shard] = (int(sequence), sub)
+            self._last_of_child[child, shard] = start = (int(sequence), sub)
+            self._next_of_child[child, shard] = bisect_right(self.shard(shard).put, start)
+        elif sequence != "LATEST":
+            self._next_of_child[child, shard] = 0
 
     def delivered(self, worker: str, child: int, shard: str, places: list[Place]) -> None:
         record = self.shard(shard)
         self._check_parents(record, worker)
-        last = self._last_of_child.get((child, shard), (-1, 0))
+        last, following = self._last_of_child.get((child, shard), (-1, 0)), self._next_of_child.get((child, shard))
         for place in places:
             if place <= last:
                 raise self._violation(2, f"child {child} of {worker} went back in {shard}: {last} then {place}")
-            if not record.holds(place):
-                raise self._violation(1, f"child {child} of {worker} gets {place}, which does not belong to {shard}")
-            last = place
+            if following is None or record.put[following : following + 1] != [place]:
+                following = self._skipped_to(record, following, place, f"child {child} of {worker}")
+            last, following = place, following + 1
             self.deliveries += 1
             self.redeliveries += place in record.delivered
             record.deliver(place)
         self._last_of_child[child, shard] = last
+        if following is not None:
+            self._next_of_child[child, shard] = following
         self.trace(f"{worker} child {child} gets {len(places)} of {shard}")
+
+    def _skipped_to(self, record: ShardRecord, expected: int | None, place: Place, child: str) -> int:
+        """A child gets another record than the next one: what lies between must have been trimmed."""
+        index = record.index_of(place)
+        if index is None:
+            raise self._violation(1, f"{child} gets {place}, which does not belong to {record.shard_id}")
+        if expected is None:
+            return index
+        trimmed_to = bisect_left(record.put_at, self._now() - self.retention_s + RETENTION_MARGIN_S)
+        if not self.retention_s or trimmed_to < index:
+            skipped = record.put[expected]
+            raise self._violation(1, f"{child} gets {place} of {record.shard_id} without {skipped} before it")
+        return index
 
     def _check_parents(self, record: ShardRecord, worker: str) -> None:
         if record.delivered or record.edited:

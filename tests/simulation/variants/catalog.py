@@ -216,6 +216,39 @@ VARIANTS: tuple[Variant, ...] = (
         ),
     ),
     _variant(
+        "restart_after_aggregate",
+        "reading starts after the checkpoint's record, not at it: the rest of an aggregate is skipped",
+        (
+            "retrieval.positions",
+            "    return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=checkpoint.sequence)\n",
+            "    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=checkpoint.sequence)\n",
+        ),
+    ),
+    _variant(
+        "aggregate_from_its_start",
+        "a restart inside an aggregate delivers all of it",
+        ("retrieval.page", "user.sub_sequence_number > self._sub]\n", "user.sub_sequence_number >= 0]\n"),
+    ),
+    _variant(
+        "misrouted_aggregate_delivered",
+        "an aggregate that was built for another shard is delivered",
+        (
+            "consumer.consumer",
+            "        batch = page.after(self._delivered, self._lease.hash_range)\n",
+            "        batch = page.after(self._delivered)\n",
+        ),
+    ),
+    _variant(
+        "sub_number_not_stored",
+        "a checkpoint inside an aggregate covers all of it",
+        (
+            "leases.checkpoints",
+            "        return NoWrite() if position == self.last else Write(position)\n",
+            "        position = Position(position.sequence, self.largest.sub)\n"
+            "        return NoWrite() if position == self.last else Write(position)\n",
+        ),
+    ),
+    _variant(
         "page_lost_with_error",
         "an error while pages are waiting empties the buffer",
         (

@@ -102,6 +102,26 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(8, "checker 1"),
         Catch(168, "checker 1"),
     ),
+    "restart_after_aggregate": (
+        Catch(23, "checker 1"),
+        Catch(191, "checker 1"),
+        Catch(32, "checker 1"),
+    ),
+    "aggregate_from_its_start": (
+        Catch(0, "checker 2"),
+        Catch(2, "checker 2"),
+        Catch(3, "checker 2"),
+    ),
+    "misrouted_aggregate_delivered": (
+        Catch(7, "checker 1"),
+        Catch(8, "checker 1"),
+        Catch(9, "checker 1"),
+    ),
+    "sub_number_not_stored": (
+        Catch(0, "checker 1"),
+        Catch(2, "checker 1"),
+        Catch(3, "checker 1"),
+    ),
     "page_lost_with_error": (
         Catch(4, "checker 1"),
         Catch(8, "checker 1"),
