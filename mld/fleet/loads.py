@@ -16,18 +16,21 @@ Rules: coordination spec, 4.3, with the improvements of its section 7 and these:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
+from mld.fleet import reports
 from mld.fleet.observing import STEP_LEASES, Observations, Steps
+from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases.lease import Lease
 
 LEASES_MAX = 2**31 - 1
 SHARE = "T"
 """Metric name of the share, Java's name of its throughput metric."""
 FULL_SHARE = 100.0
+STEP_REPORTS = 25  # one with ten figures takes some 20 microseconds to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,38 @@ class AssignmentRules:
     threshold_percent: float = 10.0
     overshoot: bool = True
     graceful: bool = True
+
+
+def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
+    """An active worker as its report describes it (2.5)."""
+    if reports.is_default(report):
+        return LiveWorker(report.worker)
+    return LiveWorker(
+        report.worker,
+        {metric: reports.average(samples, ema_alpha) for metric, samples in report.samples.items()},
+        {metric: float(ranges[0]) for metric, ranges in report.ranges.items() if ranges},
+    )
+
+
+def live_workers(active: Iterable[WorkerReport], ema_alpha: float) -> Steps[list[LiveWorker]]:
+    workers = []
+    for number, report in enumerate(active):
+        workers.append(live_worker(report, ema_alpha))
+        if number % STEP_REPORTS == STEP_REPORTS - 1:
+            yield
+    return workers
+
+
+def reports_among(rows: Sequence[reports.Row]) -> Steps[reports.ReportScan]:
+    """The worker reports among the rows of the lease table that are no leases."""
+    found: list[WorkerReport] = []
+    corrupt: list[tuple[str, str]] = []
+    for start in range(0, len(rows), STEP_REPORTS):
+        part = reports.parse_rows(rows[start : start + STEP_REPORTS], LEASE_TABLE_KEY)
+        found += part.reports
+        corrupt += part.corrupt
+        yield
+    return reports.ReportScan(tuple(found), tuple(corrupt))
 
 
 class Why(Enum):

@@ -150,6 +150,12 @@ def finish(steps: Steps[T]) -> T:
             return answer
 
 
-def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> frozenset[str]:
+def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:
     """The leases that are nobody's or expired."""
-    return frozenset(lease.key for lease in leases if observations.is_expired(lease, now))
+    expired = []
+    for number, lease in enumerate(leases):
+        if observations.is_expired(lease, now):
+            expired.append(lease.key)
+        if number % STEP_LEASES == STEP_LEASES - 1:
+            yield
+    return frozenset(expired)

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+from mld.fleet.observing import STEP_LEASES, Steps, finish
 from mld.leases.lease import Lease
 
 WATCHERS = 2  # one watcher may die together with whom it watches
@@ -26,11 +27,21 @@ def watch_ring(mld_workers: Collection[str], workers: Collection[str], leases: I
 
     The representative is the first lease by key that the worker holds, not complete and not on its way elsewhere.
     """
+    return finish(watch_ring_steps(mld_workers, workers, leases))
+
+
+def watch_ring_steps(
+    mld_workers: Collection[str], workers: Collection[str], leases: Iterable[Lease]
+) -> Steps[dict[str, Duties]]:
+    """`watch_ring`, in pieces."""
     ring = sorted((_place(worker), worker) for worker in mld_workers)
     duties: dict[str, list[tuple[str, str]]] = {worker: [] for worker in mld_workers}
-    for watched, key in sorted(_representatives(set(workers), leases).items()):
+    representatives = yield from _representatives(set(workers), leases)
+    for number, (watched, key) in enumerate(sorted(representatives.items())):
         for watcher in _followers(ring, watched):
             duties[watcher].append((watched, key))
+        if number % STEP_LEASES == STEP_LEASES - 1:
+            yield
     return {worker: tuple(entries) for worker, entries in duties.items()}
 
 
@@ -39,9 +50,11 @@ def changed(duties: Mapping[str, Duties], published: Mapping[str, Duties]) -> di
     return {worker: entries for worker, entries in duties.items() if published.get(worker) != entries}
 
 
-def _representatives(workers: Collection[str], leases: Iterable[Lease]) -> dict[str, str]:
+def _representatives(workers: Collection[str], leases: Iterable[Lease]) -> Steps[dict[str, str]]:
     first: dict[str, str] = {}
-    for lease in leases:
+    for number, lease in enumerate(leases):
+        if number % STEP_LEASES == STEP_LEASES - 1:
+            yield
         owner = lease.owner
         if owner is None or owner not in workers or lease.checkpoint_owner is not None or lease.is_complete:
             continue
@@ -53,7 +66,7 @@ def _representatives(workers: Collection[str], leases: Iterable[Lease]) -> dict[
 def _followers(ring: list[tuple[bytes, str]], watched: str) -> list[str]:
     start = bisect_right(ring, (_place(watched), watched))
     around = (ring[(start + step) % len(ring)][1] for step in range(len(ring)))
-    followers = []
+    followers: list[str] = []
     for watcher in around:
         if len(followers) == WATCHERS:
             break

@@ -64,7 +64,7 @@ def test_when_a_lease_was_seen_to_move(case: str, rows: list[tuple[float, Lease]
 def test_expiry(case: str, lease: Lease, now: float, expired: bool) -> None:
     seen = after((100.0, lease))
     assert seen.is_expired(lease, now) is expired, case
-    assert expired_keys(seen, [lease], now) == ({"s"} if expired else set())
+    assert finish(expired_keys(seen, [lease], now)) == ({"s"} if expired else set())
 
 
 def test_a_lease_never_observed_is_not_called_expired() -> None:

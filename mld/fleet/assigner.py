@@ -1,0 +1,406 @@
+"""`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination spec, 4).
+
+What goes where is `assignment`, what is known of each lease is `observing`, who watches whom is `ring`. Every worker of
+a fleet in 3.x mode runs one; only the leader's does anything. Differences to Java:
+
+* A lease is expired only if it stood still from the end of one scan to the beginning of another, so that runs may
+  follow one another at any distance (`wake`).
+* After three failed runs the leader stays away for longer than the others need to notice (section 7, 3).
+* A worker reported dead (`orphaned`) loses its leases at once and gets none until it has sent a newer report.
+* The decisions yield to the event loop every millisecond.
+
+It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
+was quicker; the next run sees what became of the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from mld.clock import Clock, millis_since, wait_for_event
+from mld.errors import MldError
+from mld.fleet import reports
+from mld.fleet.assignment import Plan, decide_by_count, decide_by_variance, shuffling, spread
+from mld.fleet.loads import AssignmentRules, Move, Why, live_workers, reports_among
+from mld.fleet.moves import AssignmentTable, MoveWriter, bounded
+from mld.fleet.observing import Observations, Steps, expired_keys
+from mld.fleet.reports import ReportRules
+from mld.fleet.ring import Duties, changed, watch_ring_steps
+from mld.fleet.values import LeaderDecider, WorkerReport
+from mld.leases.lease import Lease
+from mld.leases.table import FleetScan
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+INTERVAL_S = 20.0
+LOAD_ATTEMPTS = 2
+LOAD_RETRY_S = 0.5  # most throttling is over by then
+PIECE_S = 0.001  # half of what the event loop's law allows
+WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
+FAILED_RUNS_MAX = 3
+HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
+HOLD_OFF_JITTER_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class AssignerSettings:
+    interval_s: float = INTERVAL_S
+    lease_duration_s: float = 10.0
+    handoff_timeout_s: float = 30.0
+    balance_every: int = 3
+    by_count: bool = False
+    rules: AssignmentRules = field(default_factory=AssignmentRules)
+    reports: ReportRules = field(default_factory=ReportRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one run read. `reports` are all of them, duplicates and expired ones too."""
+
+    leases: tuple[Lease, ...]
+    reports: tuple[WorkerReport, ...]
+    expired: frozenset[str]
+    """Keys of leases that are nobody's or whose owner does not renew them."""
+    corrupt: tuple[tuple[str, str], ...] = ()
+    """Rows that cannot be read, leases or reports, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did; the figures of 4.9."""
+
+    plan: Plan
+    balanced: bool
+    moved: int = 0
+    refused: int = 0
+    failing_workers: int = 0
+    invalid_workers: int = 0
+    corrupt: int = 0
+
+
+async def _no_reports() -> Sequence[WorkerReport]:
+    return ()
+
+
+async def _keep_stale(_reports: Sequence[WorkerReport]) -> None:
+    return None
+
+
+async def _publish_nothing(_worker: str, _duties: Duties) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class AssignerHooks:
+    """What others do for the assigner, and what they want to hear of it."""
+
+    legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]] = _no_reports
+    """Reports of the legacy table, while that one is read at all."""
+    delete_stale: Callable[[Sequence[WorkerReport]], Awaitable[None]] = _keep_stale
+    on_loaded: Callable[[Loaded], None] = lambda _loaded: None
+    on_assigned: Callable[[tuple[str, ...]], None] = lambda _keys: None
+    """Leases that we gave to ourselves, at once or by a handoff."""
+    publish_watch: Callable[[str, Duties], Awaitable[None]] = _publish_nothing
+
+
+class Assigner:
+    """Gives leases to workers while this worker leads."""
+
+    def __init__(
+        self,
+        table: AssignmentTable,
+        leader: LeaderDecider,
+        worker_id: str,
+        clock: Clock,
+        rng: random.Random,
+        settings: AssignerSettings | None = None,
+        hooks: AssignerHooks | None = None,
+    ) -> None:
+        self._table = table
+        self._leader = leader
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings or AssignerSettings()
+        self._hooks = hooks or AssignerHooks()
+        self._observations = Observations(
+            lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
+        )
+        self._writer = MoveWriter(table, self._observations, clock, worker_id, self._hooks.on_assigned)
+        self._one_run = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._leading = False
+        self._runs = 0
+        self._failures = 0
+        self._counts: dict[str, int] = {}
+        self._dead: dict[str, float] = {}
+        self._published: dict[str, Duties] = {}
+        self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
+
+    def wake(self) -> None:
+        """Run now: leadership was won, or leases were released."""
+        self._woken.set()
+
+    def saw(self, lease: Lease) -> None:
+        """Somebody has just read this row."""
+        if self._leading:
+            self._observations.saw(lease, self._clock.monotonic())
+
+    async def run(self) -> None:
+        """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
+        early = False
+        while True:
+            self._woken.clear()
+            started_at = self._clock.monotonic()
+            await self.run_once(early=early)
+            now = self._clock.monotonic()
+            if not early:
+                due_at = now + self._settings.interval_s
+            early = await wait_for_event(self._woken, max(0.0, due_at - now))
+            if early:
+                await self._clock.sleep(max(0.0, started_at + WAKE_GAP_S - self._clock.monotonic()))
+
+    async def run_once(self, *, early: bool = False) -> RunReport | None:
+        """One run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
+        async with self._one_run:
+            if not await self._leader.is_leader():
+                self._leading = False
+                return None
+            if not self._leading:
+                self._take_over()
+            try:
+                report = await self._run(early=early)
+            except MldError as error:
+                log.warning("assignment run failed: %s", error, extra={"action": "assignment_failed"})
+            except Exception:  # whatever it is, another worker may have better luck
+                log.exception("assignment run failed", extra={"action": "assignment_failed"})
+            else:
+                self._failures = 0
+                return report
+            await self._count_failure()
+            return None
+
+    async def orphaned(self, worker: str, leases: Sequence[Lease]) -> int:
+        """A watcher found `worker` dead, with these leases as just read: give them to others now; how many were.
+
+        Fenced by the counter as well, so a lease that is renewed after all stays. Does nothing unless we lead.
+        """
+        self._dead[worker] = self._clock.wall()
+        if not self._leading or not await self._leader.is_leader():
+            return 0
+        heirs = {other: count for other, count in self._counts.items() if other not in self._dead}
+        dealt = spread((lease.key for lease in leases), heirs, self._settings.rules.leases_max)
+        moves = [Move(lease, dealt[lease.key], False, Why.EXPIRED) for lease in leases if lease.key in dealt]
+        written = await self._writer.write(moves, counter_matters=True)
+        if len(written.done) < len(leases):
+            self.wake()
+        log.warning(
+            "worker %s is dead; %d of its %d leases were given to others",
+            worker,
+            len(written.done),
+            len(leases),
+            extra={"action": "worker_orphaned", "worker": worker, "leases": len(written.done)},
+        )
+        return len(written.done)
+
+    def _take_over(self) -> None:
+        self._leading = True
+        self._runs = self._failures = 0
+        self._observations.forget()
+        self._counts.clear()
+        self._published.clear()
+        log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
+
+    async def _count_failure(self) -> None:
+        self._failures += 1
+        if self._failures < FAILED_RUNS_MAX:
+            return
+        hold_off_s = HOLD_OFF_S + self._rng.uniform(0.0, HOLD_OFF_JITTER_S)
+        log.error(
+            "%d assignment runs failed in a row; another worker should lead, this one stays away for %.0f s",
+            self._failures,
+            hold_off_s,
+            extra={"action": "leader_stepped_down"},
+        )
+        self._failures = 0
+        self._leading = False
+        await self._leader.step_down(hold_off_s)
+
+    # --- one run -----------------------------------------------------------------------------------------------------
+
+    async def _run(self, *, early: bool) -> RunReport | None:
+        started_at = self._clock.monotonic()
+        read_from, scan = await self._load(self._scan)
+        _, legacy = await self._load(self._hooks.legacy_reports)
+        await self._paced(self._observations.scanned(scan.leases, self._clock.monotonic()))
+        found = await self._paced(reports_among(scan.others))
+        everything = (*found.reports, *legacy)
+        roster = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
+        corrupt = (*scan.corrupt, *found.corrupt)
+        self._report_corrupt(corrupt)
+        expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
+        self._hooks.on_loaded(Loaded(scan.leases, everything, expired, corrupt))
+        active = self._alive(roster.active)
+
+        first = self._runs == 0
+        balance = self._runs % self._settings.balance_every == 0 and (first or not early)
+        plan = await self._decide(scan.leases, active, read_from, balance=balance)
+        if not await self._leader.is_leader():
+            self._leading = False
+            return None
+        self._runs += first or not early
+
+        written = await self._writer.write(plan.moves)
+        after = [written.done.get(lease.key, lease) for lease in scan.leases]
+        live = [report for report in active if report.worker not in plan.silent]
+        self._count(live, after)
+        await self._publish(live, after)
+        await self._delete(roster.stale)
+        report = RunReport(
+            plan=plan,
+            balanced=balance,
+            moved=len(written.done),
+            refused=written.refused,
+            failing_workers=len(roster.failing),
+            invalid_workers=len(roster.invalid),
+            corrupt=len(corrupt),
+        )
+        self._log_run(report, millis_since(self._clock, started_at))
+        if written.errors:
+            raise written.errors[0]
+        return report
+
+    async def _scan(self) -> FleetScan:
+        return await self._table.fleet_scan()
+
+    async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
+        """(when the successful read began, what it read). The second failure in a row is raised."""
+        for attempt in range(1, LOAD_ATTEMPTS + 1):
+            began_at = self._clock.monotonic()
+            try:
+                return began_at, await read()
+            except MldError as error:
+                if attempt == LOAD_ATTEMPTS:
+                    raise
+                log.info("load failed, once more: %s", error, extra={"action": "assignment_load_retry"})
+            await self._clock.sleep(LOAD_RETRY_S)
+        raise AssertionError("unreachable")
+
+    def _alive(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
+        """Without the workers reported dead. A newer report brings one back, an expired one ends the matter."""
+        by_id = {report.worker: report for report in active}
+        self._dead = {
+            worker: since
+            for worker, since in self._dead.items()
+            if worker in by_id and (by_id[worker].updated_at_s or 0) <= since
+        }
+        return tuple(report for worker, report in by_id.items() if worker not in self._dead)
+
+    async def _decide(
+        self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
+    ) -> Plan:
+        settings = self._settings
+        decide = decide_by_count if settings.by_count else decide_by_variance
+        workers = await self._paced(live_workers(active, settings.reports.ema_alpha))
+        order = shuffling(self._rng)
+        return await self._paced(
+            decide(leases, workers, self._observations, now, settings.rules, order, balance=balance)
+        )
+
+    async def _paced(self, steps: Steps[T]) -> T:
+        """Make a decision, and let others run after each millisecond of it."""
+        since = self._clock.monotonic()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                answer: T = stop.value
+                return answer
+            if self._clock.monotonic() - since >= PIECE_S:
+                await asyncio.sleep(0)
+                since = self._clock.monotonic()
+
+    # --- after the writes ---------------------------------------------------------------------------------------------
+
+    def _count(self, live: Iterable[WorkerReport], leases: Iterable[Lease]) -> None:
+        """How many leases each live worker has or is about to get."""
+        held = Counter(lease.owner for lease in leases)
+        self._counts = {report.worker: held[report.worker] for report in live}
+
+    async def _publish(self, live: Sequence[WorkerReport], leases: Sequence[Lease]) -> None:
+        """Tell each mld worker whom to watch, where that is news. A failure is made up for by the next run."""
+        mld_workers = {report.worker: report for report in live if "version" in report.mld}
+        self._published = {
+            worker: duties
+            for worker, duties in self._published.items()
+            if worker in mld_workers and ("watch" in mld_workers[worker].mld or not duties)
+        }
+        duties = await self._paced(watch_ring_steps(mld_workers, [report.worker for report in live], leases))
+        failures: list[Exception] = []
+
+        async def publish(news: tuple[str, Duties]) -> None:
+            try:
+                await self._hooks.publish_watch(*news)
+                self._published[news[0]] = news[1]
+            except MldError as error:
+                failures.append(error)
+
+        await bounded(publish, list(changed(duties, self._published).items()))
+        if failures:
+            log.warning(
+                "%d workers were not told whom to watch: %s",
+                len(failures),
+                failures[0],
+                extra={"action": "watch_publish_failed"},
+            )
+
+    async def _delete(self, stale: Sequence[WorkerReport]) -> None:
+        if not stale:
+            return
+        try:
+            await self._hooks.delete_stale(stale)
+        except MldError as error:
+            log.info("stale reports stay: %s", error, extra={"action": "stale_reports_kept"})
+
+    # --- logs --------------------------------------------------------------------------------------------------------
+
+    def _report_corrupt(self, corrupt: Iterable[tuple[str, str]]) -> None:
+        now = frozenset(corrupt)
+        for key, reason in sorted(now - self._known_corrupt):
+            log.warning("row %s cannot be read: %s", key, reason, extra={"action": "corrupt_row", "shard": key})
+        self._known_corrupt = now
+
+    def _log_run(self, report: RunReport, millis: float) -> None:
+        plan = report.plan
+        by_reason = {why.value: plan.count(why) for why in Why}
+        worth_reading = plan.moves or plan.spillover or plan.silent
+        log.log(
+            logging.INFO if worth_reading else logging.DEBUG,
+            "%d leases, %d workers: %d of %d moves written (%s), %d refused%s%s",
+            plan.leases,
+            plan.workers,
+            report.moved,
+            len(plan.moves),
+            ", ".join(f"{count} {why}" for why, count in by_reason.items() if count) or "none needed",
+            report.refused,
+            f", {plan.spillover} leases find no worker with room" if plan.spillover else "",
+            f", not renewing: {', '.join(plan.silent)}" if plan.silent else "",
+            extra={
+                "action": "assignment_run",
+                "leases": plan.leases,
+                "workers": plan.workers,
+                "moved": report.moved,
+                "refused": report.refused,
+                "kept": plan.kept,
+                "spillover": plan.spillover,
+                "balanced": report.balanced,
+                "millis": millis,
+                **by_reason,
+            },
+        )
