@@ -1,7 +1,7 @@
 """`Steward`: what the lease table needs around the ends of shards, for all consumers of a worker.
 
 Joins the rooms that may not know each other: it answers the consumers' `ShardCare` questions with the decisions of
-`mld.shards`, and tells taker and waiting consumers what changed. Rules: shards spec, 4.2, 6, 7.3 and 13.12.
+`mld.shards`, and tells the fleet and waiting consumers what changed. Rules: shards spec, 4.2, 6, 7.3 and 13.12.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mld.leases.table import LeaseTable
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
-from mld.shards.identity import Park, ShardIsListed, ShardIsOver, judge_missing_shard
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.parents import parents_complete
-from mld.streams import ChildShard, Shard
+from mld.shards.turns import in_turns
+from mld.streams import ChildShard
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Steward:
         clock: Clock,
         *,
         parents_changed: Signal,
-        wake_taker: Callable[[], None],
+        on_created: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._table = table
         self._detector = detector
@@ -47,11 +48,11 @@ class Steward:
         self._cleanup = cleanup
         self._clock = clock
         self._parents_changed = parents_changed
-        self._wake_taker = wake_taker
+        self._on_created = on_created
         self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
         self._parked_because: dict[str, str] = {}
         self._survey_lock = asyncio.Lock()
-        self._surveyed: tuple[Sequence[Lease], Sequence[Shard] | None] | None = None
+        self._surveyed: Survey | None = None
         self._surveyed_at = 0.0
 
     async def parents_complete(self, lease: Lease) -> bool:
@@ -71,7 +72,7 @@ class Steward:
         match await self._ending.prepare(lease, children):
             case Prepared(created):
                 if created:
-                    self._wake_taker()
+                    self._on_created(created)
                 return True
             case Blocked(reason):
                 log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
@@ -80,8 +81,7 @@ class Steward:
                 raise InvalidStreamResponseError(reason)
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        leases, shards = await self._survey()
-        match judge_missing_shard(lease, leases, shards):
+        match (await self._survey()).judge(lease):
             case ShardIsOver(evidence):
                 log.info(
                     "the shard is past its retention: %s",
@@ -98,7 +98,7 @@ class Steward:
                     log.error("%s", reason, extra={"action": "shard_parked", "shard": lease.key})
                 return MissingVerdict.UNKNOWN
 
-    async def _survey(self) -> tuple[Sequence[Lease], Sequence[Shard] | None]:
+    async def _survey(self) -> Survey:
         """Rows and shards (None: no such stream), shared by all who ask at about the same time.
 
         The rows are read before the shards are listed: the other way round a new shard's row could look foreign.
@@ -108,7 +108,8 @@ class Steward:
             if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
                 leases = (await self._table.scan()).leases
                 listing = await self._detector.list_all()
-                self._surveyed = (leases, listing.shards if isinstance(listing, ShardsListed) else None)
+                shards = listing.shards if isinstance(listing, ShardsListed) else None
+                self._surveyed = await in_turns(Survey.steps(leases, shards))
                 self._surveyed_at = now
             return self._surveyed
 

@@ -20,8 +20,9 @@ from mld.errors import MldError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.shards.detector import ShardDetector, ShardsListed
-from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
+from mld.shards.holes import Findings, abandoned, examine_steps, is_urgent, ranges_to_fill, sightings
 from mld.shards.sync import ShardSync, SyncResult
+from mld.shards.turns import in_turns
 from mld.streams import HashRange, Shard
 
 _log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class Auditor:
         scan = await self._table.scan()
         self._hand_over_abandoned(scan)
         unreadable = frozenset(key for key, _ in scan.corrupt)
-        findings = self._examine(scan, unreadable)
+        findings = await self._examine(scan, unreadable)
         if findings.is_empty:
             _log.info("the table has no leases", extra={"action": "audit_no_leases"})
             return self._judge(await self._sync.bootstrap(scan))
@@ -131,14 +132,15 @@ class Auditor:
             return Outcome.NOT_DONE
         self._learn(findings, listing.shards)
         filled = await self._fill(scan, listing.shards)
-        findings = self._examine(scan, unreadable)
+        findings = await self._examine(scan, unreadable)
         if not findings.holes and not findings.missing_children:
             self._memory.sightings = {}
             return Outcome.FILLED if filled else Outcome.CLEAN
         return await self._repair(scan, unreadable, findings, listing.shards)
 
-    def _examine(self, scan: TableScan, unreadable: frozenset[str]) -> Findings:
-        return examine(scan.leases, unreadable, self._memory.ranges).without(self._memory.hopeless)
+    async def _examine(self, scan: TableScan, unreadable: frozenset[str]) -> Findings:
+        findings = await in_turns(examine_steps(scan.leases, unreadable, self._memory.ranges))
+        return findings.without(self._memory.hopeless)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
         """Remember what only the list of shards can tell, so that it is not listed again for the same rows."""

@@ -9,8 +9,9 @@ nor while a child row is missing: the parent row is the proof from which shard s
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mld.clock import Clock
@@ -19,8 +20,9 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
 from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.shards.detector import ShardDetector, ShardsListed
-from mld.shards.graph import children_in, id_order
-from mld.shards.identity import Park, ShardIsListed, ShardIsOver, judge_missing_shard
+from mld.shards.graph import id_order
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
+from mld.shards.turns import in_turns
 from mld.streams import Shard
 
 _log = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ _log = logging.getLogger(__name__)
 TICK_S = 60.0
 COMPLETED_INTERVAL_S = 300.0
 GARBAGE_INTERVAL_S = 1800.0
+BACKOFF_S_MAX = 600.0  # a child that never checkpoints keeps its parent for a day: few looks do for that
 ENTRIES_PER_TICK_MAX = 200  # at about five reads each, a tick stays below 1000 reads
 ENTRIES_MAX = 50_000  # finished shards one worker remembers; the next owner of a row queues it again
 
@@ -64,14 +67,6 @@ class AskService:
 Decision = Delete | Keep | Forget | AskService
 
 
-@dataclass(frozen=True, slots=True)
-class StreamView:
-    """What one tick learnt from the service: the unfiltered listing, and all rows as read before it."""
-
-    shards: tuple[Shard, ...]
-    leases: tuple[Lease, ...]
-
-
 def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision:
     """What the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
 
@@ -96,18 +91,15 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
     return Delete("all children have started")
 
 
-def judge_garbage(row: Lease, view: StreamView | None) -> Delete | Keep:
+def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
     """Whether the shard of a completed `row` has left retention, so that the row is of no more use (6.2)."""
-    match judge_missing_shard(row, view.leases if view else (), view.shards if view else None):
+    match survey.judge(row):
         case Park(reason):
             return Keep(reason)
         case ShardIsListed():
             return Keep("the shard is still listed")
         case ShardIsOver(evidence):
-            assert view is not None
-            rows = {lease.key for lease in view.leases}
-            children = (child.shard_id for child in children_in(view.shards, row.key))
-            missing = next((child for child in children if child not in rows), None)
+            missing = min(survey.children_of(row.key) - survey.rows.keys(), default=None)
             if missing is not None:
                 return Keep(f"child {missing} has no row", missing_child=missing)
             return Delete(evidence)
@@ -116,9 +108,10 @@ def judge_garbage(row: Lease, view: StreamView | None) -> Delete | Keep:
 class LeaseCleanup:
     """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
 
-    `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Checks happen on
-    ticks, `tick_s` apart, of rows once every `completed_interval_s` and of the service once every `garbage_interval_s`.
-    `on_missing_child` hears of a child without a row, which a shard sync restores.
+    `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Looks happen on
+    ticks, `tick_s` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
+    the list of shards for all of them once every `garbage_interval_s`. Each look restarts its stopwatch, whatever comes
+    of it. `on_missing_child` hears of a child without a row, which a shard sync restores.
     """
 
     def __init__(
@@ -141,8 +134,7 @@ class LeaseCleanup:
         self._completed_interval_s = completed_interval_s
         self._garbage_interval_s = garbage_interval_s
         self._on_missing_child = on_missing_child
-        self._queue: dict[str, None] = {}
-        self._completed_round = _Round(clock.monotonic())
+        self._queue: dict[str, Look] = {}
         self._garbage_round = _Round(clock.monotonic())
 
     @property
@@ -155,7 +147,8 @@ class LeaseCleanup:
         if lease.key not in self._queue and len(self._queue) >= ENTRIES_MAX:
             _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
             return
-        self._queue[lease.key] = None
+        now_s = self._clock.monotonic()
+        self._queue.setdefault(lease.key, Look(now_s + self._completed_interval_s, self._completed_interval_s))
 
     async def run(self) -> None:
         """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
@@ -167,58 +160,68 @@ class LeaseCleanup:
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
         now_s = self._clock.monotonic()
-        in_order = sorted(self._queue, key=id_order)  # parents first, so that a chain goes in one tick
-        if self._enabled:
-            self._completed_round.start_if_due(now_s, self._completed_interval_s, in_order)
-        self._garbage_round.start_if_due(now_s, self._garbage_interval_s, in_order)
-        service = _ServiceView(self._table, self._detector)
+        self._garbage_round.start_if_due(now_s, self._garbage_interval_s, self._queue)
+        due = self._due(now_s)
+        survey = _TickSurvey(self._table, self._detector)
         for _ in range(ENTRIES_PER_TICK_MAX):
-            garbage_due = not self._completed_round.todo
-            key = (self._garbage_round if garbage_due else self._completed_round).next_key()
+            key = heapq.heappop(due)[1] if due else self._garbage_round.next_key()
             if key is None:
                 return
             if key not in self._queue:
                 continue
             # One look serves both: the service is not asked twice about an entry in the same round.
-            garbage_due = self._garbage_round.take(key) or garbage_due
-            if not await self._attempt(key, service, completed_due=self._enabled, garbage_due=garbage_due):
+            garbage_due = self._garbage_round.take(key)
+            self._queue[key] = self._queue[key].after(now_s)
+            row = await self._attempt(key, survey, garbage_due=garbage_due)
+            if isinstance(row, Stop):
                 return
+            for child in row.children if row is not None and key not in self._queue else ():
+                if self._enabled and child in self._queue:  # it may have waited for nothing but its parent's row
+                    heapq.heappush(due, id_order(child))
 
-    async def _attempt(self, key: str, service: _ServiceView, *, completed_due: bool, garbage_due: bool) -> bool:
-        """One entry; False if the rest of the tick should wait, because the table is in trouble."""
+    def _due(self, now_s: float) -> list[tuple[int, str]]:
+        """A heap of the entries to look at, parents first, so that a chain of generations goes in one tick."""
+        if not self._enabled:
+            return []
+        keys = (key for key, look in self._queue.items() if look.at_s <= now_s)
+        return heapq.nsmallest(ENTRIES_PER_TICK_MAX, map(id_order, keys))
+
+    async def _attempt(self, key: str, survey: _TickSurvey, *, garbage_due: bool) -> Lease | Stop | None:
+        """One entry; returns its row as read, or that the rest should wait, because the table is in trouble."""
+        row: Lease | None = None
         try:
-            await self._carry_out(key, await self._decide(key, service, completed_due, garbage_due))
+            row = await self._table.get(key)
+            await self._carry_out(key, await self._decide(row, survey, garbage_due))
         except MldError as error:
             _log.warning(
                 "lease cleanup failed; it is tried again",
                 extra={"action": "cleanup_failed", "shard": key, "error": str(error)},
             )
-            return not isinstance(error, (TableThrottledError, TableMissingError))
-        return True
+            if isinstance(error, (TableThrottledError, TableMissingError)):
+                return Stop()
+        return row
 
-    async def _decide(self, key: str, service: _ServiceView, completed_due: bool, garbage_due: bool) -> Decision:
-        row = await self._table.get(key)
-        decision = await self._judge_rows(row, completed_due)
+    async def _decide(self, row: Lease | None, survey: _TickSurvey, garbage_due: bool) -> Decision:
+        decision = await self._judge_rows(row)
         if row is None or isinstance(decision, (Delete, Forget)):
             return decision
-        if isinstance(decision, AskService) and completed_due:
-            view = await service.view()
-            children = frozenset(child.shard_id for child in children_in(view.shards, key)) if view else frozenset()
-            if children and view is not None and any(shard.shard_id == key for shard in view.shards):
+        if isinstance(decision, AskService) and self._enabled:
+            known = await survey.get()
+            children = known.children_of(row.key)
+            if children and known.is_listed(row.key):
                 # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
-                await self._table.record_children(key, children)
-                row = await self._table.get(key)
-                decision = await self._judge_rows(row, completed_due)
+                await self._table.record_children(row.key, children)
+                decision = await self._judge_rows(await self._table.get(row.key))
                 return Keep("its children are not known") if isinstance(decision, AskService) else decision
-            return judge_garbage(row, view)
+            return judge_garbage(row, known)
         if garbage_due:
-            return judge_garbage(row, await service.view())
+            return judge_garbage(row, await survey.get())
         return Keep("the service is not asked now") if isinstance(decision, AskService) else decision
 
-    async def _judge_rows(self, row: Lease | None, completed_due: bool) -> Decision:
-        relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and completed_due else []
+    async def _judge_rows(self, row: Lease | None) -> Decision:
+        relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self._enabled else []
         family = {relative: await self._table.get(relative) for relative in relatives}
-        return judge_cleanup(row, family, completed_due=completed_due)
+        return judge_cleanup(row, family, completed_due=self._enabled)
 
     async def _carry_out(self, key: str, decision: Decision) -> None:
         match decision:
@@ -241,47 +244,62 @@ class LeaseCleanup:
                 raise AssertionError("the service was asked already")
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """When an entry's rows are looked at next, and how long to wait after that."""
+
+    at_s: float
+    then_s: float
+
+    def after(self, now_s: float) -> Look:
+        """The next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
+        return Look(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The rest of the tick waits."""
+
+
 class _Round:
     """One pass over the queue, spread over ticks. Its stopwatch restarts with the pass, whatever comes of it."""
 
     def __init__(self, now_s: float) -> None:
-        self.last_start_s = now_s
-        self.todo: dict[str, None] = {}
+        self._started_s = now_s
+        self._todo: dict[str, None] = {}
 
-    def start_if_due(self, now_s: float, interval_s: float, keys: Sequence[str]) -> None:
-        if not self.todo and now_s - self.last_start_s >= interval_s:
-            self.last_start_s = now_s
-            self.todo = dict.fromkeys(keys)
+    def start_if_due(self, now_s: float, interval_s: float, keys: Iterable[str]) -> None:
+        if not self._todo and now_s - self._started_s >= interval_s:
+            self._started_s = now_s
+            self._todo = dict.fromkeys(sorted(keys, key=id_order))
 
     def next_key(self) -> str | None:
-        key = next(iter(self.todo), None)
-        if key is not None:
-            del self.todo[key]
-        return key
+        return next(iter(self._todo), None)
 
     def take(self, key: str) -> bool:
         """Strike `key` off; whether it was still to do."""
-        return key in self.todo and self.todo.pop(key) is None
+        return key in self._todo and self._todo.pop(key) is None
 
 
-class _ServiceView:
+class _TickSurvey:
     """At most one scan and one listing a tick, made when the first entry needs them; the rows are read first."""
 
     def __init__(self, table: LeaseTable, detector: ShardDetector) -> None:
         self._table = table
         self._detector = detector
-        self._known = False
-        self._view: StreamView | None = None
+        self._survey: Survey | None = None
 
-    async def view(self) -> StreamView | None:
-        """None if the stream is missing, not ready, or cannot be listed now."""
-        if not self._known:
-            self._known = True
+    async def get(self) -> Survey:
+        if self._survey is None:
             leases = (await self._table.scan()).leases
-            try:
-                listing = await self._detector.list_all()
-            except StreamError as error:
-                _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
-                return None
-            self._view = StreamView(listing.shards, leases) if isinstance(listing, ShardsListed) else None
-        return self._view
+            self._survey = await in_turns(Survey.steps(leases, await self._shards()))
+        return self._survey
+
+    async def _shards(self) -> tuple[Shard, ...] | None:
+        """None if the stream is missing, not ready, or cannot be listed now."""
+        try:
+            listing = await self._detector.list_all()
+        except StreamError as error:
+            _log.warning("cleanup cannot list shards", extra={"action": "cleanup_listing", "error": str(error)})
+            return None
+        return listing.shards if isinstance(listing, ShardsListed) else None

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mld.leases.lease import Lease
+from mld.shards.steps import SLICE, Steps, finish
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 SIGHTINGS_MIN = 3
@@ -64,17 +65,37 @@ def examine(
     leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
 ) -> Findings:
     """The findings of one scan (section 5, steps 1 to 4). `known`: ranges that rows lack, None for trimmed shards."""
+    return finish(examine_steps(leases, unreadable, known))
+
+
+def examine_steps(
+    leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
+) -> Steps[Findings]:
+    """`examine`, in slices."""
     if not leases and not unreadable:
         return Findings(is_empty=True)
     learnt = known or {}
-    active = {lease.key: lease.hash_range for lease in leases if not lease.is_complete}
-    active.update((key, None) for key in unreadable)
-    ranges = {key: hash_range or learnt.get(key) for key, hash_range in active.items()}
-    return Findings(
-        holes=holes_in(hash_range for hash_range in ranges.values() if hash_range is not None),
-        missing_children=missing_children(leases, unreadable),
-        rangeless=frozenset(key for key, hash_range in ranges.items() if hash_range is None and key not in learnt),
-    )
+    ranges: list[HashRange] = []
+    rangeless: set[str] = set()
+
+    def look(key: str, hash_range: HashRange | None) -> None:
+        hash_range = hash_range or learnt.get(key)
+        if hash_range is not None:
+            ranges.append(hash_range)
+        elif key not in learnt:
+            rangeless.add(key)
+
+    for number, lease in enumerate(leases):
+        if number % SLICE == 0:
+            yield
+        if not lease.is_complete:
+            look(lease.key, lease.hash_range)
+    for key in unreadable:
+        look(key, None)
+    yield
+    missing = missing_children(leases, unreadable)
+    yield
+    return Findings(holes=holes_in(ranges), missing_children=missing, rangeless=frozenset(rangeless))
 
 
 def holes_in(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:

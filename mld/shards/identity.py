@@ -3,7 +3,7 @@
 Rules: shards spec, section 11 ("wrong stream name", "stream recreated") and section 13, point 12. Java takes
 ResourceNotFound for the end of a shard, so that a wrong region marks every row SHARD_END and then deletes it.
 
-`foreign_evidence` speaks only when it is certain; `judge_missing_shard` declares a shard over only when the listing
+`foreign_evidence` speaks only when it is certain; `Survey.judge` declares a shard over only when the listing
 proves it. Between the two lies "unknown", and the unknown is parked: the checkpoint stays.
 
 The caller reads the rows *before* it lists the shards; the other way round a new shard's row could look foreign.
@@ -11,11 +11,11 @@ The caller reads the rows *before* it lists the shards; the other way round a ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mld.leases.lease import Lease
-from mld.shards.graph import id_order, shares_keys
+from mld.shards.graph import ShardGraph, id_order, shares_keys
 from mld.shards.steps import SLICE, Steps, finish
 from mld.streams import Shard
 
@@ -86,40 +86,74 @@ def _contradiction(shard: Shard, lease: Lease) -> str | None:
 
 
 def judge_missing_shard(lease: Lease, all_leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Verdict:
-    """What ResourceNotFound for the shard of `lease` means, given all rows and then the unfiltered listing.
+    """What ResourceNotFound for the shard of `lease` means; `Survey.judge` for one question."""
+    return Survey(all_leases, shards).judge(lease)
 
-    `shards` is None if the stream could not be listed. A shard is over only if
 
-    1. the listing is not empty, does not name it and does not contradict any row, and
-    2. every listed shard that shares hash keys with it began after its checkpoint, as its descendants did (its
-       ancestors left retention before it): a shard whose records were read within the retention period can not pass,
-       whatever stream was asked; and
-    3. a listed shard names it as a parent, or the table is known to be this stream's (`_is_known_stream`).
-    """
-    if shards is None:
-        return _park(lease, "the stream cannot be listed")
-    if any(shard.shard_id == lease.key for shard in shards):
-        return ShardIsListed()
-    if not shards:
-        return _park(lease, "ListShards names no shard at all")
-    foreign = foreign_evidence(shards, all_leases)
-    if foreign is not None:
-        return Park(foreign)
-    successors = [shard for shard in shards if _shares_keys(shard, lease)]
-    number = lease.checkpoint.number
-    for shard in successors:
-        if number is not None and int(shard.starting_sequence) <= number:
-            return _park(
-                lease, f"shard {shard.shard_id} began before its checkpoint {number} and is not one of its children"
+class Survey:
+    """All rows, and then the unfiltered listing, indexed for many questions. `shards` None: it could not be listed."""
+
+    def __init__(self, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> None:
+        finish(self._index(leases, shards))
+
+    @classmethod
+    def steps(cls, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Steps[Survey]:
+        """`Survey(leases, shards)`, in slices."""
+        survey = cls.__new__(cls)
+        yield from survey._index(leases, shards)
+        return survey
+
+    def _index(self, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Steps[None]:
+        self.rows: Mapping[str, Lease] = {lease.key: lease for lease in leases}
+        self.graph: ShardGraph | None = None
+        self._foreign: str | None = None
+        self._witness: str | None = None
+        if shards is None:
+            return
+        self.graph = yield from ShardGraph.steps(shards)
+        self._foreign = yield from foreign_evidence_steps(shards, leases)
+        self._witness = yield from _known_shard(leases, shards)
+
+    def children_of(self, shard_id: str) -> frozenset[str]:
+        """The listed children of a shard, which need not be listed itself."""
+        return frozenset(self.graph.children.get(shard_id, ())) if self.graph is not None else frozenset()
+
+    def is_listed(self, shard_id: str) -> bool:
+        return self.graph is not None and shard_id in self.graph.shards
+
+    def judge(self, lease: Lease) -> Verdict:
+        """What ResourceNotFound for the shard of `lease` means. A shard is over only if
+
+        1. the listing is not empty, does not name it and does not contradict any row, and
+        2. every listed shard that shares hash keys with it began after its checkpoint, as its descendants did (its
+           ancestors left retention before it): a shard whose records were read within the retention period can not
+           pass, whatever stream was asked; and
+        3. a listed shard names it as a parent, or the table is known to be this stream's (`_known_shard`).
+        """
+        if self.graph is None:
+            return _park(lease, "the stream cannot be listed")
+        if lease.key in self.graph.shards:
+            return ShardIsListed()
+        if not self.graph.shards:
+            return _park(lease, "ListShards names no shard at all")
+        if self._foreign is not None:
+            return Park(self._foreign)
+        successors = [shard for shard in self.graph.shards.values() if _shares_keys(shard, lease)]
+        number = lease.checkpoint.number
+        for shard in successors:
+            if number is not None and int(shard.starting_sequence) <= number:
+                return _park(
+                    lease, f"shard {shard.shard_id} began before its checkpoint {number} and is not one of its children"
+                )
+        child = next((s.shard_id for s in successors if lease.key in s.parents), None)
+        if child is not None:
+            return ShardIsOver(f"it is past retention, and its child {child} is listed")
+        younger = next((s.shard_id for s in successors if id_order(s.shard_id) > id_order(lease.key)), None)
+        if younger is not None and self._witness is not None:
+            return ShardIsOver(
+                f"it is past retention: {younger} has its hash keys, and {self._witness} proves the stream"
             )
-    child = next((s.shard_id for s in successors if lease.key in s.parents), None)
-    if child is not None:
-        return ShardIsOver(f"it is past retention, and its child {child} is listed")
-    younger = next((s.shard_id for s in successors if id_order(s.shard_id) > id_order(lease.key)), None)
-    witness = _is_known_stream(all_leases, shards)
-    if younger is not None and witness is not None:
-        return ShardIsOver(f"it is past retention: {younger} has its hash keys, and {witness} proves the stream")
-    return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
+        return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
 
 
 def _park(lease: Lease, why: str) -> Park:
@@ -134,15 +168,17 @@ def _shares_keys(shard: Shard, lease: Lease) -> bool:
     return lease.key in shard.parents if lease.hash_range is None else shares_keys(shard.hash_range, lease.hash_range)
 
 
-def _is_known_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> str | None:
+def _known_shard(leases: Sequence[Lease], shards: Sequence[Shard]) -> Steps[str | None]:
     """A listed shard that one of our rows describes, or None.
 
     Streams of equal size share shard ids and hash ranges, so a row must also have a checkpoint among that shard's
     sequence numbers. Only a table without any such checkpoint, which has none to lose, is taken by id and range alone.
     """
     rows = {lease.key: lease for lease in leases}
-    any_number = any(lease.checkpoint.number is not None for lease in leases)
-    for shard in shards:
+    any_number = any(not lease.checkpoint.is_sentinel for lease in leases)
+    for looked_at, shard in enumerate(shards):
+        if looked_at % SLICE == 0:
+            yield
         row = rows.get(shard.shard_id)
         if row is None or row.hash_range != shard.hash_range:
             continue

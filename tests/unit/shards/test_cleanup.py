@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 import pytest
@@ -18,11 +19,11 @@ from mld.shards.cleanup import (
     Forget,
     Keep,
     LeaseCleanup,
-    StreamView,
     judge_cleanup,
     judge_garbage,
 )
 from mld.shards.detector import ShardDetector
+from mld.shards.identity import Survey
 from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, VirtualClock, done, row, sid
 from tests.virtual_time import run_virtual
 
@@ -64,13 +65,11 @@ def test_other_rows_are_forgotten_or_left_to_the_service() -> None:
 
 def test_garbage_is_deleted_only_with_proof_and_with_all_children_leased() -> None:
     children = (row(1), row(2))
-    assert isinstance(judge_garbage(done(0), StreamView(S_TRIMMED, (done(0), *children))), Delete)
+    assert isinstance(judge_garbage(done(0), Survey((done(0), *children), S_TRIMMED)), Delete)
     # Java would delete here, and the children's rows would later be made at LATEST.
-    assert judge_garbage(done(0), StreamView(S_TRIMMED, (done(0), row(1)))) == Keep(
-        f"child {sid(2)} has no row", sid(2)
-    )
-    for view in (None, StreamView((), (done(0), *children)), StreamView(GRAPH_S, (done(0), *children))):
-        assert isinstance(judge_garbage(done(0), view), Keep)
+    assert judge_garbage(done(0), Survey((done(0), row(1)), S_TRIMMED)) == Keep(f"child {sid(2)} has no row", sid(2))
+    for shards in (None, (), GRAPH_S):
+        assert isinstance(judge_garbage(done(0), Survey((done(0), *children), shards)), Keep)
 
 
 # --- the shell -------------------------------------------------------------------------------------------------------
@@ -86,7 +85,13 @@ class Scene:
         self.deleted_at: dict[str, float] = {}
 
     def run(
-        self, seconds: float, queue: list[Lease], *, enabled: bool = True, completed_s: float = 300.0
+        self,
+        seconds: float,
+        queue: list[Lease],
+        *,
+        enabled: bool = True,
+        completed_s: float = 300.0,
+        meanwhile: Callable[[], Coroutine[object, object, object]] | None = None,
     ) -> LeaseCleanup:
         async def scenario() -> LeaseCleanup:
             cleanup = LeaseCleanup(
@@ -100,12 +105,15 @@ class Scene:
             for lease in queue:
                 cleanup.enqueue(lease)
             running = asyncio.create_task(cleanup.run())
+            other = asyncio.create_task(meanwhile()) if meanwhile is not None else None
             done_before: set[str] = set(self.table.rows)
+            await asyncio.sleep(0.5)
             for second in range(1, int(seconds) + 1):
                 await asyncio.sleep(1)
                 for key in done_before - self.table.rows.keys():
                     self.deleted_at.setdefault(key, second)
             running.cancel()
+            assert other is None or other.done()
             return cleanup
 
         return run_virtual(scenario())
@@ -128,12 +136,30 @@ def test_the_interval_can_be_shortened() -> None:
     assert scene.deleted_at == {sid(0): 60}
 
 
-def test_each_attempt_restarts_the_stopwatch() -> None:
+def test_each_look_restarts_the_stopwatch_and_looks_become_rare() -> None:
     scene = Scene([ENDED, row(1, 25), row(2, TRIM_HORIZON)])
+    often = Scene([ENDED, row(1, 25), row(2, TRIM_HORIZON)])
 
-    scene.run(1000, [ENDED])
+    scene.run(1790, [ENDED])
+    often.run(3000, [ENDED], completed_s=60.0)
 
-    assert scene.table.reads.count(sid(0)) == 3  # at 300, 600 and 900 s; Java: every minute from 300 s on
+    assert scene.table.reads.count(sid(0)) == 3  # at 300, 600 and 1200 s; Java: every minute from 300 s on
+    # At 60, 120, 240, 480, 960, 1560, 2160 and 2760 s, and at 1800 s in the round over the list of shards.
+    assert often.table.reads.count(sid(0)) == 9
+
+
+def test_a_row_that_waited_for_its_parent_goes_with_it_however_rarely_it_is_looked_at() -> None:
+    chain = [done(2, (0, 1), (3, 4)), done(3, (2,), (5,)), done(4, (2,), (5,))]
+    scene = Scene([*chain, row(5, 45, (3, 4)), done(1, (), (2,))], GRAPH_B)
+
+    async def parent_goes_later() -> list[float]:
+        await asyncio.sleep(250)
+        del scene.table.rows[sid(1)]
+        return []
+
+    scene.run(1000, chain, completed_s=60.0, meanwhile=parent_goes_later)
+
+    assert scene.deleted_at == {sid(1): 250, sid(2): 480, sid(3): 480, sid(4): 480}
 
 
 def test_the_same_lease_is_queued_once_whatever_its_counter() -> None:
@@ -251,7 +277,7 @@ def test_an_entry_that_is_due_for_both_checks_is_looked_at_once() -> None:
 
     scene.run(1810, [ENDED])
 
-    assert scene.table.reads.count(sid(0)) == 1800 // 300
+    assert scene.table.reads.count(sid(0)) == 4  # at 300, 600, 1200 and 1800 s
     assert len(scene.stream.calls) == 1
 
 
