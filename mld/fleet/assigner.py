@@ -28,7 +28,7 @@ from mld.errors import MldError
 from mld.fleet import reports
 from mld.fleet.assignment import Plan, decide_by_count, decide_by_variance, shuffling, spread
 from mld.fleet.loads import AssignmentRules, Move, Why, live_workers, reports_among
-from mld.fleet.moves import AssignmentTable, MoveWriter, bounded
+from mld.fleet.move_writer import AssignmentTable, MoveWriter, bounded
 from mld.fleet.observing import Observations, Steps, expired_keys
 from mld.fleet.reports import ReportRules
 from mld.fleet.ring import Duties, changed, watch_ring_steps
@@ -243,10 +243,11 @@ class Assigner:
         everything = (*found.reports, *legacy)
         roster = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
         corrupt = (*scan.corrupt, *found.corrupt)
-        self._report_corrupt(corrupt)
+        self._report_corrupt(found.corrupt)
         expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
         self._hooks.on_loaded(Loaded(scan.leases, everything, expired, corrupt))
-        active = self._alive(roster.active)
+        # Nobody else is known to live, but we do: a first worker need not wait for its own report to be seen.
+        active = self._alive(roster.active) or (WorkerReport(self._worker_id, int(self._clock.wall())),)
 
         first = self._runs == 0
         balance = self._runs % self._settings.balance_every == 0 and (first or not early)
@@ -373,7 +374,9 @@ class Assigner:
     def _report_corrupt(self, corrupt: Iterable[tuple[str, str]]) -> None:
         now = frozenset(corrupt)
         for key, reason in sorted(now - self._known_corrupt):
-            log.warning("row %s cannot be read: %s", key, reason, extra={"action": "corrupt_row", "shard": key})
+            log.warning(
+                "report of worker %s cannot be read: %s", key, reason, extra={"action": "corrupt_report", "worker": key}
+            )
         self._known_corrupt = now
 
     def _log_run(self, report: RunReport, millis: float) -> None:
