@@ -71,7 +71,8 @@ class Scene:
             on_abandoned=lambda lease: self.abandoned.append(lease.key),
         )
 
-    def _woken(self) -> None:
+    def _woken(self, created: tuple[str, ...]) -> None:
+        assert created
         self.wakes += 1
 
     def audits(self, count: int = 1) -> list[Outcome]:
