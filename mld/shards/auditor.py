@@ -56,7 +56,7 @@ class _Memory:
 class Auditor:
     """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
 
-    `fill_range` writes the hash range of a row that has none, if that is still so. `on_created` hears the keys of new rows,
+    `fill_range` writes the hash range of a row that has none, if that is still so. `on_created` is told when there are new rows,
     `on_abandoned` of completed rows that nobody renews.
     """
 
@@ -69,7 +69,7 @@ class Auditor:
         is_leader: Callable[[], Awaitable[bool]],
         *,
         fill_range: Callable[[str, HashRange], Awaitable[bool]] | None = None,
-        on_created: Callable[[tuple[str, ...]], None] | None = None,
+        on_created: Callable[[], None] | None = None,
         on_abandoned: Callable[[Lease], None] | None = None,
         interval_s: float = INTERVAL_S,
         leadership_poll_s: float = LEADERSHIP_POLL_S,
@@ -182,7 +182,7 @@ class Auditor:
 
     def _judge(self, result: SyncResult) -> Outcome:
         if result.created and self._on_created is not None:
-            self._on_created(tuple(lease.key for lease in result.created))
+            self._on_created()
         if not result.is_done or result.postponed:
             return Outcome.NOT_DONE
         return Outcome.SYNCED if result.created else Outcome.UNEXPLAINED

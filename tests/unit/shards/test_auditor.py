@@ -71,8 +71,7 @@ class Scene:
             on_abandoned=lambda lease: self.abandoned.append(lease.key),
         )
 
-    def _woken(self, created: tuple[str, ...]) -> None:
-        assert created
+    def _woken(self) -> None:
         self.wakes += 1
 
     def audits(self, count: int = 1) -> list[Outcome]:
