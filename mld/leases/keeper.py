@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mld.clock import Clock, wait_for_event
@@ -124,6 +124,8 @@ class LeaseKeeper:
         self._resuming: set[str] = set()
         self._holdings: dict[str, _Holding] = {}
         self._times_changed = asyncio.Event()
+        self.heirs: Mapping[str, str] = {}
+        """Who gets which lease when it is released, known once this worker leaves its fleet."""
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
@@ -201,7 +203,10 @@ class LeaseKeeper:
     # Whatever the outcome, it is not ours any more afterwards. True if the row is known to be in other hands, or free.
 
     async def release(self, key: str, token: str) -> bool:
-        """Give the lease back to the table so that others may take it at once."""
+        """Give the lease to its heir, or back to the table so that others may take it at once."""
+        heir = self.heirs.get(key)
+        if heir is not None:
+            return await self.hand_over(key, token, heir)
         return await self._part(key, token, self._parting.release)
 
     async def transfer(self, key: str, token: str) -> bool:

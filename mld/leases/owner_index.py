@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mld.clock import Clock
-from mld.errors import TableUnavailableError
+from mld.errors import TableError, TableUnavailableError
 from mld.leases import rows
 from mld.leases.calls import RefusedError, TableCalls
 from mld.leases.table import IndexStatus
@@ -24,7 +24,7 @@ INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
 SCAN_SPACING_S = 10.0  # Java's discovery period: a fleet without the index costs no more than a few takers' scans
 ROWS_PER_SLICE = 256  # keys noted before the loop gets a turn: well below 2 ms
 FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied")
-CONCURRENT_CODES = ("ResourceInUseException", "ValidationException", "LimitExceededException")
+BUSY_CODES = ("ResourceInUseException", "ValidationException", "LimitExceededException")  # what a late creator gets
 UNUSABLE_CODES = ("ValidationException", *FORBIDDEN_CODES)
 _QUERY = {
     "IndexName": INDEX_NAME,
@@ -57,13 +57,23 @@ class OwnerIndex:
             table = await self._describe()
             if _find(table) is not None:
                 return status_in(table)
-            await self._calls.send("UpdateTable", creation(table), refusals=CONCURRENT_CODES + FORBIDDEN_CODES)
+            return await self._create(table)
         except RefusedError as refused:
-            if refused.code not in CONCURRENT_CODES:
-                log.warning("cannot create %s: %s", INDEX_NAME, refused, extra={"action": "index_forbidden"})
-                return IndexStatus.FORBIDDEN
-            log.debug("%s not created: %s", INDEX_NAME, refused, extra={"action": "index_not_created"})
-            return await self.status()
+            log.warning("cannot create %s: %s", INDEX_NAME, refused, extra={"action": "index_forbidden"})
+            return IndexStatus.FORBIDDEN
+
+    async def _create(self, table: Mapping[str, Any]) -> IndexStatus:
+        """Create the index, or see what has become of it: somebody else may be quicker, and a reply may be lost."""
+        try:
+            await self._calls.send("UpdateTable", creation(table), refusals=BUSY_CODES + FORBIDDEN_CODES)
+        except (RefusedError, TableError) as error:
+            if isinstance(error, RefusedError) and error.code in FORBIDDEN_CODES:
+                raise
+            status = await self.status()
+            if status is IndexStatus.MISSING and isinstance(error, TableError):
+                raise
+            log.debug("%s not created: %s", INDEX_NAME, error, extra={"action": "index_not_created"})
+            return status
         log.info("creating %s", INDEX_NAME, extra={"action": "index_created"})
         return IndexStatus.CREATING
 

@@ -204,6 +204,8 @@ def judge_refused(
         return row
     if row.counter == lease.counter and row.is_complete and position is not None:
         return row
+    if row.checkpoint_owner is None and lease.checkpoint_owner is not None:
+        return Refusal("the handoff was ended by giving the lease back to us; it is found anew")
     if row.counter > lease.counter:
         return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
     return Refusal(f"the row was recreated or restored (counter {row.counter}, ours {lease.counter})")

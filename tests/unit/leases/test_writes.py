@@ -69,6 +69,71 @@ def test_owner_switches_count_as_java_counts(
     assert ("ADD" in writes.take(seen, new_owner)["UpdateExpression"]) is is_switch
 
 
+# --- assignments (coordination spec, 4.7)
+
+
+def test_a_handoff_names_the_next_owner_keeps_the_old_one_and_leaves_the_counter() -> None:
+    request = writes.begin_handoff(MINE, "next")
+    assert request["UpdateExpression"] == "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner"
+    assert request["ConditionExpression"] == (
+        "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)"
+    )
+    assert request["ExpressionAttributeValues"] == {
+        ":key": {"S": MINE.key},
+        ":owner": {"S": "me"},
+        ":nextOwner": {"S": "next"},
+    }
+
+
+@pytest.mark.parametrize("seen", [row(owner=None), HANDED])
+def test_only_an_owned_lease_is_handed_to_somebody_else(seen: Lease) -> None:
+    with pytest.raises(AssertionError):
+        writes.begin_handoff(seen, "next")
+
+
+@pytest.mark.parametrize(
+    ("seen", "owners", "is_switch"),
+    [
+        (row(owner=None), "attribute_not_exists(#leaseOwner) AND attribute_not_exists(#checkpointOwner)", False),
+        (MINE, "#leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)", True),
+        (HANDED, "#leaseOwner = :owner AND #checkpointOwner = :checkpointOwner", False),
+        (
+            row(owner="other", checkpoint_owner="me"),
+            "#leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
+            True,
+        ),
+        (
+            row(owner="other", checkpoint_owner="next"),
+            "#leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
+            True,
+        ),
+        (
+            row(owner=None, checkpoint_owner="me"),
+            "attribute_not_exists(#leaseOwner) AND #checkpointOwner = :checkpointOwner",
+            False,
+        ),
+    ],
+)
+def test_an_assignment_asks_for_the_owners_as_seen_and_not_for_the_counter(
+    seen: Lease, owners: str, is_switch: bool
+) -> None:
+    request = writes.assign(seen, "next")
+    assert request["ConditionExpression"] == f"#leaseKey = :key AND {owners}"
+    assert request["UpdateExpression"] == (
+        "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one"
+        + (", #ownerSwitchesSinceCheckpoint :one" if is_switch else "")
+    )
+    values = {":key": seen.key, ":newOwner": "next", ":owner": seen.owner, ":checkpointOwner": seen.checkpoint_owner}
+    texts = {name: {"S": value} for name, value in values.items() if value is not None}
+    assert request["ExpressionAttributeValues"] == texts | {":one": {"N": "1"}}
+
+
+def test_an_assignment_of_an_expired_lease_asks_for_the_counter_too() -> None:
+    request = writes.assign_expired(MINE, "next")
+    assert request["ConditionExpression"].endswith(" AND #leaseCounter = :seen")
+    assert request["ExpressionAttributeValues"][":seen"] == {"N": "118"}
+
+
 # --- judgements
 
 LOST, TWIN = "lost", "twin"
@@ -93,6 +158,8 @@ LOST, TWIN = "lost", "twin"
         (HANDED, row(owner="next", checkpoint_owner="me", counter=119), True, "ours"),
         (HANDED, row(owner="next", checkpoint_owner="me", counter=119), False, TWIN),
         (HANDED, row(owner="next", counter=119), True, LOST),
+        # the leader has assigned the lease back to us: no twin, and a new holding
+        (HANDED, row(owner="me", counter=119), False, LOST),
     ],
 )
 def test_a_refused_renewal_means(seen: Lease, found: Lease | None, resent: bool, verdict: str) -> None:
@@ -135,6 +202,41 @@ def test_a_refused_take_is_ours_only_after_a_repetition(found: Lease | None, res
     seen = row(owner="dead")
     answer = writes.judge_refused_take(seen, "me", found, resent=resent)
     assert (answer == found) if is_ours else isinstance(answer, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("found", "resent", "is_ours"),
+    [
+        (HANDED, True, True),
+        (HANDED, False, False),
+        (row(owner="next", counter=119), True, False),
+        (row(owner="rival", checkpoint_owner="me"), True, False),
+        (None, True, False),
+    ],
+)
+def test_a_refused_handoff_is_ours_only_after_a_repetition(found: Lease | None, resent: bool, is_ours: bool) -> None:
+    answer = writes.judge_refused_handoff(MINE, "next", found, resent=resent)
+    assert (answer == found) if is_ours else isinstance(answer, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("seen", "found", "resent", "is_done"),
+    [
+        (HANDED, row(owner="next", counter=119), True, True),
+        (HANDED, row(owner="next", counter=131), True, True),  # the next owner has begun to renew
+        (HANDED, row(owner="next", counter=119), False, False),  # the leader was quicker than our first attempt
+        (HANDED, row(owner="third", counter=119), True, False),
+        (HANDED, row(owner="third", checkpoint_owner="next", counter=119), True, False),
+        (MINE, HANDED, True, False),
+        (MINE, MINE, True, False),
+        (MINE, None, True, False),
+    ],
+)
+def test_a_refused_assignment_is_done_only_after_a_repetition(
+    seen: Lease, found: Lease | None, resent: bool, is_done: bool
+) -> None:
+    answer = writes.judge_refused_assign(seen, "next", found, resent=resent)
+    assert (answer == found) if is_done else isinstance(answer, Refusal)
 
 
 @pytest.mark.parametrize(

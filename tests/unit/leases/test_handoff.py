@@ -1,0 +1,543 @@
+"""Handoff on the owner's side, its races, and giving leases away (leases spec, 10.2, 13, 14, 15.4 and 15.11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from mld.clock import LoopClock
+from mld.errors import LeaseLostError
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
+from mld.leases.rows import parse_row
+from mld.leases.table import Refusal
+from mld.positions import SHARD_END, Position
+from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
+from tests.unit.leases.support import DURATION_S, INTERVAL_S, TABLE, FaultPlan, Worker, new_dynamo
+from tests.virtual_time import run_virtual
+
+KEY = "shardId-000000000007"
+FIRST = Position("49039857314204006299212589664082056738427629321519628402", 3)
+SECOND = Position("49039857314204006299212589664082056738427629458958581874")
+H0 = {
+    "leaseKey": {"S": KEY},
+    "leaseOwner": {"S": "w-4f1c"},
+    "leaseCounter": {"N": "118"},
+    "ownerSwitchesSinceCheckpoint": {"N": "0"},
+    "checkpoint": {"S": FIRST.sequence},
+    "checkpointSubSequenceNumber": {"N": "3"},
+    "throughputKBps": {"N": "412.734375"},
+    "startingHashKey": {"S": "0"},
+    "endingHashKey": {"S": "170141183460469231731687303715884105727"},
+    "entityType": {"S": "LEASE"},
+}
+TIMEOUT_S = 30.0
+
+
+def is_assignment(operation: str, params: Mapping[str, Any]) -> bool:
+    return operation == "UpdateItem" and ":newOwner" in params["ExpressionAttributeValues"]
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(worker.keeper.run()) for worker in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Scene:
+    """The row of section 14 held by w-4f1c, and a leader who wants to give it to w-9b2e."""
+
+    def __init__(self, dynamo: MemoryDynamo) -> None:
+        self.dynamo = dynamo
+        self.old = Worker(dynamo, "w-4f1c", handoff_timeout_s=TIMEOUT_S)
+        self.leader = DynamoLeaseTable(dynamo.client("leader"), LoopClock(), table_name=TABLE)
+        dynamo.put_row(TABLE, H0)
+        lease = parse_row(H0)
+        assert lease is not None
+        held = self.old.keeper.adopt(lease, LoopClock().monotonic())
+        assert held is not None
+        self.token = held.token
+
+    async def begin(self) -> Lease:
+        """The leader begins the handoff."""
+        answer = await self.leader.begin_handoff(self.row(), "w-9b2e")
+        assert isinstance(answer, Lease)
+        return answer
+
+    def row(self) -> Lease:
+        raw = self.dynamo.row(TABLE, KEY)
+        assert raw is not None
+        lease = parse_row(raw)
+        assert lease is not None
+        return lease
+
+    def owners(self) -> tuple[str | None, str | None]:
+        return self.row().owner, self.row().checkpoint_owner
+
+    def is_held(self) -> bool:
+        return self.old.keeper.is_held(KEY, self.token)
+
+    def writes_of(self, sender: str) -> int:
+        return sum(applied.sender == sender for applied in self.dynamo.history)
+
+    async def transfer(self) -> bool:
+        return await self.old.keeper.transfer(KEY, self.token)
+
+
+def scene(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a coroutine test of a `Scene` in virtual time; the keeper is running."""
+
+    def wrapper(**arguments: Any) -> None:
+        async def main() -> None:
+            stage = Scene(await new_dynamo())
+            async with running(stage.old):
+                await test(stage, **arguments)
+
+        run_virtual(main())
+
+    wrapper.__name__, wrapper.__doc__ = test.__name__, test.__doc__
+    return wrapper
+
+
+async def told(stage: Scene) -> None:
+    """The handoff has begun and the old owner knows."""
+    await asyncio.sleep(0.1)
+    await stage.begin()
+    await asyncio.sleep(INTERVAL_S)
+
+
+# --- the worked table of section 14
+
+
+def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
+    async def main() -> None:
+        stage = Scene(await new_dynamo())
+        new = Worker(stage.dynamo, "w-9b2e")
+        await stage.begin()
+        async with running(stage.old):
+            await asyncio.sleep(0.1)
+            assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
+            assert await stage.transfer()
+        assert await new.keeper.reacquire([stage.row()]) == (KEY,)
+        steps = [
+            tuple(
+                next(iter(applied.after[name].values())) if name in applied.after else None
+                for name in ("leaseOwner", "checkpointOwner", "leaseCounter", "checkpoint")
+            )
+            for applied in stage.dynamo.history
+        ]
+        assert steps == [
+            ("w-9b2e", "w-4f1c", "118", FIRST.sequence),
+            ("w-9b2e", "w-4f1c", "119", FIRST.sequence),
+            ("w-9b2e", "w-4f1c", "120", SECOND.sequence),
+            ("w-9b2e", None, "121", SECOND.sequence),
+            ("w-9b2e", None, "122", SECOND.sequence),
+        ]
+        # a graceful handoff is no switch (5.4), and what is not ours to write is as it was
+        final = stage.dynamo.row(TABLE, KEY)
+        assert final is not None
+        assert final["ownerSwitchesSinceCheckpoint"] == {"N": "0"}
+        assert {name: final[name] for name in ("startingHashKey", "endingHashKey", "entityType")} == {
+            name: H0[name] for name in ("startingHashKey", "endingHashKey", "entityType")
+        }
+
+    run_virtual(main())
+
+
+# --- hearing of it
+
+
+@scene
+async def test_a_handoff_is_reported_once_within_one_renewal_interval(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    changes = stage.old.changes
+    await stage.begin()
+    await asyncio.sleep(INTERVAL_S)
+    assert stage.old.handoffs == [(KEY, stage.token, "w-9b2e")]
+    assert stage.old.changes == changes + 1
+    await asyncio.sleep(3 * INTERVAL_S)
+    assert len(stage.old.handoffs) == 1
+    assert stage.old.keeper.held()[KEY].handoff_to == "w-9b2e"
+
+
+@scene
+async def test_a_checkpoint_hears_of_a_handoff_too_and_is_stored(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    await stage.begin()
+    assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
+    assert stage.old.handoffs == [(KEY, stage.token, "w-9b2e")]
+
+
+@scene
+async def test_a_handoff_of_a_complete_lease_is_heard_of_though_nothing_is_written(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    end = {"checkpoint": {"S": "SHARD_END"}, "checkpointSubSequenceNumber": {"N": "0"}}
+    stage.dynamo.put_row(TABLE, stage.dynamo.rows(TABLE)[KEY] | end)
+    await stage.begin()
+    assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SHARD_END
+    assert stage.old.handoffs == [(KEY, stage.token, "w-9b2e")]
+
+
+@scene
+async def test_until_the_deadline_the_lease_is_renewed_and_may_be_checkpointed(stage: Scene) -> None:
+    await told(stage)
+    await asyncio.sleep(TIMEOUT_S - INTERVAL_S - 0.2)
+    assert stage.is_held()
+    assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
+    assert stage.owners() == ("w-9b2e", "w-4f1c")
+
+
+@scene
+async def test_no_handoff_is_shown_where_none_is_pending(stage: Scene) -> None:
+    await asyncio.sleep(INTERVAL_S)
+    assert stage.old.keeper.held()[KEY].handoff_to is None
+    assert stage.old.handoffs == []
+
+
+# --- transfer
+
+
+@scene
+async def test_a_transfer_ends_the_holding_and_frees_the_row_for_the_next_owner(stage: Scene) -> None:
+    await told(stage)
+    counter = stage.row().counter
+    assert await stage.transfer()
+    assert stage.owners() == ("w-9b2e", None)
+    assert stage.row().counter == counter + 1
+    assert not stage.is_held()
+    assert not await stage.transfer()
+    with pytest.raises(LeaseLostError):
+        await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
+
+
+@scene
+async def test_nothing_is_transferred_under_another_token(stage: Scene) -> None:
+    await told(stage)
+    assert not await stage.old.keeper.transfer(KEY, "another")
+    assert stage.is_held()
+    assert stage.owners() == ("w-9b2e", "w-4f1c")
+
+
+@scene
+async def test_a_transfer_without_a_handoff_is_a_release(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    assert await stage.transfer()
+    assert stage.owners() == (None, None)
+
+
+@pytest.mark.parametrize("fault", [lost_reply(), lost_request(), server_error(), throttled()])
+def test_a_transfer_is_repeated_until_it_works(fault: Fault) -> None:
+    async def main() -> None:
+        stage = Scene(await new_dynamo())
+        async with running(stage.old):
+            await told(stage)
+            plan = FaultPlan(stage.dynamo, "w-4f1c")
+            plan.when = is_assignment
+            plan.next(*[fault] * 5)
+            assert await stage.transfer()
+            assert stage.owners() == ("w-9b2e", None)
+
+    run_virtual(main())
+
+
+@scene
+async def test_a_transfer_whose_reply_is_lost_is_known_after_the_next_owner_has_begun(stage: Scene) -> None:
+    await told(stage)
+    new = Worker(stage.dynamo, "w-9b2e")
+    plan = FaultPlan(stage.dynamo, "w-4f1c")
+    plan.when = is_assignment
+    plan.next(lost_reply(), lost_request(), lost_request(), lost_request())
+    transferring = asyncio.create_task(stage.transfer())
+    await asyncio.sleep(0.02)
+    assert await new.keeper.reacquire([stage.row()]) == (KEY,)
+    assert await transferring
+    assert stage.owners() == ("w-9b2e", None)
+
+
+@scene
+async def test_a_transfer_that_never_works_keeps_the_lease_until_it_expires_and_renews_it_no_more(
+    stage: Scene,
+) -> None:
+    await told(stage)
+    sent_at = stage.dynamo.history[-1].at
+    plan = FaultPlan(stage.dynamo, "w-4f1c")
+    plan.when = is_assignment
+    plan.always = throttled()
+    writes = stage.writes_of("w-4f1c")
+    transferring = asyncio.create_task(stage.transfer())
+    await asyncio.sleep(sent_at + DURATION_S - LoopClock().monotonic() - 0.1)
+    assert stage.is_held()
+    assert not await transferring
+    assert not stage.is_held()
+    assert LoopClock().monotonic() - sent_at <= DURATION_S + 0.1
+    assert stage.writes_of("w-4f1c") == writes
+    assert stage.owners() == ("w-9b2e", "w-4f1c")
+
+
+@scene
+async def test_transfers_that_hang_do_not_keep_other_leases_from_being_renewed(stage: Scene) -> None:
+    others = await stage.old.hold(*(f"a-{number}" for number in range(25)))
+    await told(stage)
+    for held in others:
+        row = await stage.leader.get(held.lease.key)
+        assert row is not None
+        assert isinstance(await stage.leader.begin_handoff(row, "w-9b2e"), Lease)
+    await asyncio.sleep(INTERVAL_S)
+    assert len(stage.old.handoffs) == 26
+    plan = FaultPlan(stage.dynamo, "w-4f1c")
+    plan.when = is_assignment
+    plan.always = throttled()
+    giving = [asyncio.create_task(stage.old.keeper.transfer(h.lease.key, h.token)) for h in others]
+    await asyncio.sleep(2 * DURATION_S)
+    assert not any(await asyncio.gather(*giving))
+    assert set(stage.old.keeper.held()) == {KEY}
+
+
+# --- the deadline
+
+
+@scene
+async def test_at_the_deadline_the_lease_is_transferred_whether_or_not_the_consumer_has_finished(stage: Scene) -> None:
+    await told(stage)
+    heard_at = next(a.at for a in stage.dynamo.history if a.sender == "w-4f1c" and "checkpointOwner" in a.after)
+    while stage.is_held():
+        await asyncio.sleep(0.01)
+    assert LoopClock().monotonic() - heard_at == pytest.approx(TIMEOUT_S, abs=0.03)
+    assert stage.owners() == ("w-9b2e", None)
+    with pytest.raises(LeaseLostError):
+        await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
+    assert stage.row().checkpoint == FIRST
+
+
+@scene
+async def test_a_checkpoint_under_way_at_the_deadline_is_finished_first(stage: Scene) -> None:
+    await told(stage)
+    plan = FaultPlan(stage.dynamo, "w-4f1c")
+    plan.when = lambda _, params: ":checkpoint" in params.get("ExpressionAttributeValues", {})
+    plan.next(Fault(delay_before_s=2.0))
+    await asyncio.sleep(TIMEOUT_S - INTERVAL_S - 1.0)
+    storing = asyncio.create_task(stage.old.keeper.checkpoint(KEY, stage.token, SECOND))
+    await asyncio.sleep(INTERVAL_S + 3.0)
+    assert await storing == SECOND
+    assert (stage.row().checkpoint, stage.owners()) == (SECOND, ("w-9b2e", None))
+
+
+@scene
+async def test_the_consumers_transfer_and_the_deadline_write_once(stage: Scene) -> None:
+    await told(stage)
+    plan = FaultPlan(stage.dynamo, "w-4f1c")
+    plan.when = is_assignment
+    plan.always = Fault(delay_before_s=1.0, delay_after_s=1.0)
+    heard_at = next(a.at for a in stage.dynamo.history if a.sender == "w-4f1c" and "checkpointOwner" in a.after)
+    await asyncio.sleep(heard_at + TIMEOUT_S - LoopClock().monotonic() - 0.5)
+    counter = stage.row().counter
+    assert await stage.transfer()
+    await asyncio.sleep(5)
+    assert (stage.owners(), stage.row().counter) == (("w-9b2e", None), counter + 1)
+
+
+def test_a_timeout_of_zero_transfers_as_soon_as_the_handoff_is_known() -> None:
+    async def main() -> None:
+        dynamo = await new_dynamo()
+        old = Worker(dynamo, "old", handoff_timeout_s=0.0)
+        (held,) = await old.hold("a")
+        assert isinstance(await old.table.begin_handoff(held.lease, "next"), Lease)
+        async with running(old):
+            await asyncio.sleep(0.1)
+        lease = await old.table.get("a")
+        assert lease is not None
+        assert (lease.owner, lease.checkpoint_owner) == ("next", None)
+
+    run_virtual(main())
+
+
+# --- hand-over at a clean stop
+
+
+@scene
+async def test_a_leaving_worker_hands_its_lease_to_a_live_one(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    counter = stage.row().counter
+    assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    assert stage.owners() == ("w-live", None)
+    assert (stage.row().counter, stage.row().owner_switches) == (counter + 1, 1)
+    assert not stage.is_held()
+
+
+@scene
+async def test_a_hand_over_that_fails_is_a_release(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    plan = FaultPlan(stage.dynamo, "w-4f1c")
+    plan.when = is_assignment
+    plan.always = throttled()
+    assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    assert stage.owners() == (None, None)
+
+
+@scene
+async def test_a_hand_over_whose_reply_is_lost_is_not_undone_by_the_release(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    plan = FaultPlan(stage.dynamo, "w-4f1c")
+    plan.when = is_assignment
+    plan.next(lost_reply(), lost_request())
+    await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    assert stage.owners() == ("w-live", None)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_in_a_handoff_the_row_says_who_is_next(knows: bool) -> None:
+    async def main() -> None:
+        stage = Scene(await new_dynamo())
+        async with running(stage.old):
+            await asyncio.sleep(0.1)
+            await stage.begin()
+            await asyncio.sleep(INTERVAL_S if knows else 0.0)
+            assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+            assert stage.owners() == ("w-9b2e", None)
+
+    run_virtual(main())
+
+
+@scene
+async def test_a_lease_is_not_handed_over_to_ourselves(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    assert await stage.old.keeper.hand_over(KEY, stage.token, "w-4f1c")
+    assert stage.owners() == (None, None)
+
+
+@scene
+async def test_what_somebody_else_has_taken_is_left_to_him(stage: Scene) -> None:
+    await asyncio.sleep(0.1)
+    taken = await stage.leader.take(stage.row(), "thief")
+    assert not await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+    assert stage.row() == taken
+
+
+# --- the races of section 13
+
+
+async def both(first: Awaitable[Any], second: Awaitable[Any], *, swap: bool) -> tuple[Any, Any]:
+    """Both at once; the second one begins first if `swap`."""
+    if swap:
+        right, left = await asyncio.gather(second, first)
+        return left, right
+    left, right = await asyncio.gather(first, second)
+    return left, right
+
+
+@pytest.mark.parametrize("swap", [False, True])
+class TestRaces:
+    def race(self, test: Callable[[Scene], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await test(Scene(await new_dynamo()))
+
+        run_virtual(main())
+
+    def test_a_checkpoint_and_the_beginning_of_a_handoff_both_succeed(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            stored, begun = await both(stage.old.keeper.checkpoint(KEY, stage.token, SECOND), stage.begin(), swap=swap)
+            assert (stored, begun.owner) == (SECOND, "w-9b2e")
+            assert (stage.owners(), stage.row().counter) == (("w-9b2e", "w-4f1c"), 119)
+
+        self.race(test)
+
+    def test_a_renewal_and_the_beginning_of_a_handoff_both_succeed(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            renewed, _ = await both(stage.old.table.renew(stage.row()), stage.begin(), swap=swap)
+            assert isinstance(renewed, Lease)
+            assert (stage.owners(), stage.row().counter) == (("w-9b2e", "w-4f1c"), 119)
+
+        self.race(test)
+
+    def test_an_assignment_wins_over_a_renewal_and_the_holder_loses_the_lease(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            row = stage.row()
+            renewed, assigned = await both(stage.old.table.renew(row), stage.leader.assign(row, "w-9b2e"), swap=swap)
+            assert isinstance(assigned, Lease)
+            assert isinstance(renewed, Refusal) is swap
+            with pytest.raises(LeaseLostError):
+                await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
+            assert (stage.row().owner, stage.row().checkpoint) == ("w-9b2e", FIRST)
+
+        self.race(test)
+
+    def test_of_two_leaders_one_begins_a_handoff(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            row = stage.row()
+            answers = await both(stage.leader.begin_handoff(row, "b"), stage.leader.begin_handoff(row, "c"), swap=swap)
+            assert [isinstance(answer, Lease) for answer in answers] == [not swap, swap]
+            assert stage.owners() == ("c" if swap else "b", "w-4f1c")
+
+        self.race(test)
+
+    def test_of_a_handoff_and_an_assignment_one_succeeds(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            row = stage.row()
+            begun, assigned = await both(stage.leader.begin_handoff(row, "b"), stage.leader.assign(row, "c"), swap=swap)
+            assert [isinstance(begun, Lease), isinstance(assigned, Lease)] == [not swap, swap]
+
+        self.race(test)
+
+    def test_the_old_owners_deadline_and_the_leaders_assignment_make_one_owner(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            row = await stage.begin()
+            await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
+            transferred, assigned = await both(stage.transfer(), stage.leader.assign(row, "third"), swap=swap)
+            assert [transferred, isinstance(assigned, Lease)] == [not swap, swap]
+            assert stage.owners() == ("third" if swap else "w-9b2e", None)
+            assert stage.row().checkpoint == SECOND
+            assert not stage.is_held()
+
+        self.race(test)
+
+    def test_a_renewal_stops_whoever_holds_the_lease_for_expired(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            row = stage.row()
+            renewed, assigned = await both(
+                stage.old.table.renew(row), stage.leader.assign_expired(row, "watcher"), swap=swap
+            )
+            assert [isinstance(renewed, Lease), isinstance(assigned, Lease)] == [not swap, swap]
+
+        self.race(test)
+
+    def test_a_row_deleted_during_an_assignment_stays_deleted(self, swap: bool) -> None:
+        async def test(stage: Scene) -> None:
+            row = stage.row()
+            pending = await stage.begin()
+            stage.dynamo.delete_row(TABLE, KEY)
+            answers = await both(stage.leader.assign(pending, "b"), stage.leader.begin_handoff(row, "c"), swap=swap)
+            assert all(isinstance(answer, Refusal) for answer in answers)
+            with pytest.raises(LeaseLostError):
+                await stage.old.keeper.checkpoint(KEY, stage.token, SECOND)
+            assert stage.dynamo.row(TABLE, KEY) is None
+
+        self.race(test)
+
+
+@scene
+async def test_a_lease_that_the_leader_gives_back_to_its_old_owner_is_a_new_holding_and_no_twin(stage: Scene) -> None:
+    await told(stage)
+    await stage.leader.assign(stage.row(), "w-4f1c")
+    await asyncio.sleep(INTERVAL_S)
+    assert not stage.is_held()
+    assert await stage.old.keeper.reacquire([stage.row()]) == (KEY,)
+    assert stage.old.keeper.held()[KEY].token != stage.token
+
+
+@scene
+async def test_a_lease_is_resumed_once_by_callers_who_ask_at_the_same_time(stage: Scene) -> None:
+    await stage.old.keeper.release(KEY, stage.token)
+    row = await stage.leader.assign(stage.row(), "w-4f1c")
+    assert isinstance(row, Lease)
+    answers = await asyncio.gather(*(stage.old.keeper.reacquire([row]) for _ in range(3)))
+    assert sorted(answers) == [(), (), (KEY,)]
+    assert stage.row().counter == row.counter + 1
