@@ -56,8 +56,7 @@ class _Memory:
 class Auditor:
     """Audits the leases of one stream while `is_leader` says so. `run` ends only by cancellation.
 
-    `fill_range` writes the hash range of a row that has none, if that is still so. `on_created` is told when there are new rows,
-    `on_abandoned` of completed rows that nobody renews.
+    `on_created` is told that there are new rows, `on_abandoned` of completed rows that nobody renews.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Auditor:
         clock: Clock,
         is_leader: Callable[[], Awaitable[bool]],
         *,
-        fill_range: Callable[[str, HashRange], Awaitable[bool]] | None = None,
         on_created: Callable[[], None] | None = None,
         on_abandoned: Callable[[Lease], None] | None = None,
         interval_s: float = INTERVAL_S,
@@ -80,7 +78,6 @@ class Auditor:
         self._sync = sync
         self._clock = clock
         self._is_leader = is_leader
-        self._fill_range = fill_range
         self._on_created = on_created
         self._on_abandoned = on_abandoned
         self._interval_s = interval_s
@@ -150,12 +147,10 @@ class Auditor:
 
     async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> int:
         """Write the missing hash ranges; a failure is only a warning (section 5, step 3)."""
-        if self._fill_range is None:
-            return 0
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:
-                filled += await self._fill_range(key, hash_range)
+                filled += await self._table.fill_hash_range(key, hash_range)
             except MldError as error:
                 _log.warning("hash range not filled in: %s", error, extra={"action": "fill_failed", "shard": key})
                 break

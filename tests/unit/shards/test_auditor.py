@@ -66,7 +66,6 @@ class Scene:
             ShardSync(self.table, detector, clock, initial=self.initial),
             clock,
             is_leader,
-            fill_range=self.table.fill_hash_range,
             on_created=self._woken,
             on_abandoned=lambda lease: self.abandoned.append(lease.key),
         )
