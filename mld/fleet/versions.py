@@ -166,10 +166,10 @@ def warning_about_peers(version: ClientVersion, rows_without_type: int, in_lease
     if version is ClientVersion.INIT or not in_lease_table or not rows_without_type:
         return None
     return (
-        f"{rows_without_type} rows of the lease table were created by workers older than KCL 3.5. If such workers "
-        "still run, they stop working once other rows than leases stand in that table: stop them first, or bring them "
-        "to 3.5 with clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1; beside workers of 3.0 to 3.4 "
-        "set mld.metadataLayout=legacy"
+        f"workers older than KCL 3.5 created rows of the lease table ({rows_without_type} without entityType). If such "
+        "workers still run, they stop working once other rows than leases stand in that table: stop them first, or "
+        "bring them to 3.5 with clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1; beside workers "
+        "of 3.0 to 3.4 set mld.metadataLayout=legacy"
     )
 
 
