@@ -130,6 +130,14 @@ class LockElection:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def abandon(self) -> None:
+        """End without a request: the row stays until it expires, as after a crash."""
+        self._closed = True
+        self._drop("abandoned")
+        for task in (self._check, self._heartbeats):
+            if task is not None:
+                task.cancel()
+
     # --- the check ----------------------------------------------------------------------------------------------------
 
     def _remembers_no(self) -> bool:
@@ -449,6 +457,12 @@ class AdaptiveElection:
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. The hold-off ends with a switch."""
         await self._current.step_down(hold_off_s)
+
+    def abandon(self) -> None:
+        """See `LockElection.abandon`."""
+        self._closed = True
+        if isinstance(self._current, LockElection):
+            self._current.abandon()
 
     async def close(self) -> None:
         """See `LeaderDecider`."""
