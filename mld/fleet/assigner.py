@@ -125,6 +125,7 @@ class Assigner:
     ) -> None:
         self._table = table
         self._leader = leader
+        self._worker_id = worker_id
         self._clock = clock
         self._rng = rng
         self._settings = settings or AssignerSettings()
@@ -374,9 +375,8 @@ class Assigner:
     def _report_corrupt(self, corrupt: Iterable[tuple[str, str]]) -> None:
         now = frozenset(corrupt)
         for key, reason in sorted(now - self._known_corrupt):
-            log.warning(
-                "report of worker %s cannot be read: %s", key, reason, extra={"action": "corrupt_report", "worker": key}
-            )
+            fields = {"action": "corrupt_report", "worker": key}
+            log.warning("report of worker %s cannot be read: %s", key, reason, extra=fields)
         self._known_corrupt = now
 
     def _log_run(self, report: RunReport, millis: float) -> None:
