@@ -96,7 +96,8 @@ def _report(seeds: range, results: list[Result], seconds: float) -> None:
     print(f"{sum(r.virtual_s for r in results) / 3600:.0f} virtual hours")
     print(
         f"{sum(r.deliveries for r in results)} deliveries ({sum(r.redeliveries for r in results)} again), "
-        f"{sum(r.checkpoints for r in results)} checkpoints, {sum(r.takes for r in results)} lease takes"
+        f"{sum(r.checkpoints for r in results)} checkpoints, {sum(r.takes for r in results)} lease takes, "
+        f"{sum(r.trimmed for r in results)} records trimmed unread"
     )
     print(f"{len(pairs)} of {possible} pairs of faults met in one run")
 

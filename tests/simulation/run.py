@@ -28,6 +28,8 @@ class Result:
     redeliveries: int
     checkpoints: int
     takes: int
+    trimmed: int = 0
+    """Records that fell out of the stream before anybody got them."""
 
 
 def run_plan(plan: Plan, trace: Trace | None = None) -> Result:
@@ -58,6 +60,7 @@ def _live(plan: Plan, trace: Trace | None) -> Result:
         ledger.redeliveries,
         ledger.checkpoints,
         ledger.takes,
+        ledger.trimmed,
     )
 
 
