@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -81,13 +82,10 @@ def _document(url: str) -> Any:
     address = urlsplit(url)
     if address.scheme != "http" or not address.hostname:
         raise ValueError("not an http address")
-    connection = HTTPConnection(address.hostname, address.port, timeout=HTTP_TIMEOUT_S)
-    try:
+    with closing(HTTPConnection(address.hostname, address.port, timeout=HTTP_TIMEOUT_S)) as connection:
         connection.request("GET", address.path or "/", headers={"Accept": "application/json"})
-        response = connection.getresponse()
-        body = response.read(DOCUMENT_BYTES_MAX + 1)
-    finally:
-        connection.close()
+        with connection.getresponse() as response:
+            body = response.read(DOCUMENT_BYTES_MAX + 1)
     if response.status != 200 or len(body) > DOCUMENT_BYTES_MAX:
         raise ValueError(f"HTTP status {response.status}, {len(body)} bytes")
     return json.loads(body)
