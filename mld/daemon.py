@@ -16,6 +16,7 @@ from random import Random
 
 from mld.aws.client import BotoService
 from mld.aws.kinesis import KinesisStreams
+from mld.aws.service import Service
 from mld.aws.sessions import ClientFactory, client_factory
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable
@@ -23,6 +24,7 @@ from mld.consumer.host import ProcessorHost
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, Signal
 from mld.consumer.restarts import RestartPolicy
 from mld.errors import MldError
+from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fleet, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable
@@ -31,6 +33,7 @@ from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import PollingReader
+from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector
 from mld.shards.ending import ShardEnding
@@ -207,7 +210,7 @@ def build_worker(
         request_timeout_s=_request_timeout_s(settings),
     )
     host = PipeHost(command, clock, stop_timeout_s=settings.child_stop_timeout_millis / 1000, environment=environment)
-    return assemble(settings, worker_id, streams, table, host, clock, rng)
+    return assemble(settings, worker_id, streams, table, dynamo, host, clock, rng, detect_load=load_of_this_host(clock))
 
 
 def assemble(
@@ -215,11 +218,14 @@ def assemble(
     worker_id: str,
     streams: Streams,
     table: LeaseTable,
+    dynamo: Service,
     host: ProcessorHost,
     clock: Clock,
     rng: Random,
+    *,
+    detect_load: DetectLoad = no_load,
 ) -> Worker:
-    """A worker over any implementations of the ports."""
+    """A worker over any implementations of the ports. `dynamo` is the service behind `table`."""
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
     wakes = _Wakes()
@@ -235,6 +241,7 @@ def assemble(
         on_change=wakes.worker,
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
+    fleet = make_fleet(settings, FleetNeeds(worker_id, dynamo, table, keeper, taker, clock, rng, detect_load))
     detector = ShardDetector(
         streams,
         clock,
@@ -265,7 +272,7 @@ def assemble(
         cleanup,
         clock,
         parents_changed=parents_changed,
-        wake_taker=taker.wake,
+        on_created=fleet.adopt_children,
     )
 
     consumer_parts = ConsumerParts(
@@ -278,8 +285,24 @@ def assemble(
         rng=rng,
         on_gave_up=wakes.gave_up,
     )
+    auditor = Auditor(
+        table,
+        detector,
+        sync,
+        clock,
+        fleet.is_leader,
+        on_created=fleet.wake_leases,
+        on_abandoned=cleanup.enqueue,
+    )
     parts = WorkerParts(
-        table=table, keeper=keeper, taker=taker, sync=sync, cleanup=cleanup, consumer_parts=consumer_parts, clock=clock
+        table=table,
+        keeper=keeper,
+        fleet=fleet,
+        sync=sync,
+        auditor=auditor,
+        cleanup=cleanup,
+        consumer_parts=consumer_parts,
+        clock=clock,
     )
     worker = Worker(parts, worker_settings(settings, initial))
     wakes.target = worker

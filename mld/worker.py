@@ -25,9 +25,11 @@ from mld.errors import (
     TableError,
     TableMissingError,
 )
+from mld.fleet.fleet import Fleet
 from mld.leases.keeper import HeldLease, LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
-from mld.leases.taker import LeaseTaker
+from mld.shards.auditor import Auditor
+from mld.shards.bootstrap import BootstrapAction, SyncMode, bootstrap_action, leases_exist
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.sync import ShardSync, SyncStatus
 
@@ -44,8 +46,9 @@ class WorkerParts:
 
     table: LeaseTable
     keeper: LeaseKeeper
-    taker: LeaseTaker
+    fleet: Fleet
     sync: ShardSync
+    auditor: Auditor
     cleanup: LeaseCleanup
     consumer_parts: ConsumerParts
     clock: Clock
@@ -111,10 +114,11 @@ class Worker:
                 return await self._drain(grace_s)
             background = {
                 asyncio.create_task(loop)
-                for loop in (self._parts.taker.run(), self._parts.cleanup.run(), self._sync_when_due())
+                for loop in (self._parts.auditor.run(), self._parts.cleanup.run(), self._sync_when_due())
             }
             for task in (renewing, *background):
                 task.add_done_callback(self._on_loop_ended)
+            await self._parts.fleet.run(self._on_fleet_loop_ended)
             while not self._stop_asked.is_set():
                 self._changed.clear()
                 self._reconcile()
@@ -122,12 +126,16 @@ class Worker:
             await _cancel(background)
             return await self._drain(grace_s)
         finally:
+            await self._parts.fleet.abort()
             await _cancel(background | {renewing} | {c.task for c in self._consumers.values()})
 
     def _on_loop_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
-            self._fail(f"internal error: {error!r}")
+            self._on_fleet_loop_ended(error)
+
+    def _on_fleet_loop_ended(self, error: BaseException | None) -> None:
+        log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
+        self._fail(f"internal error: {error!r}")
 
     # --- start -------------------------------------------------------------------------------------------------------
 
@@ -152,13 +160,14 @@ class Worker:
         for key, reason in scan.corrupt:
             log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
         self._log_step("lease table scanned", "table_scanned", scan_started_at)
+        await self._parts.fleet.start()
         sync_started_at = self._parts.clock.monotonic()
         if await self._make_shard_leases(scan):
             scan = await self._parts.table.scan()
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self._parts.clock.monotonic()
         await self._parts.keeper.reacquire(scan.leases)
-        await self._parts.taker.take_once(scan)
+        await self._parts.fleet.first_leases(scan)
         self._log_step("leases acquired", "leases_acquired", reacquire_started_at)
         self._changed.set()
 
@@ -177,7 +186,7 @@ class Worker:
 
         Raises StartupError for a foreign table.
         """
-        if scan.leases and self._settings.skip_sync_if_leases_exist:
+        if not await self._may_sync(scan):
             return False
         try:
             result = await self._parts.sync.bootstrap(scan)
@@ -193,6 +202,21 @@ class Worker:
                 raise StreamNotFoundError(result.sentence)
             case SyncStatus.STREAM_NOT_READY | SyncStatus.INCONSISTENT_LISTING:
                 return self._do_without_sync(scan, StreamUnavailableError(result.sentence))
+
+    async def _may_sync(self, scan: TableScan) -> bool:
+        """Whether to sync now. An empty table is the leader's business in 3.x, and its auditor's if that one dies.
+
+        Where leases exist every worker compares them with the stream, so that none works on a foreign table.
+        """
+        has_leases = leases_exist(scan)
+        mode = SyncMode.ANY_WORKER if has_leases or self._parts.fleet.takes_leases else SyncMode.LEADER
+        action = bootstrap_action(
+            mode,
+            is_leader=mode is SyncMode.LEADER and await self._parts.fleet.is_leader(),
+            leases_exist=has_leases,
+            skip_if_exist=self._settings.skip_sync_if_leases_exist,
+        )
+        return action is BootstrapAction.SYNC
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
         """The leases there are enough to work with; what is missing can come later. Without any there is no start."""
@@ -261,7 +285,7 @@ class Worker:
                 continue
             if result.is_done:
                 self._sync_due.clear()
-                self._parts.taker.wake()
+                self._parts.fleet.wake_leases()
             else:
                 log.warning("shard sync failed: %s", result.sentence, extra={"action": "sync_failed"})
 
@@ -271,6 +295,7 @@ class Worker:
         """End every consumer and give the leases back; whatever is not done in time is ended by force."""
         running = list(self._consumers.values())
         log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
+        await self._parts.fleet.leave()
         for one in running:
             one.consumer.request_stop()
         late: set[asyncio.Task[None]] = set()
@@ -283,6 +308,7 @@ class Worker:
             )
         await _cancel(late)
         await self._release_rest()
+        await self._parts.fleet.close()
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
 

@@ -11,11 +11,14 @@ from datetime import timedelta
 
 from properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Kind, Section, snake_case
 from properties.values import (
+    AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,
     ClientVersion,
+    Heartbeat,
     InitialPosition,
     InitialPositionKind,
+    MetadataLayout,
     MetricsLevel,
     RetrievalMode,
 )
@@ -30,9 +33,7 @@ CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and o
 
 _NO_FANOUT = "Enhanced fan-out is not part of this version."
 _NO_METRICS = "Metrics are not published by this version."
-_NO_3X = "Assignment by utilization is not part of this version, which takes leases as KCL 2.x does."
-_NO_HANDOFF = "Graceful handoff is not part of this version."
-_NO_LEGACY_TABLES = "Java KCL 3.5 never creates these tables; neither do we."
+_LEGACY_ONLY = "Used when mld.metadataLayout=legacy creates the table; Java KCL 3.5 never creates it."
 _SDK_TIMEOUT = "Time-outs of AWS calls are fixed in this daemon."
 _SELECTS_POLLING = "Its presence selects polling when retrievalMode is DEFAULT; it does nothing else."
 
@@ -113,7 +114,7 @@ _LEASES = (
         "Duration of a lease: a worker silent for longer loses its shards.", default=10_000,
         minimum=FAILOVER_MILLIS_MIN),
     Key("leaseAssignmentIntervalMillis", LONG, Section.LEASES, "Interval of the leader's lease assignment.",
-        default_text="twice failoverTimeMillis", minimum=1, effect=Effect.LATER, note=_NO_3X),
+        default_text="twice failoverTimeMillis", minimum=1),
     Key("maxLeasesForWorker", INT, Section.LEASES, "Most leases this worker takes.", default=INT_MAX, minimum=1),
     Key("maxLeasesToStealAtOneTime", INT, Section.LEASES,
         "Most leases taken from a busier worker in one round (2.x-compatible taking).", default=1, minimum=1),
@@ -154,18 +155,18 @@ _HANDOFF_PREFIX = ("gracefulLeaseHandoffConfigBean.",)
 _ASSIGNMENT_PREFIX = ("workerUtilizationAwareAssignmentConfigBean.",)
 
 
-def _later(
-    section: Section, prefixes: tuple[str, ...], note: str, name: str, kind: Kind, meaning: str, default: object,
+def _dotted(
+    section: Section, prefixes: tuple[str, ...], name: str, kind: Kind, meaning: str, default: object,
     *, boxed: bool = False, minimum: float | None = None, maximum: float | None = None, field_name: str = "",
 ) -> Key:  # fmt: skip
-    """A key of a feature to come, with its dotted spelling."""
+    """A key with its dotted spelling."""
     aliases = tuple(prefix + name for prefix in prefixes)
     return Key(name, kind, section, meaning, default=default, aliases=aliases, boxed=boxed, minimum=minimum,
-               maximum=maximum, effect=Effect.LATER, note=note, field_name=field_name)  # fmt: skip
+               maximum=maximum, field_name=field_name)  # fmt: skip
 
 
 def _handoff(name: str, kind: Kind, meaning: str, default: object, *, minimum: float | None = None) -> Key:
-    return _later(Section.HANDOFF, _HANDOFF_PREFIX, _NO_HANDOFF, name, kind, meaning, default, boxed=True,
+    return _dotted(Section.HANDOFF, _HANDOFF_PREFIX, name, kind, meaning, default, boxed=True,
                   minimum=minimum)  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def _assignment(
     name: str, kind: Kind, meaning: str, default: object,
     *, boxed: bool = False, minimum: float | None = None, maximum: float | None = None, field_name: str = "",
 ) -> Key:  # fmt: skip
-    return _later(Section.ASSIGNMENT, _ASSIGNMENT_PREFIX, _NO_3X, name, kind, meaning, default, boxed=boxed,
+    return _dotted(Section.ASSIGNMENT, _ASSIGNMENT_PREFIX, name, kind, meaning, default, boxed=boxed,
                   minimum=minimum, maximum=maximum, field_name=field_name)  # fmt: skip
 
 
@@ -199,24 +200,23 @@ _ASSIGNMENT_KEYS = (
     Key("staleWorkerMetricsEntryCleanupDuration", Kind.DURATION, Section.ASSIGNMENT,
         "Age at which rows of vanished workers are deleted.", default=timedelta(hours=24), default_text="PT24H",
         boxed=True,
-        aliases=(_ASSIGNMENT_PREFIX[0] + "staleWorkerMetricsEntryCleanupDuration",), effect=Effect.LATER,
-        note=_NO_3X),
+        aliases=(_ASSIGNMENT_PREFIX[0] + "staleWorkerMetricsEntryCleanupDuration",)),
     _assignment("varianceBalancingFrequency", INT, "Re-balance at every n-th run.", 3, minimum=1),
     _assignment("workerMetricsEMAAlpha", DOUBLE, "Weight of the newest sample, 0 to 1.", 0.5, minimum=0, maximum=1),
 )  # fmt: skip
 
 
 def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> tuple[Key, ...]:
-    """The keys of one legacy table (section 5.7): its name is looked up, the rest has had no effect since 3.5."""
+    """The keys of one legacy table (section 5.7): its name is looked up, the rest is for creating it."""
 
     def key(suffix: str, kind: Kind, meaning: str, default: object, **more: object) -> Key:
         name = stem + suffix
-        row: dict[str, object] = {"aliases": (f"{bean}.{name}",), "effect": Effect.NONE, "note": _NO_LEGACY_TABLES}
+        row: dict[str, object] = {"aliases": (f"{bean}.{name}",), "note": _LEGACY_ONLY}
         return Key(name, kind, Section.LEGACY_TABLES, meaning, default, **(row | more))  # type: ignore[arg-type]
 
     return (
         key("TableName", TEXT, f"Name of the legacy {table} table.", None, default_text=default_name,
-            effect=Effect.LATER, note=_NO_3X),
+            note="It is used if it exists."),
         key("BillingMode", CHOICE, f"Billing of the {table} table.", BillingMode.PAY_PER_REQUEST, choices=BillingMode),
         key("ReadCapacity", LONG, f"Read capacity of the {table} table.", 0, minimum=0),
         key("WriteCapacity", LONG, f"Write capacity of the {table} table.", 0, minimum=0),
@@ -236,12 +236,12 @@ _LEGACY_TABLE_KEYS = (
 _COORDINATOR = (
     Key("clientVersionConfig", CHOICE, Section.COORDINATOR,
         "Which generations of workers share the application.", default=ClientVersion.VERSION_3X,
-        choices=ClientVersion, effect=Effect.LATER, note=_NO_3X),
+        choices=ClientVersion),
     Key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
-        "Second phase of the migration to a single table.", default=False, effect=Effect.LATER, note=_NO_3X),
+        "Second phase of the migration to a single table.", default=False),
     Key("tableMigrationCompleteBakeTimeSeconds", LONG, Section.COORDINATOR,
         "Time before the migration to a single table counts as complete.", default=86_400, minimum=0,
-        effect=Effect.LATER, note=f"Used within {BAKE_SECONDS_MIN} to {BAKE_SECONDS_MAX}. {_NO_3X}"),
+        note=f"Used within {BAKE_SECONDS_MIN} to {BAKE_SECONDS_MAX}."),
     Key("parentShardPollIntervalMillis", LONG, Section.COORDINATOR,
         "Interval at which a child shard looks whether its parents are done.", default=10_000, minimum=1),
     Key("skipShardSyncAtWorkerInitializationIfLeasesExist", BOOL, Section.COORDINATOR,
@@ -336,6 +336,17 @@ _OWN = (
         default=BillingMode.PAY_PER_REQUEST, choices=BillingMode,
         note="PROVISIONED uses initialLeaseTableReadCapacity and initialLeaseTableWriteCapacity."),
     Key("mld.leaseTableTags", Kind.TAGS, Section.OWN, "Tags of a new lease table.", default=()),
+    Key("mld.metadataLayout", CHOICE, Section.OWN,
+        "Where leader lock and worker reports live: auto (beside the leases, unless the tables of KCL 3.0 to 3.4 "
+        "exist) or legacy (create those tables if they are missing).", default=MetadataLayout.AUTO,
+        choices=MetadataLayout),
+    Key("mld.leaseAssignmentStrategy", CHOICE, Section.OWN,
+        "How the leader assigns leases: by utilization and throughput, or by count.",
+        default=AssignmentStrategy.UTILIZATION, choices=AssignmentStrategy),
+    Key("mld.heartbeat", CHOICE, Section.OWN,
+        "What a worker renews: each lease (lease), or one row of its own (worker; for fleets without Java workers).",
+        default=Heartbeat.LEASE, choices=Heartbeat, effect=Effect.LATER,
+        note="This version renews each lease."),
 )  # fmt: skip
 
 KEYS: tuple[Key, ...] = (

@@ -11,10 +11,13 @@ from datetime import timedelta
 
 from properties.credentials import CredentialsChain
 from properties.values import (
+    AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,
     ClientVersion,
+    Heartbeat,
     InitialPosition,
+    MetadataLayout,
     MetricsLevel,
     RetrievalMode,
 )
@@ -155,6 +158,9 @@ class Settings:
     catch_up_interval_millis: int
     lease_table_billing_mode: BillingMode
     lease_table_tags: Tags
+    metadata_layout: MetadataLayout
+    lease_assignment_strategy: AssignmentStrategy
+    heartbeat: Heartbeat
 
     # Derived: the keys in the file that make retrievalMode DEFAULT poll (see `retrieval`).
     polling_keys_given: tuple[str, ...]

@@ -38,6 +38,27 @@ class BillingMode(Enum):
     PAY_PER_REQUEST = "PAY_PER_REQUEST"
 
 
+class MetadataLayout(Enum):
+    """Where the rows live that are not leases."""
+
+    AUTO = "auto"
+    LEGACY = "legacy"
+
+
+class AssignmentStrategy(Enum):
+    """How the leader assigns leases."""
+
+    UTILIZATION = "utilization"
+    COUNT = "count"
+
+
+class Heartbeat(Enum):
+    """What a worker renews to keep its leases: each of them, or one row of its own."""
+
+    LEASE = "lease"
+    WORKER = "worker"
+
+
 class ChildFailurePolicy(Enum):
     """What a failed child costs: a restart of its shard, or the daemon (as in Java)."""
 

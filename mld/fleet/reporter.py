@@ -171,23 +171,23 @@ class Reporter:
         """Report at a fixed rate; ticks that were slept through are skipped, not made up for."""
         period_s = self._rules.report_period_s
         tick_at = self._clock.monotonic()
-        while self._reporting.on.is_set():
+        off = self._reporting.off.is_set()
+        while not off:
             self._close_interval()
             written = await self._write(self._rings(self._ring))
             late_s = max(0.0, self._clock.monotonic() - tick_at)
             tick_at += period_s * (late_s // period_s + 1)
-            await self._wait_for_tick(tick_at, written)
+            off = await self._off_before(tick_at, written)
 
-    async def _wait_for_tick(self, tick_at: float, written: bool) -> None:
-        """Until the next tick or the end of reporting; tries a failed report again meanwhile."""
+    async def _off_before(self, tick_at: float, written: bool) -> bool:
+        """Wait for the next tick; True if reporting was turned off before, be it on again. Repeats a failed report."""
         retry_s = min(RETRY_S_MAX, self._rules.report_period_s / RETRIES_PER_PERIOD)
         while True:
             remaining_s = tick_at - self._clock.monotonic()
             if written or remaining_s <= retry_s:
-                await wait_for_event(self._reporting.off, max(0.0, remaining_s))
-                return
+                return await wait_for_event(self._reporting.off, max(0.0, remaining_s))
             if await wait_for_event(self._reporting.off, retry_s):
-                return
+                return True
             written = await self.report_now()
 
     def _close_interval(self) -> None:

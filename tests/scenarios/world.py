@@ -137,9 +137,10 @@ class World:
         self._started += 1
         host = TroupeHost(self.troupe, name)
         streams = self.network.kinesis_door(self.kinesis, settings.stream_name, name)
-        table = DynamoLeaseTable(self.network.dynamo_door(name), self.clock, table_name=TABLE)
+        dynamo = self.network.dynamo_door(name)
+        table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
         rng = Random(SEED * 1000 + self._started)
-        worker = assemble(settings, worker_id, streams, table, host, self.clock, rng)
+        worker = assemble(settings, worker_id, streams, table, dynamo, host, self.clock, rng)
         process = Process(name)
         task = process.spawn(worker.run(settings.shutdown_grace_millis / 1000))
         machine = Machine(name, worker_id, process, worker, task, host)

@@ -124,7 +124,7 @@ class Machine:
         table = DynamoLeaseTable(
             self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
         )
-        worker = assemble(settings, self.worker_id, self.kinesis, table, self.host, self.clock, rng)
+        worker = assemble(settings, self.worker_id, self.kinesis, table, self.dynamo, self.host, self.clock, rng)
         self.worker = worker
         return await worker.run(GRACE_S)
 

@@ -1,0 +1,426 @@
+"""`Fleet`: what one worker does with and for the others, in whichever mode the fleet is.
+
+Rules: coordination spec, 5 (start, modes), with 7.1, 7.9 and 7.14; leases spec, 15.4. The version machine says what
+runs; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and watch in those of 3.x, reports in
+between. Everything about one's own leases is the keeper's and the worker's.
+
+*Leaving.* A worker that stops gives each lease to a living worker as soon as its consumer is done (`Keeper.heirs`),
+instead of leaving it to the next assignment run: one scan tells who is there. Afterwards it looks once more for leases
+that were assigned to it meanwhile, and only then deletes its report, which others count on while it owns leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mld.clock import Clock
+from mld.errors import TableError
+from mld.fleet import reports, single_table
+from mld.fleet.assigner import Assigner, Loaded
+from mld.fleet.assignment import spread
+from mld.fleet.election import AdaptiveElection
+from mld.fleet.loops import Loops
+from mld.fleet.migrating import TableMigration
+from mld.fleet.reporter import Activity, Reporter
+from mld.fleet.reports import ReportRules
+from mld.fleet.reports_table import ReportsTable
+from mld.fleet.ring import Duties
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, LeaderDecider, Place, WorkerReport
+from mld.fleet.version_machine import VersionMachine
+from mld.fleet.versions import Components, FleetView, IndexPolicy, Leader
+from mld.fleet.watch import Watch
+from mld.fleet.watching import Watched, parse_watch, render_watch
+from mld.leases.discovery import LeaseDiscovery
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import Lease
+from mld.leases.table import FleetScan, IndexStatus, LeaseTable, Refusal, TableScan
+from mld.leases.taker import LeaseTaker
+
+log = logging.getLogger(__name__)
+
+LEAVE_SCAN_TIMEOUT_S = 2.0  # who is still there: worth a moment, not the time that the children need to stop
+LAST_LOOK_TIMEOUT_S = 2.0
+INDEX_RETRY_S = 60.0
+"""An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
+
+TAKER, DISCOVERY, ASSIGNER, WATCH, REPORTS, VERSIONS, INDEX, LATE_TABLES = (
+    "taker", "discovery", "assigner", "watch", "reports", "versions", "index", "late tables",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FleetParts:
+    """The collaborators; `wiring` makes them. `elections` make a leader decider of each kind."""
+
+    table: LeaseTable
+    keeper: LeaseKeeper
+    taker: LeaseTaker
+    discovery: LeaseDiscovery
+    migration: TableMigration
+    elections: Mapping[Leader, Callable[[], LeaderDecider]]
+    new_versions: Callable[[Fleet], VersionMachine]
+    new_assigner: Callable[[Fleet], Assigner]
+    new_watch: Callable[[Fleet], Watch]
+    new_reporter: Callable[[Fleet, Place], Awaitable[Reporter]]
+    reports_at: Callable[[Place], ReportsTable]
+    report_rules: ReportRules
+    clock: Clock
+
+
+class Fleet:
+    """Start it after the lease table exists, `run` it while the worker runs, `leave` and `close` it at the end."""
+
+    def __init__(self, parts: FleetParts, *, worker_id: str, leases_max: int, lease_duration_s: float) -> None:
+        self._parts = parts
+        self._worker_id = worker_id
+        self._leases_max = leases_max
+        self._lease_duration_s = lease_duration_s
+        self._first_seen: dict[str, tuple[int, float]] = {}
+        self._components: Components | None = None
+        self._leader_kind: Leader | None = None
+        self._election: AdaptiveElection | None = None
+        self._reporter: Reporter | None = None
+        self._started = False
+        self._leaving = False
+        self._leads = False
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._on_failure: Callable[[BaseException | None], None] = lambda _: None
+        self._versions = parts.new_versions(self)
+        self._assigner = parts.new_assigner(self)
+        self._watch = parts.new_watch(self)
+        self._loops = Loops(
+            {
+                TAKER: parts.taker.run,
+                DISCOVERY: parts.discovery.run,
+                ASSIGNER: self._assigner.run,
+                WATCH: self._watch.run,
+                REPORTS: self._report,
+                VERSIONS: self._follow_version,
+                INDEX: self._keep_index,
+                LATE_TABLES: self._watch_for_late_tables,
+            },
+            self._failed,
+        )
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def takes_leases(self) -> bool:
+        """Whether workers take leases by themselves (2.x) instead of being given them."""
+        return self._components is None or not self._components.assigner
+
+    async def is_leader(self) -> bool:
+        """Whether this worker leads now."""
+        return self._election is not None and await self._election.is_leader()
+
+    def wake_leases(self, _keys: tuple[str, ...] = ()) -> None:
+        """Leases without an owner have appeared, or some of ours: look at once."""
+        if self.takes_leases:
+            self._parts.taker.wake()
+        else:
+            self._assigner.wake()
+            self._parts.discovery.wake()
+
+    async def step_down(self, hold_off_s: float) -> None:
+        """See `LeaderDecider`."""
+        if self._election is not None:
+            await self._election.step_down(hold_off_s)
+
+    def on_assigned(self, keys: tuple[str, ...]) -> None:
+        """Leases were assigned to ourselves by our own assigner or watch."""
+        self._parts.discovery.wake(keys)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the mode and enter it. May be called again after an error; does nothing once it worked.
+
+        Raises MldError; StartupError if trying again is of no use.
+        """
+        if self._started:
+            return
+        await self._parts.migration.start()
+        place = self._parts.migration.report_place
+        if self._reporter is None and place is not None:
+            self._reporter = await self._parts.new_reporter(self, place)
+        await self._versions.start()
+        self._started = True
+
+    async def first_leases(self, scan: TableScan) -> None:
+        """Take, or as leader assign, what is free, before the loops begin."""
+        if self.takes_leases:
+            if self._components is None or self._components.taker:
+                await self._parts.taker.take_once(scan)
+        elif await self.is_leader():
+            await self._assigner.run_once()
+
+    async def enter(self, version: ClientVersion, components: Components) -> None:
+        """Make a state's components run, in the order of 5.2. Raises MldError; may be called again."""
+        if not components.reporter:
+            self._switch_reports(components)
+        if not components.assigner:
+            await self._want(components)
+        if components.index is not IndexPolicy.UNUSED:
+            await self._ensure_index()
+        await self._elect_by(components.leader)
+        self._components = components
+        self._switch_reports(components)
+        await self._want(components)
+
+    async def _elect_by(self, kind: Leader) -> None:
+        if kind is self._leader_kind:
+            return
+        election = self._parts.elections[kind]()
+        if self._election is None:
+            self._election = AdaptiveElection(election)
+        else:
+            await self._election.switch(election)
+        self._leader_kind = kind
+
+    def _switch_reports(self, components: Components) -> None:
+        if self._reporter is not None and not self._leaving:
+            self._reporter.switch(
+                Activity.REPORTING if components.reporter else Activity.SAMPLING if components.sampler else Activity.OFF
+            )
+
+    async def _want(self, components: Components) -> None:
+        if self._leaving:
+            return
+        wanted = {
+            TAKER: components.taker,
+            DISCOVERY: components.discovery,
+            ASSIGNER: components.assigner,
+            WATCH: components.assigner,
+            REPORTS: self._reporter is not None,
+            VERSIONS: True,
+            INDEX: components.index is not IndexPolicy.UNUSED,
+            LATE_TABLES: True,
+        }
+        await self._loops.want([name for name, on in wanted.items() if on])
+
+    async def _ensure_index(self) -> IndexStatus:
+        status = await self._parts.table.ensure_owner_index()
+        if status is IndexStatus.FORBIDDEN:
+            log.warning(
+                "the index of leases by owner cannot be created: allow dynamodb:UpdateTable and dynamodb:DescribeTable "
+                "on the lease table. Until then leases are found by scans",
+                extra={"action": "index_forbidden"},
+            )
+        return status
+
+    # --- run ----------------------------------------------------------------------------------------------------------
+
+    async def run(self, on_failure: Callable[[BaseException | None], None]) -> None:
+        """Start the loops of the mode; `on_failure` hears of a loop that ended by itself. Returns at once."""
+        self._on_failure = on_failure
+        await self._loops.allow()
+
+    def _failed(self, error: BaseException | None) -> None:
+        self._on_failure(error)
+
+    async def _report(self) -> None:
+        assert self._reporter is not None
+        await self._reporter.run()
+
+    async def _follow_version(self) -> None:
+        await self._versions.run()
+        await asyncio.Event().wait()  # nothing changes any more
+
+    async def _keep_index(self) -> None:
+        while True:
+            await self._parts.clock.sleep(INDEX_RETRY_S)
+            try:
+                if await self._parts.table.owner_index_status() is IndexStatus.MISSING:
+                    await self._ensure_index()
+            except TableError as error:
+                log.warning("owner index unknown: %s", error, extra={"action": "index_unknown"})
+
+    async def _watch_for_late_tables(self) -> None:
+        await self._parts.migration.watch()
+        await asyncio.Event().wait()
+
+    def on_own_row(self, row: WorkerReport) -> None:
+        """Our report came back with what the leader has added to it."""
+        self._watch.watch(parse_watch(row.mld.get("watch")))
+
+    def on_leading(self, leads: bool) -> None:
+        """Leadership was won or lost."""
+        self._leads = leads
+        self._first_seen = {}
+        if leads:
+            self._assigner.wake()
+
+    # --- what the parts ask -------------------------------------------------------------------------------------------
+
+    async def legacy_reports(self) -> tuple[WorkerReport, ...]:
+        """The reports of the legacy worker-metrics table, if the fleet still has one. Raises TableError."""
+        found: list[WorkerReport] = []
+        for place in self._parts.migration.report_read_places():
+            if place.key != LEASE_TABLE_KEY:
+                found += (await self._parts.reports_at(place).scan()).reports
+        return tuple(found)
+
+    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
+        """Delete left-over reports where they were read. Errors are logged."""
+        places = {place.key != LEASE_TABLE_KEY: place for place in self._parts.migration.report_read_places()}
+        for report in stale:
+            if (place := places.get(report.legacy)) is not None:
+                try:
+                    await self._parts.reports_at(place).delete_stale(report)
+                except TableError as error:
+                    log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})
+
+    async def publish_watch(self, worker: str, duties: Duties) -> None:
+        """Tell an mld worker whom to watch. Raises TableError."""
+        if worker == self._worker_id:
+            self._watch.watch(Watched(*duty) for duty in duties)
+        text = render_watch(Watched(*duty) for duty in duties)
+        for place in self._parts.migration.report_read_places():
+            if await self._parts.reports_at(place).publish_watch(worker, text):
+                return
+
+    def on_loaded(self, loaded: Loaded) -> None:
+        """What the assigner has just seen, for the migration to a single table."""
+        self._parts.migration.push(
+            single_table.summarise(
+                loaded.leases,
+                loaded.reports,
+                wall_s=self._parts.clock.wall(),
+                at=self._parts.clock.monotonic(),
+                expired=loaded.expired,
+                unproven=self._unproven(loaded.leases),
+                report_period_s=self._parts.report_rules.report_period_s,
+            )
+        )
+
+    def _unproven(self, leases: Iterable[Lease]) -> set[str]:
+        """Leases that this leader has neither seen move nor watched for a lease duration."""
+        now = self._parts.clock.monotonic()
+        self._first_seen = {lease.key: self._first_seen.get(lease.key, (lease.counter, now)) for lease in leases}
+        return {
+            lease.key
+            for lease in leases
+            if self._first_seen[lease.key][0] == lease.counter
+            and now - self._first_seen[lease.key][1] <= self._lease_duration_s
+        }
+
+    async def view(self) -> FleetView:
+        """What the readiness monitor of 5.2 looks at. Raises TableError."""
+        index = await self._parts.table.owner_index_status()
+        scan = await self._parts.table.fleet_scan()
+        now = self._parts.clock.wall()
+        period_s = self._parts.report_rules.report_period_s
+        reporting = frozenset(
+            report.worker
+            for report in await self._all_reports(scan)
+            if report.updated_at_s is not None and report.updated_at_s + 2 * period_s > now
+        )
+        owners = {lease.key: lease.owner for lease in scan.leases}
+        return FleetView(index is IndexStatus.ACTIVE, owners, reporting)
+
+    async def owners(self) -> list[str]:
+        """The distinct owners of all leases, for the shuffle. Raises TableError."""
+        scan = await self._parts.table.scan()
+        return sorted({lease.owner for lease in scan.leases if lease.owner is not None})
+
+    async def _all_reports(self, scan: FleetScan) -> tuple[WorkerReport, ...]:
+        return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy_reports())
+
+    async def heirs_of_silent(self, scan: FleetScan, orphaned: Iterable[Lease], dead: str) -> Mapping[str, str]:
+        """Who gets the leases of a silent worker: the live ones, ourselves in any case. Raises TableError."""
+        return await self._deal(scan, [lease.key for lease in orphaned], without=dead, with_us=True)
+
+    async def report_orphans(self, worker: str, leases: Sequence[Lease]) -> int:
+        """Our watch found `worker` silent: its leases go to others at once if we lead; how many did."""
+        return await self._assigner.orphaned(worker, leases)
+
+    def adopt_children(self, keys: tuple[str, ...]) -> None:
+        """Leases of child shards that we have just created, for nobody yet.
+
+        A leader assigns them now. Anybody else takes them himself, so that nobody waits for the next run; that the
+        parent's worker goes on with its children is what the leader will even out, if need be.
+        """
+        if self.takes_leases or (self._election is not None and self._leads):
+            self.wake_leases()
+            return
+        task = asyncio.ensure_future(self._adopt(keys))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _adopt(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                lease = await self._parts.table.get(key)
+                if lease is None or lease.actual_owner is not None or self._leaving:
+                    continue
+                if not isinstance(await self._parts.table.assign(lease, self._worker_id), Refusal):
+                    self.on_assigned((key,))
+            except TableError as error:
+                log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
+
+    async def _deal(self, scan: FleetScan, keys: Iterable[str], *, without: str, with_us: bool) -> dict[str, str]:
+        now = self._parts.clock.wall()
+        active = reports.sort_out(await self._all_reports(scan), now, self._parts.report_rules).active
+        counts = Counter(lease.actual_owner for lease in scan.leases)
+        live = {report.worker for report in active} - {without}
+        live = live | {self._worker_id} if with_us else live - {self._worker_id}
+        return spread(keys, {worker: counts[worker] for worker in live}, self._leases_max)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """A stop was asked for: no more leases come to us, and the keeper learns who inherits ours."""
+        self._leaving = True
+        await self._loops.stop([TAKER, DISCOVERY, ASSIGNER, WATCH, VERSIONS, INDEX, LATE_TABLES])
+        if not self.takes_leases:
+            try:
+                async with asyncio.timeout(LEAVE_SCAN_TIMEOUT_S):
+                    scan = await self._parts.table.fleet_scan()
+                    keys = self._parts.keeper.held()
+                    self._parts.keeper.heirs = await self._deal(scan, keys, without=self._worker_id, with_us=False)
+            except (TableError, TimeoutError) as error:
+                log.warning("leases are released without heirs: %s", error, extra={"action": "heirs_unknown"})
+        if self._election is not None:
+            await self._election.close()
+
+    async def close(self) -> None:
+        """Nothing is held any more: give on what was assigned to us meanwhile, delete the report, end the loops."""
+        try:
+            if not self.takes_leases:
+                async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
+                    await self._give_on_late_ones()
+        except (TableError, TimeoutError) as error:
+            log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
+        finally:
+            if self._reporter is not None:
+                await self._reporter.close()
+            await self._loops.stop()
+            await self._parts.migration.close()
+            if self._election is not None:
+                await self._election.close()
+
+    async def abort(self) -> None:
+        """End at once, whatever the state: nothing more is sent. Does nothing after `close`."""
+        self._leaving = True
+        if self._election is not None:
+            self._election.abandon()
+        for task in self._adopting:
+            task.cancel()
+        await self._loops.stop()
+
+    async def _give_on_late_ones(self) -> None:
+        heirs = self._parts.keeper.heirs
+        others = sorted(set(heirs.values()))
+        keys = await self._parts.table.keys_owned_by(self._worker_id)
+        for number, key in enumerate(keys):
+            lease = await self._parts.table.get(key)
+            if lease is None or lease.actual_owner != self._worker_id or not others:
+                continue
+            heir = heirs.get(key) or others[number % len(others)]
+            answer = await self._parts.table.assign(lease, heir)
+            if not isinstance(answer, Refusal):
+                log.info("late lease %s given to %s", key, heir, extra={"action": "late_lease", "shard": key})

@@ -1,0 +1,153 @@
+"""The watcher: one read a second for each watched worker, and a dead worker's leases given to living ones at once.
+
+Rules: `watching`. Works with and without a leader: whoever is told to watch re-assigns by himself, fenced by owner and
+counter, so two watchers of one worker cannot both win a lease, and a leader's assignment beats or loses to either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mld.clock import Clock
+from mld.errors import TableError
+from mld.fleet.watching import Look, Verdict, Watched, look, orphans
+from mld.leases.lease import Lease
+from mld.leases.table import FleetScan, LeaseTable, Refusal
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 1.0  # with the lease duration this bounds the gap after kill -9; a read costs one RCU
+LOOKS_CONCURRENT_MAX = 8
+ASSIGNS_CONCURRENT_MAX = 20
+
+Spread = Callable[[FleetScan, Iterable[Lease], str], Awaitable[Mapping[str, str]]]
+"""(what the table says, orphaned leases, dead worker) -> new owner by lease key; leases without an heir are absent."""
+Report = Callable[[str, Sequence[Lease]], Awaitable[int]]
+"""Tells the assigner of this process; how many leases it has moved itself, 0 if it does not lead."""
+
+
+@dataclass(slots=True)
+class _State:
+    look: Look = field(default_factory=Look)
+    baseline: dict[str, Lease] | None = None
+    dealt_with: bool = False
+
+
+class Watch:
+    """Looks at the workers it is told to watch. `on_assigned` hears of the leases that came to ourselves."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        clock: Clock,
+        *,
+        worker_id: str,
+        lease_duration_s: float,
+        spread: Spread,
+        report: Report,
+        on_assigned: Callable[[tuple[str, ...]], None],
+        interval_s: float = LOOK_INTERVAL_S,
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._worker_id = worker_id
+        self._lease_duration_s = lease_duration_s
+        self._spread = spread
+        self._report = report
+        self._on_assigned = on_assigned
+        self._interval_s = min(interval_s, lease_duration_s / 5)
+        self._watched: dict[str, Watched] = {}
+        self._states: dict[str, _State] = {}
+        self._slots = asyncio.Semaphore(LOOKS_CONCURRENT_MAX)
+        self._assign_slots = asyncio.Semaphore(ASSIGNS_CONCURRENT_MAX)
+
+    def watch(self, watched: Iterable[Watched]) -> None:
+        """Watch these workers from now on, instead of those before; what is known of the same leases is kept."""
+        wanted = {one.worker: one for one in watched if one.worker != self._worker_id}
+        for worker in list(self._states):
+            if wanted.get(worker) != self._watched.get(worker) and not self._is_suspect(worker):
+                del self._states[worker]
+        suspects = {worker: self._watched[worker] for worker in self._states if self._is_suspect(worker)}
+        self._watched = {**wanted, **suspects}
+
+    def watching(self) -> frozenset[Watched]:
+        return frozenset(self._watched.values())
+
+    def _is_suspect(self, worker: str) -> bool:
+        state = self._states.get(worker)
+        return state is not None and state.baseline is not None and not state.dealt_with
+
+    async def run(self) -> None:
+        """Watch until cancelled. A read that fails says nothing about anybody."""
+        while True:
+            await self._clock.sleep(self._interval_s)
+            await asyncio.gather(*(self._look_at(one) for one in list(self._watched.values())))
+
+    async def _look_at(self, watched: Watched) -> None:
+        state = self._states.setdefault(watched.worker, _State())
+        try:
+            async with self._slots:
+                row = await self._table.get(watched.key)
+            now = self._clock.monotonic()
+            state.look = look(state.look, watched, row, now, self._lease_duration_s)
+            match state.look.verdict:
+                case Verdict.ALIVE:
+                    state.baseline, state.dealt_with = None, False
+                case Verdict.LATE if state.baseline is None:
+                    scan = await self._table.fleet_scan()
+                    state.baseline = {lease.key: lease for lease in scan.leases}
+                case Verdict.SILENT if state.baseline is not None and not state.dealt_with:
+                    state.dealt_with = await self._bury(watched.worker, state.baseline)
+                case Verdict.GONE:
+                    await self._choose_another(watched)
+                case _:
+                    pass
+        except TableError as error:
+            log.debug("cannot look at %s: %s", watched.worker, error, extra={"action": "watch_failed"})
+
+    async def _choose_another(self, watched: Watched) -> None:
+        """The representative went elsewhere, by a hand-over or because another watcher was quicker."""
+        keys = await self._table.keys_owned_by(watched.worker)
+        key = min((key for key in keys if key != watched.key), default=None)
+        self._states.pop(watched.worker, None)
+        if key is None:
+            self._watched.pop(watched.worker, None)
+        else:
+            self._watched[watched.worker] = Watched(watched.worker, key)
+
+    async def _bury(self, worker: str, baseline: Mapping[str, Lease]) -> bool:
+        """Give a silent worker's leases to others; True if nothing of it is left to do."""
+        scan = await self._table.fleet_scan()
+        orphaned = orphans(worker, baseline, scan.leases)
+        if await self._report(worker, orphaned) == len(orphaned):
+            return True
+        heirs = await self._spread(scan, orphaned, worker)
+        if not heirs:
+            return not orphaned
+        log.warning(
+            "worker %s is silent for %.0f s; %d of its leases go to %d others",
+            worker,
+            self._lease_duration_s,
+            len(heirs),
+            len(set(heirs.values())),
+            extra={"action": "worker_silent", "worker": worker, "leases": len(heirs)},
+        )
+        moved = await asyncio.gather(
+            *(self._assign(lease, heirs[lease.key]) for lease in orphaned if lease.key in heirs)
+        )
+        mine = tuple(lease.key for lease in moved if lease is not None and lease.owner == self._worker_id)
+        if mine:
+            self._on_assigned(mine)
+        return len(heirs) == len(orphaned)
+
+    async def _assign(self, lease: Lease, heir: str) -> Lease | None:
+        try:
+            async with self._assign_slots:
+                answer = await self._table.assign_expired(lease, heir)
+        except TableError as error:
+            log.info("%s not re-assigned: %s", lease.key, error, extra={"action": "assign_failed", "shard": lease.key})
+            return None
+        return None if isinstance(answer, Refusal) else answer

@@ -1,0 +1,97 @@
+"""Whole workers in 3.x mode, in virtual time: leader, assignment, hand-over, watch, resharding."""
+
+from __future__ import annotations
+
+from tests.support.fleet import TABLE, Fleet, fleet
+from tests.virtual_time import run_virtual
+
+V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
+
+
+def owners(world: Fleet) -> dict[str, str | None]:
+    return {key: world.lease(key).owner for key in keys(world)}
+
+
+def keys(world: Fleet) -> list[str]:
+    if not world.dynamo.has_table(TABLE):
+        return []
+    return [shard.shard_id for shard in world.shards() if world.lease(shard.shard_id) is not None]
+
+
+def test_a_fresh_table_is_served_within_three_seconds() -> None:
+    async def story() -> None:
+        async with fleet(4, **V3X) as world:
+            world.put(20)
+            world.start("w1")
+            took = await world.until(world.all_delivered, 10)
+            assert took <= 3.0
+            row = world.dynamo.row(TABLE, "Leader")
+            assert row["ownerName"] == {"S": "w1"}
+            assert row["entityType"] == {"S": "LEADER"}
+            assert world.dynamo.row(TABLE, "Migration3.0")["cv"] == {"S": "CLIENT_VERSION_3X"}
+
+    run_virtual(story())
+
+
+def test_later_workers_get_their_share_by_handoff() -> None:
+    async def story() -> None:
+        async with fleet(6, **V3X) as world:
+            world.start("w1")
+            await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 6)
+            world.start("w2", seed=2)
+            world.start("w3", seed=3)
+            await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 2 + ["w2"] * 2 + ["w3"] * 2, 200)
+            world.put(60)
+            await world.until(world.all_delivered)
+            world.check_order()
+
+    run_virtual(story())
+
+
+def test_a_leaving_worker_gives_its_leases_to_the_others_at_once() -> None:
+    async def story() -> None:
+        async with fleet(6, **V3X) as world:
+            first, second = world.start("w1"), world.start("w2", seed=2)
+            await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 3 + ["w2"] * 3, 200)
+            await world.advance(5)
+            await first.stop()
+            assert set(owners(world).values()) == {"w2"}
+            world.put(30)
+            assert await world.until(lambda: len(second.worker.held()) == 6) <= 2.0
+            await world.until(world.all_delivered)
+            assert world.dynamo.row(TABLE, "w1") is None, "its report is gone"
+
+    run_virtual(story())
+
+
+def test_a_killed_worker_is_noticed_within_failover_and_two_seconds_even_if_it_led() -> None:
+    async def story() -> None:
+        async with fleet(9, **V3X) as world:
+            first = world.start("w1")
+            others = [world.start("w2", seed=2), world.start("w3", seed=3)]
+            await world.until(lambda: len(set(owners(world).values())) == 3, 200)
+            await world.advance(90)
+            assert world.dynamo.row(TABLE, "Leader")["ownerName"] == {"S": "w1"}
+            await first.crash()
+            took = await world.until(
+                lambda: "w1" not in owners(world).values() and sum(len(o.worker.held()) for o in others) == 9, 60
+            )
+            assert took <= 12.0, took
+            world.put(30)
+            await world.until(world.all_delivered)
+
+    run_virtual(story())
+
+
+def test_children_of_a_split_are_read_without_waiting_for_an_assignment_run() -> None:
+    async def story() -> None:
+        async with fleet(2, **V3X) as world:
+            world.start("w1")
+            world.start("w2", seed=2)
+            await world.until(lambda: sorted(owners(world).values()) == ["w1", "w2"], 200)
+            for shard in list(world.shards()):
+                world.split(shard.shard_id)
+            world.put(40)
+            assert await world.until(world.all_delivered, 60) < 12.0
+
+    run_virtual(story())
