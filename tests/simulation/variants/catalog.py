@@ -33,6 +33,7 @@ _NEEDS = {
     "retries_without_delay": "outage",
     "unknown_stream_is_end": "gone",
     "old_range_for_new_child": "endings",
+    "first_iterator_replaced_after_checkpoint": "iterators",
 }
 
 
@@ -222,6 +223,16 @@ VARIANTS: tuple[Variant, ...] = (
             "retrieval.positions",
             "    return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=checkpoint.sequence)\n",
             "    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=checkpoint.sequence)\n",
+        ),
+    ),
+    _variant(
+        "first_iterator_replaced_after_checkpoint",
+        "an iterator lost before anything was read is replaced by one after the checkpoint's record",
+        (
+            "retrieval.positions",
+            "    return state.start\n",
+            "    at = state.start.sequence\n"
+            "    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=at) if at else state.start\n",
         ),
     ),
     _variant(

@@ -107,6 +107,10 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(191, "checker 1"),
         Catch(32, "checker 1"),
     ),
+    "first_iterator_replaced_after_checkpoint": (
+        Catch(23, "checker 1"),
+        Catch(19, "checker 1"),
+    ),
     "aggregate_from_its_start": (
         Catch(0, "checker 2"),
         Catch(2, "checker 2"),

@@ -286,6 +286,8 @@ def special_of(
             return [twin], {"dynamo_error": 0.0, "dynamo_lost_reply": 0.0, "dynamo_slow": 0.0}
         case "gone":
             return [Action(trouble_s, Kind.DELETE_STREAM)], {}
+        case "iterators":  # lost ones, at starts inside aggregates above all
+            return [], {"iterator_expired": 0.3, "kinesis_error": 0.3, "child_dies": 0.2, "child_silent": 0.5}
         case "endings":  # children that die when their shard ends, with records they have not checkpointed
             return [Action(at_s, Kind.SPLIT, worker, 0.5)], {"child_dies": 0.2, "child_silent": 0.5}
     raise ValueError(f"no such combination: {kind}")
