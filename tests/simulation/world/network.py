@@ -28,28 +28,41 @@ from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
 from tests.twins.dynamo import Applied, Fault, MemoryDynamo
 from tests.twins.dynamo_expressions import Item, ValidationError
+from tests.twins.dynamo_tables import Table
 from tests.twins.kinesis_model import ModelStreams
 
 SLOW_REPLY_MAX_S = 8.0
 HANG_S = 60.0
 """A packet into the void: longer than anybody waits."""
+INDEX_LAGS_S = (0.0, 0.0, 0.5, 3.0)
+"""Usually an owner index is behind by milliseconds; under load, by seconds."""
+RECENT_S = 5.0  # longer than any read is stale
 CALM = Rates()
 _SENT_AT = "_sent_at"  # travels with a request, unseen by the service
 
 
 class SimulatedDynamo(MemoryDynamo):
-    """DynamoDB whose eventually consistent scans are up to `stale_s` behind."""
+    """DynamoDB whose eventually consistent scans are up to `stale_s` behind, and whose indexes lag by a drawn time.
+
+    The most an index lags in this run is drawn from `INDEX_LAGS_S`, and each change's lag between nothing and that.
+    """
 
     def __init__(self, clock: Clock, rng: Random, *, stale_s: float) -> None:
         super().__init__(clock)
         self.stale_s = stale_s
+        self._index_rng = _another(rng, "index")
+        self.index_lag_max_s = self._index_rng.choice(INDEX_LAGS_S)
+        self.index_lag = self._drawn_index_lag
         self.outage_until = 0.0
         self.outage_code = ""
         self.doors: dict[str, DynamoDoor] = {}
         self.on_applied: list[Any] = []
         self._rng = rng
-        self._recent: deque[tuple[float, str, Item]] = deque()
-        self._applied_now: Applied
+        self._recent: dict[str, deque[tuple[float, str, Item]]] = {}
+        self._sent_at = 0.0
+
+    def _drawn_index_lag(self) -> float:
+        return self._index_rng.uniform(0.0, self.index_lag_max_s) if self.index_lag_max_s else 0.0
 
     def _fault_of(self, sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
         return self.doors[sender].fault(operation)
@@ -71,6 +84,7 @@ class SimulatedDynamo(MemoryDynamo):
         return await self._serve_here(sender, operation, params, fault)
 
     async def _serve_here(self, sender: str, operation: str, params: dict[str, Any], fault: Fault) -> dict[str, Any]:
+        self._count(sender, operation, params)
         if fault.delay_before_s:
             await asyncio.sleep(fault.delay_before_s)
         if fault.fail_before is not None:
@@ -90,41 +104,42 @@ class SimulatedDynamo(MemoryDynamo):
             raise answer
         return answer
 
+    def _apply(self, sender: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        self._sent_at = params.pop(_SENT_AT, self.clock.monotonic())
+        return super()._apply(sender, operation, params)
+
     def _record(self, applied: Applied) -> None:
-        self._applied_now = applied
-
-    def _write(self, sender: str, operation: str, table: Any, params: dict[str, Any]) -> dict[str, Any]:
-        sent_at = params.pop(_SENT_AT, self.clock.monotonic())
-        answer = super()._write(sender, operation, table, params)
-        applied = self._applied_now
         if not applied.before and not applied.after:
-            return answer  # deleted what was not there
-        self._recent.append((applied.at, _key_of(applied.before or applied.after), applied.before))
+            return  # deleted what was not there
+        key = self._tables[applied.table].key_in(applied.before or applied.after)
+        recent = self._recent.get(applied.table)
+        if recent is None:
+            recent = self._recent[applied.table] = deque()
+        recent.append((applied.at, key, applied.before))
         for hook in self.on_applied:
-            hook(applied, sent_at)
-        return answer
+            hook(applied, self._sent_at)
 
-    def _scan(self, table: Any, params: dict[str, Any]) -> dict[str, Any]:
+    def _items_seen(self, table: Table, params: dict[str, Any]) -> Mapping[str, Item]:
+        recent = self._recent.get(table.name)
         now = self.clock.monotonic()
-        while self._recent and self._recent[0][0] < now - 5.0:
-            self._recent.popleft()
-        if params.get("ConsistentRead") or not self.stale_s or not self._recent:
-            return super()._scan(table, params)
+        while recent and recent[0][0] < now - RECENT_S:
+            recent.popleft()
+        if params.get("ConsistentRead") or not self.stale_s or not recent or "Key" in params or "IndexName" in params:
+            return table.items
         since = now - self._rng.uniform(0.0, self.stale_s)
-        present = table.items
-        past = dict(present)
-        for at, key, before in reversed(self._recent):
-            if at > since:
-                past[key] = before
-        table.items = {key: item for key, item in past.items() if item}
-        try:
-            return super()._scan(table, params)
-        finally:
-            table.items = present
+        past = dict(table.items)
+        for at, key, before in reversed(recent):
+            if at <= since:
+                break
+            past[key] = before
+        return {key: item for key, item in past.items() if item}
 
 
-def _key_of(item: Item) -> str:
-    return str(item["leaseKey"]["S"])
+def _another(rng: Random, purpose: str) -> Random:
+    """Draws of their own, from the same seed, without disturbing those of `rng`."""
+    same = Random()
+    same.setstate(rng.getstate())
+    return Random(f"{same.getrandbits(64)} {purpose}")
 
 
 class DynamoDoor:
