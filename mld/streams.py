@@ -131,6 +131,16 @@ class Page(Protocol):
     def data_bytes(self) -> int: ...
 
     @property
+    def first_sequence(self) -> str | None:
+        """Sequence number of the first record; None without records."""
+        ...
+
+    @property
+    def first_arrival_ms(self) -> int | None:
+        """When the first record arrived, in epoch milliseconds; None without records."""
+        ...
+
+    @property
     def last_sequence(self) -> str | None:
         """Sequence number of the last record; None without records."""
         ...

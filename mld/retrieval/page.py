@@ -41,6 +41,14 @@ class RecordsPage:
         return len(self.records)
 
     @property
+    def first_sequence(self) -> str | None:
+        return self.records[0].sequence_number if self.records else None
+
+    @property
+    def first_arrival_ms(self) -> int | None:
+        return self.records[0].approximate_arrival_ms if self.records else None
+
+    @property
     def last_sequence(self) -> str | None:
         return self.records[-1].sequence_number if self.records else None
 

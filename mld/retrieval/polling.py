@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from datetime import UTC, datetime
 from random import Random
 from typing import TypeVar
 
@@ -201,6 +202,8 @@ class PollingReader:
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None
+        if positions.begins_after_gap(self._state, page):
+            self._log_gap(self._state.start, page)
         self._state = positions.advanced(self._state, page, asked_wall_s)
         self._iterator = page.next_iterator
         self._iterator_issued_s = asked_s
@@ -215,6 +218,25 @@ class PollingReader:
     def _deliver(self, delivery: Delivery, page: Page | None = None) -> None:
         self._buffer.put(delivery, records=page.count if page else 0, data_bytes=page.data_bytes if page else 0)
         self._arrived.set()
+
+    def _log_gap(self, start: StartingPoint, page: Page) -> None:
+        assert page.first_arrival_ms is not None
+        arrived = datetime.fromtimestamp(page.first_arrival_ms / 1000, UTC).isoformat(timespec="seconds")
+        logger.warning(
+            "shard %s: the record at the checkpoint %s is past retention; reading goes on at %s, which arrived %s, and "
+            "what came between them is lost",
+            self.shard_id,
+            start.sequence,
+            page.first_sequence,
+            arrived,
+            extra={
+                "action": "checkpoint_trimmed",
+                "shard": self.shard_id,
+                "checkpoint": start.sequence,
+                "first": page.first_sequence,
+                "first_arrival": arrived,
+            },
+        )
 
     async def _recover(self, error: StreamError) -> None:
         reaction = reaction_to(error)

@@ -75,6 +75,17 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float) -> ReadState:
     return replace(state, anchor_s=asked_wall_s - page.millis_behind_latest / 1000 - LATEST_MARGIN_S)
 
 
+def begins_after_gap(state: ReadState, page: Page) -> bool:
+    """Whether the first records show that the one at the checkpoint is not in the stream any more (shards spec, 11).
+
+    An iterator at a sequence number begins with that very record, unless it was trimmed; then with the oldest that is
+    left, without a word. Whatever lay between the two is lost.
+    """
+    if state.start.sequence is None or state.last_sequence is not None or page.first_sequence is None:
+        return False
+    return int(page.first_sequence) > int(state.start.sequence)
+
+
 def restart_point(state: ReadState) -> StartingPoint:
     """Where a new iterator of the same reader points (3, column "restart", with 12.1 and 12.2)."""
     if state.last_sequence is not None:

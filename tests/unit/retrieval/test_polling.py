@@ -131,6 +131,38 @@ def test_a_hung_start_is_an_unavailable_stream() -> None:
     reading(body)
 
 
+def test_a_checkpoint_whose_record_was_trimmed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(3)
+        await reader.start(Position(str(int(written[0]) - 1)), INITIAL)
+        assert await read(reader, 3) == written
+        later = streams.put(2)
+        assert await read(reader, 2) == later
+
+    reading(body)
+
+    told = [record for record in caplog.records if record.__dict__.get("action") == "checkpoint_trimmed"]
+    assert len(told) == 1
+    assert told[0].levelno == logging.WARNING
+    assert "shard-0" in told[0].message
+    assert "what came between them is lost" in told[0].message
+
+
+@pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, LATEST, None])
+def test_a_reader_that_finds_its_place_tells_nothing(
+    checkpoint: Position | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        written = streams.put(3)
+        await reader.start(checkpoint or Position(written[0], 7), INITIAL)
+        later = streams.put(2)
+        assert (await read(reader, 2 if checkpoint == LATEST else 5))[-2:] == later
+
+    reading(body)
+
+    assert caplog.records == []
+
+
 def test_at_timestamp_without_a_time_warns_and_reads_everything(caplog: pytest.LogCaptureFixture) -> None:
     async def body(streams: MemoryStreams, reader: PollingReader) -> None:
         written = streams.put(2)
