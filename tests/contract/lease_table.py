@@ -13,7 +13,7 @@ import pytest
 
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError
-from mld.leases.table import LeaseTable, Refusal
+from mld.leases.table import IndexStatus, LeaseTable, Refusal
 from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.streams import HashRange
 
@@ -21,6 +21,8 @@ FIRST = Position("49039857314204006299212589664082056738427629321519628402", 3)
 SECOND = Position("49039857314204006299212589664082056738427629458958581874")
 RACE_ROUNDS = 25
 RACERS = 16
+INDEX_POLLS_MAX = 100
+INDEX_POLL_S = 0.1
 
 
 class RawRows(Protocol):
@@ -52,6 +54,14 @@ async def begin_handoff(rows: RawRows, key: str, next_owner: str) -> None:
     row = await rows.get(key)
     assert row is not None
     await rows.put(row | {"leaseOwner": {"S": next_owner}, "checkpointOwner": row["leaseOwner"]})
+
+
+async def index_is_active(table: LeaseTable) -> None:
+    for _ in range(INDEX_POLLS_MAX):
+        if await table.owner_index_status() is IndexStatus.ACTIVE:
+            return
+        await asyncio.sleep(INDEX_POLL_S)
+    pytest.fail("the owner index does not become active")
 
 
 class LeaseTableContract:
@@ -237,6 +247,144 @@ class LeaseTableContract:
     async def test_shard_end_may_be_written_again(self, lease_table: LeaseTable) -> None:
         complete = held(await lease_table.checkpoint(await owned(lease_table), SHARD_END))
         assert held(await lease_table.checkpoint(complete, SHARD_END)).counter == complete.counter + 1
+
+    # --- handoff and assignment (coordination spec, 4.7)
+
+    async def test_beginning_a_handoff_names_both_workers_and_leaves_the_counter(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        begun = held(await lease_table.begin_handoff(lease, "w-2"))
+        assert begun == replace(lease, owner="w-2", checkpoint_owner="w-1")
+        assert await lease_table.get(lease.key) == begun
+        assert held(await lease_table.renew(lease)).counter == lease.counter + 1
+
+    async def test_a_handoff_begins_with_the_owner_that_was_seen_though_he_has_renewed(
+        self, lease_table: LeaseTable
+    ) -> None:
+        lease = await owned(lease_table, "w-1")
+        await lease_table.renew(lease)
+        assert held(await lease_table.begin_handoff(lease, "w-2")).counter == lease.counter + 1
+
+    async def test_a_second_handoff_is_refused(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        begun = held(await lease_table.begin_handoff(lease, "w-2"))
+        assert isinstance(await lease_table.begin_handoff(lease, "w-3"), Refusal)
+        assert isinstance(await lease_table.begin_handoff(lease, "w-2"), Refusal)
+        assert await lease_table.begin_handoff(lease, "w-2", resent=True) == begun
+
+    async def test_the_lease_of_another_is_not_handed_off(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        taken = held(await lease_table.take(lease, "w-2"))
+        assert isinstance(await lease_table.begin_handoff(lease, "w-3", resent=True), Refusal)
+        assert await lease_table.get(lease.key) == taken
+
+    async def test_assigning_a_free_lease_gives_it_an_owner(self, lease_table: LeaseTable) -> None:
+        assert await lease_table.create(new_lease())
+        assigned = held(await lease_table.assign(new_lease(), "w-1"))
+        assert assigned == new_lease(owner="w-1", counter=1)
+        assert await lease_table.get(assigned.key) == assigned
+
+    async def test_assigning_an_owned_lease_counts_a_switch_and_does_not_ask_for_the_counter(
+        self, lease_table: LeaseTable
+    ) -> None:
+        lease = await owned(lease_table, "w-1")
+        await lease_table.renew(lease)
+        assigned = held(await lease_table.assign(lease, "w-2"))
+        assert (assigned.owner, assigned.counter, assigned.owner_switches) == ("w-2", 3, 1)
+        assert isinstance(await lease_table.renew(lease.with_counter(2), resent=True), Refusal)
+
+    async def test_assigning_ends_a_handoff_and_its_completion_is_no_switch(self, lease_table: LeaseTable) -> None:
+        begun = held(await lease_table.begin_handoff(await owned(lease_table, "w-1"), "w-2"))
+        assigned = held(await lease_table.assign(begun, "w-2"))
+        assert (assigned.owner, assigned.checkpoint_owner) == ("w-2", None)
+        assert (assigned.counter, assigned.owner_switches) == (begun.counter + 1, 0)
+
+    async def test_assigning_is_refused_when_either_owner_is_another(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        begun = held(await lease_table.begin_handoff(lease, "w-2"))
+        for seen in (
+            lease,
+            replace(lease, owner=None),
+            replace(begun, owner="w-9"),
+            replace(begun, owner=None),
+            replace(begun, checkpoint_owner="w-9"),
+            replace(begun, checkpoint_owner=None),
+        ):
+            assert isinstance(await lease_table.assign(seen, "w-3"), Refusal)
+        assert await lease_table.get(lease.key) == begun
+
+    async def test_a_resent_assignment_recognizes_itself_even_after_the_new_owner_renewed(
+        self, lease_table: LeaseTable
+    ) -> None:
+        lease = await owned(lease_table, "w-1")
+        renewed = held(await lease_table.renew(held(await lease_table.assign(lease, "w-2"))))
+        assert await lease_table.assign(lease, "w-2", resent=True) == renewed
+        assert isinstance(await lease_table.assign(lease, "w-2"), Refusal)
+        assert isinstance(await lease_table.assign(lease, "w-3", resent=True), Refusal)
+
+    async def test_a_lease_is_assigned_as_expired_only_if_its_counter_stands(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table, "w-1")
+        renewed = held(await lease_table.renew(lease))
+        assert isinstance(await lease_table.assign_expired(lease, "w-2"), Refusal)
+        assigned = held(await lease_table.assign_expired(renewed, "w-2"))
+        assert (assigned.owner, assigned.counter) == ("w-2", renewed.counter + 1)
+        assert await lease_table.assign_expired(renewed, "w-2", resent=True) == assigned
+
+    async def test_handoff_and_assignment_of_a_missing_row_create_nothing(self, lease_table: LeaseTable) -> None:
+        lost = new_lease(owner="w-1")
+        assert isinstance(await lease_table.begin_handoff(lost, "w-2", resent=True), Refusal)
+        for seen in (lost, new_lease()):
+            assert isinstance(await lease_table.assign(seen, "w-2", resent=True), Refusal)
+            assert isinstance(await lease_table.assign_expired(seen, "w-2", resent=True), Refusal)
+        assert await lease_table.get(lost.key) is None
+
+    # --- the whole table, and the owner index
+
+    async def test_a_fleet_scan_finds_leases_corrupt_rows_and_all_others(
+        self, lease_table: LeaseTable, rows: RawRows
+    ) -> None:
+        leases = {new_lease(f"shardId-{number:012d}") for number in range(12)}
+        for lease in leases:
+            assert await lease_table.create(lease)
+        report = {"leaseKey": {"S": "w-1"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"N": "1"}}
+        leader = {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}}
+        for row in (report, leader, {"leaseKey": {"S": "broken"}, "checkpoint": {"S": "LATEST"}}):
+            await rows.put(row)
+
+        scan = await lease_table.fleet_scan()
+
+        assert set(scan.leases) == leases
+        assert [key for key, _ in scan.corrupt] == ["broken"]
+        assert sorted(scan.others, key=lambda row: str(row["leaseKey"]["S"])) == [leader, report]
+
+    async def test_the_owner_index_is_created_once_and_becomes_active(self, lease_table: LeaseTable) -> None:
+        assert await lease_table.owner_index_status() is IndexStatus.MISSING
+        assert await lease_table.ensure_owner_index() in (IndexStatus.CREATING, IndexStatus.ACTIVE)
+        await index_is_active(lease_table)
+        assert await lease_table.ensure_owner_index() is IndexStatus.ACTIVE
+
+    async def test_of_many_creators_of_the_index_none_fails(self, lease_table: LeaseTable) -> None:
+        answers = await asyncio.gather(*(lease_table.ensure_owner_index() for _ in range(4)))
+        assert not {IndexStatus.MISSING, IndexStatus.FORBIDDEN} & set(answers)
+        await index_is_active(lease_table)
+
+    @pytest.mark.parametrize("indexed", [True, False])
+    async def test_keys_are_found_by_their_next_owner_with_and_without_the_index(
+        self, lease_table: LeaseTable, indexed: bool
+    ) -> None:
+        keys = [f"shardId-{number:012d}" for number in range(20)]
+        for key in keys:
+            await owned(lease_table, "w-2" if key == keys[0] else "w-1", key)
+        await lease_table.create(new_lease("free"))
+        leaving = await lease_table.get(keys[1])
+        assert leaving is not None
+        held(await lease_table.begin_handoff(leaving, "w-2"))
+        if indexed:
+            await lease_table.ensure_owner_index()
+            await index_is_active(lease_table)
+
+        assert set(await lease_table.keys_owned_by("w-1")) == set(keys[2:])
+        assert set(await lease_table.keys_owned_by("w-2")) == set(keys[:2])
+        assert await lease_table.keys_owned_by("w-3") == ()
 
     # --- release, children, deletion
 
