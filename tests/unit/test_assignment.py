@@ -292,6 +292,8 @@ def test_a_worker_over_its_range_but_below_the_average_loses_nothing() -> None:
     """Its negative take makes Java take its smallest lease each time (section 7, 11)."""
     leases = [lease("a1", "a", 10), lease("b1", "b", 10), lease("c1", "c", 10)]
     assert decide(leases, [cpu("a", 45, limit=40), cpu("b", 50), cpu("c", 50)]).moves == ()
+    weightless = [lease("a1", "a", 0.0), *leases[1:]]
+    assert decide(weightless, [cpu("a", 45, limit=40), cpu("b", 60), cpu("c", 39)]).moves == ()
 
 
 def test_a_recipient_without_room_does_not_end_it() -> None:
@@ -299,6 +301,33 @@ def test_a_recipient_without_room_does_not_end_it() -> None:
     leases = [*(lease(f"a{number}", "a", 10) for number in range(10)), lease("b1", "b", 50), lease("c1", "c", 50)]
     workers = [cpu("a", 90), cpu("b", 20, limit=21), cpu("c", 25)]
     assert set(targets(decide(leases, workers)).values()) == {"c"}
+
+
+def test_shares_inside_the_threshold_are_at_rest() -> None:
+    """Java's operating range of 100 makes every share above the average a source."""
+    leases = [lease(f"s{number:02d}", "a" if number < 21 else "b", 10) for number in range(40)]
+    assert decide(leases, plain("a", "b")).moves == ()
+
+
+def test_what_is_leaving_already_is_not_taken_twice() -> None:
+    stay = [lease(f"a{number:02d}", "a", 10) for number in range(20)]
+    rest = [lease(f"b{number:02d}", "b", 10) for number in range(10)]
+    workers = [cpu("a", 80), cpu("b", 40)]
+    assert len(decide([*stay, *rest], workers).moves) == 2  # 200 * 20/80 * 0.6 = 30, and less than that
+    leaving = [replace(one, owner="b", checkpoint_owner="a") for one in stay[:3]]
+    assert decide([*leaving, *stay[3:], *rest], workers).moves == ()
+
+
+def test_a_lease_on_its_way_makes_its_next_owner_less_attractive() -> None:
+    leases = [lease("a1", "a", 100), lease("a2", "b", 100, leaving="a"), lease("u", None, 10)]
+    workers = [cpu("a", 90), cpu("b", 30), cpu("c", 31)]
+    assert targets(decide(leases, workers, balance=False)) == {"u": "c"}
+
+
+def test_an_idle_worker_without_metrics_is_the_first_choice() -> None:
+    """Java ranks a share of 0 like half an average one."""
+    leases = [*(lease(f"a{number}", "a", 10) for number in range(10)), lease("b1", "b", 10), lease("u", None, 10)]
+    assert targets(decide(leases, plain("a", "b", "c"), balance=False)) == {"u": "c"}
 
 
 def test_without_overshoot_a_lease_above_the_take_stays() -> None:
