@@ -446,6 +446,54 @@ async def test_a_move_is_stopped_with_the_leadership(bed):
 
 
 @virtual
+async def test_write_places_are_fixed_at_start_and_the_lock_is_not(bed):
+    await bed.legacy()
+    bed.put_status(DEPLOYED)
+    migration = await bed.started()
+    bed.put_status(COMPLETE)
+    with pytest.raises(MigrationCompletedError):
+        await migration.on_check(False)
+    assert (migration.write_place, migration.report_place) == (STATES, REPORTS)
+    assert migration.lock_place() == LEASES
+
+
+@virtual
+async def test_what_an_earlier_term_saw_does_not_count(bed):
+    await bed.legacy()
+    migration = await bed.started()
+    migration.push(bed.summary())
+    await migration.on_check(False)
+    await migration.on_check(True)
+    assert bed.status is None
+
+
+@virtual
+async def test_a_row_that_cannot_be_moved_is_tried_every_half_minute_only(bed):
+    leader = await deployed(bed)
+    bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "my-stream"}, "leaseCounter": {"N": "1"}})
+    bed.dynamo.put_row(STATES.table, {"key": {"S": "my-stream"}, "streamId": {"S": "x"}})
+    looks = []
+
+    def count(_: str, operation: str, params: Any) -> None:
+        if operation == "GetItem" and params["Key"].get("leaseKey") == {"S": "my-stream"}:
+            looks.append(bed.clock.monotonic())
+
+    bed.dynamo.faults = count
+    await bed.lead(leader, 120)
+    assert 2 <= len(looks) <= 4
+
+
+@virtual
+async def test_a_transaction_in_conflict_is_no_answer(bed):
+    await deployed(bed)
+    why = "Transaction cancelled, please refer cancellation reasons for specific reasons [None, TransactionConflict]"
+    conflict = AwsError("TransactWriteItems", "TransactionCanceledException", why)
+    bed.dynamo.faults = lambda *_: Fault(fail_before=conflict)
+    with pytest.raises(TableError):
+        await bed.states.move([], STATES, LEASES, "w-1")
+
+
+@virtual
 async def test_on_complete_the_legacy_lock_is_dropped_and_the_lock_of_the_lease_table_taken(bed):
     """With the real election: nobody leads twice at any moment, and all end up in the lease table."""
     await deployed(bed)
