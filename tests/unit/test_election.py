@@ -604,15 +604,43 @@ async def test_a_lost_delete_cannot_end_a_later_leadership() -> None:
     """The delete arrives when the same process leads again: it must not take its row away."""
     dynamo = await world()
     faults = Faults(dynamo, "a", ["DeleteItem"])
-    faults.next(Fault(delay_before_s=40.0), lost_request(), lost_request())
+    faults.next(Fault(delay_before_s=15.0), lost_request(), lost_request())
     a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
     assert await a.leads()
-    await a.election.step_down(20.0)
+    await a.election.step_down(5.0)
     assert owner(dynamo) == "a"
-    assert await poll(a, 25) is not None
-    assert await poll(b, 60) is None
+    assert await poll(a, 10) is not None
+    await asyncio.sleep(16.0 - now())
     assert owner(dynamo) == "a"
+    assert not await b.leads()
     assert a.holds()
+
+
+@virtual
+async def test_a_slow_claim_counts_from_its_sending() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    dynamo.faults = lambda _, operation, __: (
+        Fault(delay_after_s=2.0) if operation == "PutItem" else lost_request() if operation == "UpdateItem" else None
+    )
+    assert await a.leads()
+    assert now() == 2.0
+    await asyncio.sleep(LEASE_S - 2.0 - 0.01)
+    assert a.holds()
+    await asyncio.sleep(0.02)
+    assert not a.holds()
+
+
+@virtual
+async def test_stepping_down_during_the_hook_answers_false() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.hook_delay_s = 5.0
+    asking = asyncio.create_task(a.leads())
+    await asyncio.sleep(1)
+    await a.election.step_down(40.0)
+    assert not await asking
+    assert owner(dynamo) is None
 
 
 # --- the hook and the place of the lock
@@ -741,8 +769,14 @@ def test_a_damaged_row_is_reported_and_replaced(
 PAUSES = st.tuples(
     st.just("pause"), st.integers(0, 2), st.floats(0.0, 600.0), st.floats(1.0, 300.0, allow_subnormal=False)
 )
+OUTAGES = st.tuples(
+    st.sampled_from(["requests lost", "replies lost"]),
+    st.integers(0, 2),
+    st.floats(0.0, 600.0),
+    st.floats(100.0, 300.0),
+)
 ENDS = st.tuples(st.sampled_from(["step_down", "crash", "close"]), st.integers(0, 2), st.floats(0.0, 600.0), st.just(0))
-STORIES = st.lists(st.one_of(PAUSES, ENDS), max_size=8)
+STORIES = st.lists(st.one_of(PAUSES, OUTAGES, ENDS), max_size=8)
 
 
 class RandomFaults:
@@ -751,8 +785,11 @@ class RandomFaults:
     def __init__(self, seed: int, trouble: float) -> None:
         self._rng = random.Random(seed)
         self._trouble = trouble
+        self.outages: dict[str, Fault] = {}
 
-    def __call__(self, _: str, operation: str, __: Mapping[str, Any]) -> Fault | None:
+    def __call__(self, sender: str, operation: str, _: Mapping[str, Any]) -> Fault | None:
+        if sender in self.outages and operation in WRITES:
+            return self.outages[sender]
         rng = self._rng
         travel = Fault(delay_before_s=rng.uniform(0, 0.2), delay_after_s=rng.uniform(0, 0.2))
         if rng.random() >= self._trouble:
@@ -801,7 +838,7 @@ def test_at_no_instant_two_lead_and_somebody_does_in_the_end(
 ) -> None:
     async def main() -> None:
         dynamo = await world()
-        dynamo.faults = RandomFaults(seed, trouble)
+        dynamo.faults = faults = RandomFaults(seed, trouble)
         electors = [Elector(dynamo, f"w{number}") for number in range(3)]
         judge = Judge(electors)
         crashed: set[int] = set()
@@ -815,6 +852,10 @@ def test_at_no_instant_two_lead_and_somebody_does_in_the_end(
                     await asyncio.sleep(length)
                     if number not in crashed:
                         elector.gate.open()
+                case "requests lost" | "replies lost":
+                    faults.outages[elector.name] = lost_request() if kind == "requests lost" else lost_reply()
+                    await asyncio.sleep(length)
+                    faults.outages.pop(elector.name, None)
                 case "step_down":
                     await elector.election.step_down(40.0)
                 case "crash" if len(crashed) < 2:
