@@ -10,27 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mld.aws.service import Service
-from mld.errors import AwsError, AwsUnreachableError, TableMissingError, TableThrottledError, TableUnavailableError
+from mld.aws.table_errors import table_error
+from mld.errors import AwsError, AwsUnreachableError
 from mld.leases.rows import Row
-
-THROTTLING_CODES = frozenset(
-    {
-        "ProvisionedThroughputExceededException",
-        "ProvisionedThroughputExceeded",
-        "ThrottlingException",
-        "Throttling",
-        "ThrottledException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "TooManyRequestsException",
-        "LimitExceededException",
-        "SlowDown",
-    }
-)
-THROTTLING_STATUS = 429
-REFUSED_CODE = "ConditionalCheckFailedException"
-MISSING_CODE = "ResourceNotFoundException"
 
 
 class RefusedError(Exception):
@@ -63,12 +45,8 @@ class TableCalls:
         try:
             return await self._service.call(operation, {"TableName": self.table_name, **params}, timeout_s=limit_s)
         except AwsUnreachableError as error:
-            raise TableUnavailableError(str(error)) from error
+            raise table_error(error, self.table_name) from error
         except AwsError as error:
             if error.code in refusals:
                 raise RefusedError(error) from error
-            if error.code in THROTTLING_CODES or error.status == THROTTLING_STATUS:
-                raise TableThrottledError(str(error)) from error
-            if error.code == MISSING_CODE:
-                raise TableMissingError(f"lease table {self.table_name}: {error}") from error
-            raise TableUnavailableError(str(error)) from error
+            raise table_error(error, self.table_name) from error

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mld.aws.service import Service
+from mld.aws.table_errors import REFUSED_CODE
 from mld.clock import Clock
 from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes
-from mld.leases.calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.leases.calls import RefusedError, TableCalls
 from mld.leases.lease import Lease
 from mld.leases.owner_index import SCAN_SPACING_S, OwnerIndex
 from mld.leases.rows import CorruptRowError
