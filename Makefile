@@ -51,8 +51,9 @@ bench: test-tools
 # A whole fleet in virtual time, one seed after the other; and the text scenarios, re-recorded on purpose.
 .PHONY: simulate scenarios scale
 SEEDS ?= 200
+MODE ?= 2x
 simulate: $(DEV)
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(SIMULATE_ARGS)
+	$(BIN)/python -m tests.simulation --mode $(MODE) --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 scenarios: $(DEV)
 	$(BIN)/python -m tests.scenarios --record $(FILES)

@@ -375,7 +375,8 @@ class Ledger:
         before, after = _actual_owner(write.before), _actual_owner(write.after)
         me = _worker(write.sender)
         if before == after and before is not None:
-            if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter") and before != me:
+            is_same_pair = _text(write.before, "leaseOwner") == _text(write.after, "leaseOwner")
+            if _counter(write.before) != _counter(write.after) and before != me and is_same_pair:
                 raise self._violation(4, f"{write.sender} wrote {key}, which belongs to {before}")
         elif before is not None:
             if after is None and before != me:

@@ -22,9 +22,14 @@ QUIET_PERIODS = 3
 WINDOWS_MAX = 20
 TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
 TASKS_PER_WORKER_MAX = 10  # 6 at rest
+TASKS_PER_WORKER_MAX_3X = 40
+RUNS_PER_BALANCING = 3
+"""`varianceBalancingFrequency`: leases move for balance's sake in every third assignment run."""
 RENEWALS_PER_FAILOVER = 3.2
 DYNAMO_CALLS_PER_WORKER_HOUR = 1200.0
 """Beside renewals and checkpoints: a taker's scans (one in 2 lease durations) and a cleaner's looks."""
+DYNAMO_CALLS_PER_WORKER_HOUR_3X = 13_000.0
+"""A query and two watched rows a second, assignment runs, reports, the lock."""
 
 
 async def check_rest(world: World) -> None:
@@ -32,10 +37,10 @@ async def check_rest(world: World) -> None:
     await _until_caught_up(world)
     for _ in range(WINDOWS_MAX):
         await _until_at_rest(world)
-        before, rows, calls, started = _owners(world), set(world.dynamo.rows(TABLE)), _calls(world), world.now()
+        before, rows, calls, started = _owners(world), set(world.lease_rows()), _calls(world), world.now()
         await asyncio.sleep(STILL_S)
         world._raise_failures()
-        if set(world.dynamo.rows(TABLE)) == rows:
+        if set(world.lease_rows()) == rows:
             break
     _check_rows(world)
     if (after := _owners(world)) != before:
@@ -47,14 +52,14 @@ async def check_rest(world: World) -> None:
 
 async def _until_at_rest(world: World) -> None:
     """Stealing evens out a few leases in each taker period, and a row that is cleaned up changes everybody's share."""
-    period_s = 2 * world.plan.failover_s
+    period_s = 2 * world.plan.failover_s * (1 if world.plan.fleet is None else RUNS_PER_BALANCING)
     steals = int(world.plan.settings.get("maxLeasesToStealAtOneTime", "1"))
-    moves_max = len(world.dynamo.rows(TABLE)) / steals + ROW_CHANGES_MAX
+    moves_max = len(world.lease_rows()) / steals + ROW_CHANGES_MAX
     deadline = world.now() + moves_max * period_s
     while world.now() < deadline:
-        before, rows = _owners(world), set(world.dynamo.rows(TABLE))
+        before, rows = _owners(world), set(world.lease_rows())
         await asyncio.sleep(QUIET_PERIODS * period_s)
-        if _owners(world) == before and set(world.dynamo.rows(TABLE)) == rows:
+        if _owners(world) == before and set(world.lease_rows()) == rows:
             return
     raise Violation(f"checker 6: leases still move {moves_max * period_s:.0f} s after the calm")
 
@@ -87,7 +92,7 @@ def _owed(world: World) -> list[str]:
 
 
 def _owners(world: World) -> dict[str, str | None]:
-    rows = world.dynamo.rows(TABLE)
+    rows = world.lease_rows()
     return {key: row.get("leaseOwner", {}).get("S") for key, row in rows.items() if _checkpoint(row) != SHARD_END}
 
 
@@ -125,7 +130,9 @@ def _check_resources(world: World) -> None:
         if read := sorted(key for key, at in machine.kinesis.read_at.items() if at > since and key not in held):
             raise Violation(f"checker 7: {machine.worker_id} still reads {read}, which it does not hold")
         tasks = sum(not task.done() for task in machine.process.tasks)
-        most = TASKS_PER_WORKER_MAX + TASKS_PER_LEASE_MAX * len(held)
+        most = (
+            TASKS_PER_WORKER_MAX if world.plan.fleet is None else TASKS_PER_WORKER_MAX_3X
+        ) + TASKS_PER_LEASE_MAX * len(held)
         if tasks > most:
             raise Violation(f"checker 7: {machine.worker_id} has {tasks} tasks for {len(held)} leases")
 
@@ -136,11 +143,12 @@ def _calls(world: World) -> dict[str, int]:
 
 def _check_price(world: World, before: dict[str, int], seconds: float) -> None:
     """Checker 8: DynamoDB requests of our workers at rest."""
-    leases = len(world.dynamo.rows(TABLE))
+    leases = len(world.lease_rows())
     calls = sum(count - before.get(sender, count) for sender, count in _calls(world).items())
     workers = max(1, len(before))
     renewals = leases * RENEWALS_PER_FAILOVER * seconds / world.plan.failover_s
     records = world.plan.records_per_s * seconds * 1.5 + 3 * leases
-    most = renewals + records + workers * (DYNAMO_CALLS_PER_WORKER_HOUR * seconds / 3600 + 5)
+    per_hour = DYNAMO_CALLS_PER_WORKER_HOUR if world.plan.fleet is None else DYNAMO_CALLS_PER_WORKER_HOUR_3X
+    most = renewals + records + workers * (per_hour * seconds / 3600 + 5)
     if calls > most:
         raise Violation(f"checker 8: {calls} DynamoDB requests in {seconds:.0f} s for {leases} leases, over {most:.0f}")

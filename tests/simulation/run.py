@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tests.simulation.checkers import Violation
 from tests.simulation.world.loop import run_world
-from tests.simulation.world.plan import Plan, draw
+from tests.simulation.world.modes import draw_of
+from tests.simulation.world.plan import Plan
 from tests.simulation.world.world import Trace, World
 
 
@@ -70,8 +71,8 @@ async def _main(plan: Plan, trace: Trace | None, worlds: list[World]) -> None:
     await world.run()
 
 
-def run_seed(seed: int, trace: Trace | None = None) -> Result:
-    return run_plan(draw(seed), trace)
+def run_seed(seed: int, trace: Trace | None = None, *, mode: str = "2x") -> Result:
+    return run_plan(draw_of(mode, seed), trace)
 
 
 class _quiet:

@@ -108,6 +108,10 @@ class SimulatedDynamo(MemoryDynamo):
         self._sent_at = params.pop(_SENT_AT, self.clock.monotonic())
         return super()._apply(sender, operation, params)
 
+    def operate(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Somebody at a console does it now."""
+        return self._apply("operator", operation, params)
+
     def _record(self, applied: Applied) -> None:
         if not applied.before and not applied.after:
             return  # deleted what was not there

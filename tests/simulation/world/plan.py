@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
+from tests.simulation.world.fleet3x import Fleet3x
+
 QUIET_TAKER_PERIODS = 14
 """Length of the part without faults: dead workers are noticed in two, the rest lets stealing come to rest."""
 WALL_JUMP_MAX_S = 3600.0
@@ -47,6 +49,17 @@ class Kind(Enum):
     """A second process with the worker id of this worker, for `argument` seconds, then killed."""
     OUTAGE = "outage"
     """DynamoDB answers every request of everybody with `text` (throttled, errors) for `argument` seconds."""
+    LEADER_CRASH = "leader_crash"
+    """As CRASH, of whoever holds the lock of a 3.x fleet."""
+    LEADER_PAUSE = "leader_pause"
+    LEADER_CUT = "leader_cut"
+    """No way from the leader to DynamoDB for `argument` seconds."""
+    INDEX_GONE = "index_gone"
+    """Somebody deletes the owner index."""
+    INDEX_FORBIDDEN = "index_forbidden"
+    """Nobody may read or create the owner index for `argument` seconds."""
+    LOAD_FAILS = "load_fails"
+    """This machine cannot read its load for `argument` seconds."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
 
@@ -114,6 +127,8 @@ class Plan:
     retention_s: float = 0.0
     """0: nothing falls out of the stream while the run lasts."""
     settings: dict[str, str] = field(default_factory=dict)
+    fleet: Fleet3x | None = None
+    """None: leases are taken, as in 2.x."""
 
     @property
     def end_s(self) -> float:

@@ -18,6 +18,7 @@ from mld.worker import Worker
 from properties.settings import Settings
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
+from tests.simulation.world.fleet3x import DrawnLoad, delete_index, forbid_index, is_lease, leader_of
 from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
@@ -32,6 +33,8 @@ WATCH_S = 1.0
 PRICE_TURNS = 5
 CALLS_PER_LEASE_S = 4.0
 CALLS_PER_WORKER_S = 20.0
+
+LEADER_KINDS = (Kind.LEADER_CRASH, Kind.LEADER_PAUSE, Kind.LEADER_CUT)
 
 Trace = Callable[[str], None]
 
@@ -86,6 +89,7 @@ class Machine:
         self.kinesis: KinesisDoor | None = None
         self.rates = CALM
         self.paused = False
+        self.load: DrawnLoad | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -124,9 +128,38 @@ class Machine:
         table = DynamoLeaseTable(
             self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
         )
-        worker = assemble(settings, self.worker_id, self.kinesis, table, self.dynamo, self.host, self.clock, rng)
+        worker = assemble(
+            settings,
+            self.worker_id,
+            self.kinesis,
+            table,
+            self.dynamo,
+            self.host,
+            self.clock,
+            rng,
+            detect_load=self._detect_load,
+        )
         self.worker = worker
         return await worker.run(GRACE_S)
+
+    async def _detect_load(self) -> DrawnLoad | None:
+        fleet = self.world.plan.fleet
+        load = fleet.loads[self.number % len(fleet.loads)] if fleet is not None else None
+        self.load = None
+        if load is not None:
+            rng = self.world.rng(f"load {self.number} {self.incarnation}")
+            self.load = DrawnLoad(load, rng, self._leases_held, self.world.is_calm)
+        return self.load
+
+    def _leases_held(self) -> int:
+        return len(self.worker.held()) if isinstance(self.worker, Worker) else 0
+
+    async def fail_load(self, seconds: float) -> None:
+        load = self.load
+        if load is not None:
+            load.fails = True
+            await asyncio.sleep(seconds)
+            load.fails = False
 
     def _start_java(self, rng: Random) -> None:
         from tests.simulation.world.java2 import JavaWorker
@@ -277,6 +310,9 @@ class World:
         )
         self.dynamo = SimulatedDynamo(self.clock, self.rng("stale"), stale_s=plan.stale_reads_s)
         self.dynamo.on_applied.append(self._applied)
+        if plan.fleet is not None:
+            self.dynamo.index_creation_s = plan.fleet.index_creation_s
+            self.dynamo.index_lag_max_s = plan.fleet.index_lag_max_s
         self.java_children: Iterator[int] = itertools.count(1_000_000)
         self.machines: list[Machine] = []
         self.graves: list[Any] = []
@@ -382,7 +418,7 @@ class World:
     def _check_price(self, before: dict[str, int]) -> dict[str, int]:
         """Checker 8 in trouble: nobody hammers a table that does not answer."""
         now = {m.dynamo.sender: m.dynamo.calls for m in self.machines if m.dynamo is not None and m.spec.kind == "mld"}
-        rows_now = len(self.dynamo.rows(TABLE)) if self._has_table() else 0
+        rows_now = len(self.lease_rows())
         rows, self._rows_before = max(rows_now, self._rows_before), rows_now  # a clean-up asks for what it deletes
         most = PRICE_TURNS * WATCH_S * (CALLS_PER_LEASE_S * rows + CALLS_PER_WORKER_S)
         for sender, count in now.items():
@@ -410,8 +446,10 @@ class World:
             self._put(rng.randrange(1, 6), rng)
 
     def _put(self, count: int, rng: Random) -> None:
+        hot = self.plan.fleet.hot if self.plan.fleet is not None else 0.0
         for _ in range(count):
-            self.producer.put(rng.randrange(KEY_SPACE))
+            space = KEY_SPACE // 16 if hot and rng.random() < hot else KEY_SPACE
+            self.producer.put(rng.randrange(space))
 
     async def _act(self) -> None:
         for action in self.plan.actions:
@@ -421,7 +459,21 @@ class World:
 
     def _perform(self, action: Action) -> None:
         machine = self.machines[action.worker % len(self.machines)]
+        if action.kind in LEADER_KINDS:
+            machine = self._leader() or machine
         match action.kind:
+            case Kind.LEADER_CRASH:
+                machine.crash(action.argument, new_id=action.text == "new")
+            case Kind.LEADER_PAUSE:
+                self._event(machine.pause(action.argument))
+            case Kind.LEADER_CUT:
+                self._event(machine.partition(action.argument, "dynamo"))
+            case Kind.INDEX_GONE:
+                delete_index(self.dynamo)
+            case Kind.INDEX_FORBIDDEN:
+                self._event(forbid_index(self.dynamo, action.argument))
+            case Kind.LOAD_FAILS:
+                self._event(machine.fail_load(action.argument))
             case Kind.CRASH:
                 machine.crash(action.argument, new_id=action.text == "new")
             case Kind.DEPLOY:
@@ -461,6 +513,19 @@ class World:
                 self._stream_deleted = self.ledger.frozen_end = True
                 self.kinesis.delete_stream(STREAM, now=self.clock.wall())
 
+    def _leader(self) -> Machine | None:
+        leader = leader_of(self.dynamo)
+        return next((m for m in self.machines if m.worker_id == leader and m.process is not None), None)
+
+    def is_calm(self) -> bool:
+        """Whether the faults have stopped."""
+        return self.now() >= self.ledger.calm_at
+
+    def lease_rows(self) -> dict[str, Any]:
+        """The rows of leases, by key."""
+        rows = self.dynamo.rows(TABLE) if self._has_table() else {}
+        return {key: row for key, row in rows.items() if is_lease(row)}
+
     def _event(self, work: Any) -> None:
         task = in_world(work)
         self._events.add(task)
@@ -496,6 +561,8 @@ class World:
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def _applied(self, applied: Any, sent_at: float) -> None:
+        if applied.table != TABLE or not is_lease(applied.after or applied.before):
+            return
         try:
             self.ledger.applied(applied, sent_at)
         except Violation as violation:
@@ -524,7 +591,7 @@ class World:
         row = self.dynamo.row(TABLE, key) if self._has_table() else None
         owner = row.get("leaseOwner", {}).get("S") if row else None
         others = sorted({m.worker_id for m in self.machines} - {owner})
-        if row is None or owner is None or key in self._rows_to_repair or not others:
+        if row is None or owner is None or key in self._rows_to_repair or not others or "checkpointOwner" in row:
             return
         self.ledger.owner_changed_by_hand(key, owner)
         self.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": others[action.worker % len(others)]}})

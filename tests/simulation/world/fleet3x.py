@@ -1,0 +1,98 @@
+"""What a plan adds for a fleet in 3.x mode, and what happens in the world because of it: loads, the index, the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from mld.errors import AwsError
+from mld.fleet.platform import LoadUnreadableError
+from mld.fleet.values import COORDINATOR_TABLE_KEY, CPU, LEASE_TABLE_KEY
+from tests.support.fleet import TABLE
+from tests.twins.dynamo_expressions import ValidationError
+
+if TYPE_CHECKING:
+    from tests.simulation.world.network import SimulatedDynamo
+
+INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
+COORDINATOR = f"{TABLE}-CoordinatorState"
+REPORTS = f"{TABLE}-WorkerMetricStats"
+LOCK = "Leader"
+NOISE = 3.0
+FAILING_SHARE = 0.8
+INDEX_OPERATIONS = (("UpdateTable", TABLE), ("Query", TABLE))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The processor of one machine: busy by `base` percent, and by `per_lease` more for each lease held."""
+
+    base: float
+    per_lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet3x:
+    """`loads` by machine number, modulo; None: a machine that measures nothing."""
+
+    loads: tuple[Load | None, ...] = (None,)
+    index_creation_s: float = 0.0
+    index_lag_max_s: float = 0.0
+    hot: float = 0.0
+    """The share of the puts that goes to the first sixteenth of the hash keys."""
+
+
+class DrawnLoad:
+    """A load source whose figure follows the leases held, with noise while the trouble lasts."""
+
+    name = "drawn"
+    metric = CPU
+
+    def __init__(self, load: Load, rng: Random, leases: Callable[[], int], is_calm: Callable[[], bool]) -> None:
+        self.fails = False
+        self._load = load
+        self._rng = rng
+        self._leases = leases
+        self._is_calm = is_calm
+
+    async def read(self) -> float | None:
+        if not self._is_calm():
+            if self.fails and self._rng.random() < FAILING_SHARE:
+                raise LoadUnreadableError("drawn")
+            noise = self._rng.uniform(-NOISE, NOISE)
+        else:
+            noise = 0.0
+        return min(100.0, max(0.0, self._load.base + self._load.per_lease * self._leases() + noise))
+
+
+def leader_of(dynamo: SimulatedDynamo) -> str | None:
+    """Whom the lock row names, wherever it is."""
+    for table, key in ((COORDINATOR, COORDINATOR_TABLE_KEY), (TABLE, LEASE_TABLE_KEY)):
+        if dynamo.has_table(table):
+            row = dynamo.row(table, LOCK)
+            if row is not None and key in row and "ownerName" in row:
+                return str(row["ownerName"]["S"])
+    return None
+
+
+async def forbid_index(dynamo: SimulatedDynamo, seconds: float) -> None:
+    """Somebody takes a permission away, and gives it back."""
+    dynamo.forbidden.update(INDEX_OPERATIONS)
+    await asyncio.sleep(seconds)
+    dynamo.forbidden.difference_update(INDEX_OPERATIONS)
+
+
+def delete_index(dynamo: SimulatedDynamo) -> None:
+    """As the migration tool does it at a roll-back."""
+    delete = {"Delete": {"IndexName": INDEX_NAME}}
+    with contextlib.suppress(AwsError, ValidationError):  # there is none, or it is just being made
+        dynamo.operate("UpdateTable", {"TableName": TABLE, "GlobalSecondaryIndexUpdates": [delete]})
+
+
+def is_lease(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the lease table is one of a lease."""
+    return row.get("entityType", {"S": "LEASE"})["S"] == "LEASE"

@@ -1,0 +1,30 @@
+"""The families of plans, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
+from tests.simulation.world.plan3x import draw_3x
+
+FLEET_KINDS = (
+    Kind.LEADER_CRASH,
+    Kind.LEADER_PAUSE,
+    Kind.LEADER_CUT,
+    Kind.INDEX_GONE,
+    Kind.INDEX_FORBIDDEN,
+    Kind.LOAD_FAILS,
+)
+MODES: dict[str, Callable[[int], Plan]] = {"2x": draw, "3x": draw_3x}
+
+
+def draw_of(mode: str, seed: int) -> Plan:
+    """The plan of a seed in a mode."""
+    return MODES[mode](seed)
+
+
+def features_of(mode: str) -> frozenset[str]:
+    """Which kinds of trouble a mode has at all."""
+    if mode == "2x":
+        return ALL_FEATURES - {kind.value for kind in FLEET_KINDS}
+    return ALL_FEATURES - {"java2", "retention_s"}

@@ -1,0 +1,86 @@
+"""Plans of fleets in 3.x mode: a lock, worker reports, assignment by a leader, handoffs, discovery by an index."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from tests.simulation.world import plan as plans
+from tests.simulation.world.fleet3x import Fleet3x, Load
+from tests.simulation.world.plan import Action, Kind, Plan, in_order
+
+V3X = "CLIENT_VERSION_CONFIG_3X"
+QUIET_S = 420.0
+"""A lock is taken over in 150 s; then come two assignment runs, and a first balancing."""
+WALL_JUMP_MAX_S = 8.0
+"""The wall clocks of a fleet agree within a few seconds (coordination spec, 6); larger jumps are a plan of their own."""
+LARGE_JUMPS = 0.1
+INDEX_S = (0.0, 0.0, 5.0, 60.0, 300.0)
+INDEX_LAGS_S = (0.0, 0.5, 3.0, 15.0)
+_WEIGHTS: tuple[tuple[Kind, int], ...] = (
+    (Kind.LEADER_CRASH, 4),
+    (Kind.LEADER_PAUSE, 3),
+    (Kind.LEADER_CUT, 3),
+    (Kind.INDEX_GONE, 1),
+    (Kind.INDEX_FORBIDDEN, 1),
+    (Kind.LOAD_FAILS, 1),
+)
+
+
+def draw_3x(seed: int) -> Plan:
+    """The plan of the same seed in 2.x mode, with our workers only, and what is special to 3.x on top."""
+    plan = plans.draw(seed)
+    rng = Random(f"3x {seed}")
+    jumps = rng.random() < LARGE_JUMPS
+    actions = [action if jumps else _small_jump(action) for action in plan.actions]
+    actions += _leader_actions(rng, plan)
+    return replace(
+        plan,
+        workers=tuple(replace(worker, kind="mld") for worker in plan.workers),
+        actions=in_order(actions),
+        quiet_s=max(plan.quiet_s, QUIET_S),
+        retention_s=0.0,
+        settings={**plan.settings, "clientVersionConfig": V3X},
+        fleet=Fleet3x(
+            loads=_loads(rng),
+            index_creation_s=rng.choice(INDEX_S),
+            index_lag_max_s=rng.choice(INDEX_LAGS_S),
+            hot=rng.choice((0.0, 0.3, 0.8)),
+        ),
+    )
+
+
+def _small_jump(action: Action) -> Action:
+    if action.kind is not Kind.WALL_JUMP:
+        return action
+    return replace(action, argument=action.argument / plans.WALL_JUMP_MAX_S * WALL_JUMP_MAX_S)
+
+
+def _loads(rng: Random) -> tuple[Load | None, ...]:
+    """Nobody measures, or everybody, or only some; alike or not."""
+    kind = rng.choice(("none", "alike", "drawn", "mixed"))
+    if kind == "none":
+        return (None,)
+    if kind == "alike":
+        return (Load(rng.uniform(0.0, 20.0), rng.uniform(0.5, 10.0)),)
+    loads = [Load(rng.uniform(0.0, 60.0), rng.uniform(0.5, 15.0)) for _ in range(8)]
+    return tuple(None if kind == "mixed" and rng.random() < 0.4 else load for load in loads)
+
+
+def _leader_actions(rng: Random, plan: Plan) -> list[Action]:
+    kinds = [kind for kind, weight in _WEIGHTS for _ in range(weight)]
+    return [_action(rng, rng.choice(kinds), plan) for _ in range(rng.randrange(5))]
+
+
+def _action(rng: Random, kind: Kind, plan: Plan) -> Action:
+    at_s, worker = rng.uniform(15.0, plan.trouble_s), rng.randrange(64)
+    match kind:
+        case Kind.LEADER_CRASH:
+            return Action(at_s, kind, worker, rng.uniform(0.5, 30.0), rng.choice(("same", "new")))
+        case Kind.LEADER_PAUSE | Kind.LEADER_CUT:
+            # Some outlive the lock, whose lease is 120 s.
+            return Action(at_s, kind, worker, rng.choice((rng.uniform(1.0, 40.0), rng.uniform(100.0, 170.0))))
+        case Kind.INDEX_FORBIDDEN | Kind.LOAD_FAILS:
+            return Action(at_s, kind, worker, rng.uniform(10.0, 200.0))
+        case _:
+            return Action(at_s, kind, worker)
