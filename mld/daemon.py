@@ -239,6 +239,7 @@ def assemble(
         renewals_concurrent_max=settings.max_lease_renewal_threads,
         new_token=lambda: str(uuid.uuid4()),
         on_change=wakes.worker,
+        handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
     fleet = make_fleet(settings, FleetNeeds(worker_id, dynamo, table, keeper, taker, clock, rng, detect_load))
@@ -391,4 +392,5 @@ def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSetti
         initialization_backoff_s=settings.scheduler_initialization_backoff_time_millis / 1000,
         skip_sync_if_leases_exist=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
         sync_spacing_s=settings.shard_sync_interval_millis / 1000,
+        ensure_table=settings.lease_table_pitr_enabled,
     )

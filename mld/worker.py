@@ -60,6 +60,8 @@ class WorkerSettings:
     initialization_backoff_s: float
     skip_sync_if_leases_exist: bool
     sync_spacing_s: float
+    ensure_table: bool = False
+    """An option of the table is to be applied to an existing one, too."""
 
 
 class Worker:
@@ -176,6 +178,8 @@ class Worker:
 
     async def _scan_or_create(self) -> TableScan:
         try:
+            if self._settings.ensure_table:
+                await self._parts.table.ensure()
             return await self._parts.table.scan()
         except TableMissingError:
             await self._parts.table.ensure()

@@ -10,7 +10,7 @@ very-old rule by the target, and even shares, which the daemon switches on.
 the fleet, possibly another cluster or machine size, carries 60 % of the load. With even shares the shares are whole
 numbers that add up: `leases mod workers` workers have the fair share rounded up, the others rounded down. Which ones is
 a lottery by hash of worker id that everybody draws alike, so age and cluster have no part in it. A worker below its own
-share robs one above its own.
+share robs one above its own, but not of its only lease: with fewer leases than workers nothing would be gained.
 
 Java workers in the same table know nothing of it and need not: the write is the same conditional take, and they rob as
 before. The two kinds cannot keep a lease going round. A robbery of Java's kind makes the loads more even (from a worker
@@ -192,7 +192,9 @@ def _victim(
 def _victim_by_share(
     loads: Mapping[str, int], me: str, most: int, rng: random.Random, rules: TakingRules
 ) -> tuple[str | None, int]:
-    """One lease of a most loaded worker that is above its own share, if I am below mine."""
+    """One lease of a most loaded worker that is above its own share, if I am below mine; nobody's only lease."""
+    if most <= 1:
+        return None, 0
     shares = shares_of(loads)
     if loads[me] >= min(shares[me], rules.leases_max):
         return None, 0
