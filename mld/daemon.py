@@ -242,7 +242,7 @@ def assemble(
         handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
-    fleet = make_fleet(settings, FleetNeeds(worker_id, dynamo, table, keeper, taker, clock, rng, detect_load))
+    fleet = make_fleet(settings, FleetNeeds(worker_id, dynamo, table, keeper, taker, clock, _apart(rng), detect_load))
     detector = ShardDetector(
         streams,
         clock,
@@ -308,6 +308,13 @@ def assemble(
     worker = Worker(parts, worker_settings(settings, initial))
     wakes.target = worker
     return worker
+
+
+def _apart(rng: Random) -> Random:
+    """A generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
+    twin = Random()
+    twin.setstate(rng.getstate())
+    return Random(twin.getrandbits(64))
 
 
 def taking_rules(settings: Settings) -> TakingRules:

@@ -122,6 +122,8 @@ class LeaseKeeper:
         self._on_handoff = on_handoff
         self._parting = Parting(table, clock, rng)
         self._resuming: set[str] = set()
+        self._contested: dict[str, tuple[int, float]] = {}
+        """Leases that a twin goes on with: the counter seen last, and since when it stands still."""
         self._holdings: dict[str, _Holding] = {}
         self._times_changed = asyncio.Event()
         self.heirs: Mapping[str, str] = {}
@@ -152,6 +154,7 @@ class LeaseKeeper:
         throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
         holding = _Holding(lease, self._new_token(), valid_until, throughput)
         self._holdings[lease.key] = holding
+        self._contested.pop(lease.key, None)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self._on_change()
@@ -233,8 +236,9 @@ class LeaseKeeper:
     async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
         """Resume the leases that the table says are ours: renew them in parallel, hold each as soon as it is renewed.
 
-        Rows of others, in handoff, or held already are passed over. One failure does not touch the others. Returns the
-        keys held by this call.
+        Rows of others, in handoff, or held already are passed over; so are those that a twin has taken from us, until
+        they have stood still for a lease duration. One failure does not touch the others. Returns the keys held by this
+        call.
         """
         mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
         self._resuming |= mine.keys()
@@ -246,7 +250,20 @@ class LeaseKeeper:
 
     def _is_resumable(self, lease: Lease) -> bool:
         is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None
-        return is_ours and lease.key not in self._holdings and lease.key not in self._resuming
+        is_free = lease.key not in self._holdings and lease.key not in self._resuming
+        return is_ours and is_free and not self._is_a_twins(lease)
+
+    def _is_a_twins(self, lease: Lease) -> bool:
+        """Else two processes with our worker id would take the lease from each other for ever."""
+        contested = self._contested.get(lease.key)
+        if contested is None:
+            return False
+        now = self._clock.monotonic()
+        counter, since = contested
+        if lease.counter != counter:
+            self._contested[lease.key] = (lease.counter, now)
+            return True
+        return now - since <= self._lease_duration_s
 
     async def _reacquire_one(self, lease: Lease) -> bool:
         unknown_since: float | None = None
@@ -439,6 +456,7 @@ class LeaseKeeper:
         if not refusal.by_twin:
             log.info("lease %s lost: %s", key, refusal.why, extra=self._about(key, "lease_lost"))
             return
+        self._contested[key] = (-1, self._clock.monotonic())
         log.error(
             "lease %s lost to another process with worker id %s (%s); give every process its own workerId",
             key,

@@ -227,6 +227,33 @@ def test_a_twin_with_our_worker_id_takes_the_lease_away_with_a_clear_error(caplo
     run_virtual(main())
 
 
+def test_a_lease_lost_to_a_twin_is_resumed_only_when_the_twin_is_gone() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        twin = Worker(dynamo, "twin", worker_id="me")
+        await me.hold("a")
+
+        async def resume(worker: Worker) -> bool:
+            row = await worker.table.get("a")
+            assert row is not None
+            return bool(await worker.keeper.reacquire([row]))
+
+        assert await resume(twin)
+        async with running(me):
+            async with running(twin):
+                for _ in range(3 * int(DURATION_S)):
+                    await asyncio.sleep(1.0)
+                    assert not await resume(me)
+                assert twin.keeper.held()
+            silent_s = 0
+            while not await resume(me):
+                await asyncio.sleep(1.0)
+                silent_s += 1
+            assert DURATION_S <= silent_s <= DURATION_S + 2
+
+    run_virtual(main())
+
+
 # --- checkpoints
 
 
