@@ -23,6 +23,8 @@ WINDOWS_MAX = 20
 TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
 TASKS_PER_WORKER_MAX = 10  # 6 at rest
 TASKS_PER_WORKER_MAX_3X = 40
+FADING_S = 200.0
+"""Until the throughput of the last records has faded from the rows, and its effects from the reports."""
 RUNS_PER_BALANCING = 3
 """`varianceBalancingFrequency`: leases move for balance's sake in every third assignment run."""
 RENEWALS_PER_FAILOVER = 3.2
@@ -35,6 +37,8 @@ DYNAMO_CALLS_PER_WORKER_HOUR_3X = 13_000.0
 async def check_rest(world: World) -> None:
     """Raises Violation unless the world has come to rest and stays there."""
     await _until_caught_up(world)
+    if world.plan.fleet is not None:
+        await asyncio.sleep(FADING_S)
     for _ in range(WINDOWS_MAX):
         await _until_at_rest(world)
         before, rows, calls, started = _owners(world), set(world.lease_rows()), _calls(world), world.now()

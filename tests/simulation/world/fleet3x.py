@@ -1,4 +1,4 @@
-"""What a plan adds for a fleet in 3.x mode, and what happens in the world because of it: loads, the index, the leader."""
+"""What a plan adds for a fleet in 3.x mode, and what happens in the world for it: loads, the index, the leader."""
 
 from __future__ import annotations
 

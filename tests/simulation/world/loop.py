@@ -5,24 +5,32 @@ whenever a callback becomes ready. Of a stopped process (SIGSTOP) the callbacks 
 its timers are then all overdue, and it still believes what it believed. Of a killed process (SIGKILL) they are thrown
 away: no `finally` runs, no last write is sent. What others do on its behalf (a request under way, a child process)
 belongs to the world, which has no name and never stops.
+
+A run is a million callbacks, so the loop has its own handles and its own turn. Both behave as asyncio's, to the order of
+timers that are due at the same instant.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import selectors
+import heapq
 import weakref
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
-from tests.virtual_time import DeadlockError, JumpingSelector, VirtualTimeLoop
+from tests.virtual_time import DeadlockError, VirtualTimeLoop
 
 T = TypeVar("T")
 
 TURNS_MAX = 20_000
 """At one instant. A start of 8 workers on 32 shards takes some hundred."""
+
+TIMER_WAIT_MAX_S = 24 * 3600.0  # asyncio's limit of one wait
+CANCELLED_TIMERS_MIN = 100  # asyncio's limits, from which cancelled timers are thrown away in one go
+CANCELLED_PART_MIN = 0.5
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
@@ -30,14 +38,22 @@ _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 class Process:
     """A simulated operating-system process: all callbacks made inside it."""
 
-    __slots__ = ("__weakref__", "dead", "kept", "name", "stopped", "tasks")
+    __slots__ = ("__weakref__", "_tasks", "dead", "kept", "name", "stopped")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.stopped = False
         self.dead = False
-        self.kept: deque[asyncio.Handle] = deque()
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.kept: deque[_Call] = deque()
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """All tasks ever made in it that are still there."""
+        return [task for made in self._tasks if (task := made()) is not None]
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.append(weakref.ref(task))
 
     def spawn(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine inside this process."""
@@ -60,60 +76,188 @@ class Process:
         self.kept.clear()
 
 
-class _Gate(deque):  # type: ignore[type-arg]
-    """The loop's queue of ready callbacks."""
-
-    def append(self, handle: asyncio.Handle) -> None:
-        process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
-        if process is None or not (process.stopped or process.dead):
-            deque.append(self, handle)
-        elif not process.dead:
-            process.kept.append(handle)
-
-
 class LivelockError(AssertionError):
     """The loop turns without time going on: somebody works without ever waiting."""
 
 
-class _NoSelector(JumpingSelector):
-    """There are no files in a world: nothing to ask the system for."""
+class _Call:
+    """A slim `asyncio.Handle`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._turns = 0
+    __slots__ = ("_args", "_callback", "_cancelled", "_context")
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout == 0:
-            self._turns += 1
-            if self._turns > TURNS_MAX:
-                raise LivelockError(f"{TURNS_MAX} turns of the loop at the same instant")
-            return []
-        if timeout is None:
-            raise DeadlockError("no timer is set and nothing is ready")
-        self._turns = 0
-        self.jumped_s += timeout
-        return []
+    def __init__(self, callback: Any, args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
+class _Timer(_Call):
+    """A slim `asyncio.TimerHandle`. Timers of the same time are equal: the heap alone decides, as asyncio's does."""
+
+    __slots__ = ("_loop", "_scheduled", "_when")
+
+    def __init__(
+        self, when: float, callback: Any, args: tuple[Any, ...], context: contextvars.Context, loop: SimulationLoop
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._when = when
+        self._loop = loop
+        self._scheduled = True
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            if self._scheduled:
+                self._loop.cancelled_timers += 1
+            self._cancelled = True
+            self._callback = None
+            self._args = ()
 
 
 class SimulationLoop(VirtualTimeLoop):
-    """The loop of a world. asyncio's own queue is replaced by the gate; nothing else is touched."""
+    """The loop of a world."""
 
     def __init__(self) -> None:
-        super().__init__(_NoSelector())
-        self._ready = self.ready = _Gate()
+        super().__init__()
+        self.ready: deque[_Call] = deque()
+        self.cancelled_timers = 0
+        self._timers: list[tuple[float, _Timer]] = []
+        self._now = 0.0
+        self._turns = 0
+        self.get_debug = bool  # type: ignore[method-assign]  # never
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> Any:
-        task = super().create_task(coro, name=name, context=context)
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> _Call:
+        if self._closed:
+            self._check_closed()
+        if context is None:
+            context = contextvars.copy_context()
+        call = _Call(callback, args, context)
+        process = context.get(_PROCESS)
+        if process is None or not (process.stopped or process.dead):
+            self.ready.append(call)
+        elif not process.dead:
+            process.kept.append(call)
+        return call
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> _Timer:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> _Timer:
+        if self._closed:
+            self._check_closed()
+        timer = _Timer(when, callback, args, contextvars.copy_context() if context is None else context, self)
+        heapq.heappush(self._timers, (when, timer))
+        return timer
+
+    def create_task(  # type: ignore[override]
+        self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
         if process is not None:
-            process.tasks.add(task)
+            process.add(task)
         return task
+
+    def _run_once(self) -> None:
+        """All turns until the loop is told to stop."""
+        ready = self.ready
+        while True:
+            self._forget_cancelled()
+            if ready or self._stopping:
+                self._turn_again()
+            else:
+                self._jump()
+            due_before = self._now + self._clock_resolution
+            timers = self._timers
+            while timers and timers[0][0] < due_before:
+                timer = heapq.heappop(timers)[1]
+                timer._scheduled = False
+                process = timer._context.get(_PROCESS)
+                if process is None or not (process.stopped or process.dead):
+                    ready.append(timer)
+                elif not process.dead:
+                    process.kept.append(timer)
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                if call._cancelled:
+                    continue
+                try:
+                    call._context.run(call._callback, *call._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    message = f"Exception in callback {call._callback!r}"
+                    self.call_exception_handler({"message": message, "exception": error, "handle": call})
+            if self._stopping:
+                return
+
+    def _forget_cancelled(self) -> None:
+        timers = self._timers
+        count = len(timers)
+        if count > CANCELLED_TIMERS_MIN and self.cancelled_timers / count > CANCELLED_PART_MIN:
+            kept = []
+            for entry in timers:
+                if entry[1]._cancelled:
+                    entry[1]._scheduled = False
+                else:
+                    kept.append(entry)
+            heapq.heapify(kept)
+            self._timers = kept
+            self.cancelled_timers = 0
+            return
+        while timers and timers[0][1]._cancelled:
+            self.cancelled_timers -= 1
+            heapq.heappop(timers)[1]._scheduled = False
+
+    def _turn_again(self) -> None:
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            raise LivelockError(f"{TURNS_MAX} turns of the loop at the same instant")
+
+    def _jump(self) -> None:
+        """Move the time to the next timer."""
+        if not self._timers:
+            raise DeadlockError("no timer is set and nothing is ready")
+        wait_s = min(self._timers[0][0] - self._now, TIMER_WAIT_MAX_S)
+        if wait_s <= 0.0:
+            self._turn_again()
+        else:
+            self._turns = 0
+            self._now += wait_s
 
 
 def in_world(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run work that goes on whatever happens to the process that asked for it."""
     context = contextvars.copy_context()
-    context.run(_PROCESS.set, None)
+    if _PROCESS.get() is not None:
+        context.run(_PROCESS.set, None)
     return asyncio.get_running_loop().create_task(work, context=context)
 
 

@@ -163,7 +163,6 @@ class DynamoDoor:
         self.calls += 1
         stamped = {**params, _SENT_AT: self._dynamo.clock.monotonic()}
         work = in_world(self._dynamo.request(self.sender, operation, stamped, timeout_s))
-        work.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(work)
 
     def fault(self, operation: str) -> Fault:
