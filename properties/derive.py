@@ -17,6 +17,8 @@ from properties.settings import Settings
 from properties.values import RetrievalMode, StreamArn
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
+ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
+SHARD_ID_PREFIX = "shardId-"
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
 _MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
 
@@ -59,6 +61,7 @@ def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -
     _leases(derivation)
     _retrieval(derivation)
     _child(derivation)
+    _worker_id(derivation)
     return derivation
 
 
@@ -168,3 +171,14 @@ def _child(derivation: Derivation) -> None:
     if first > longest:
         message = f"{longest} is less than mld.childRestartBackoffMillis, {first}; no pause exceeds {longest}"
         derivation.say(Level.WARNING, "mld.childRestartBackoffMaxMillis", message, "raise it, or lower the other")
+
+
+def _worker_id(derivation: Derivation) -> None:
+    """The worker's report is a row of the lease table whose key is the worker id (coordination spec, 1.2)."""
+    worker = derivation.value_of("workerId")
+    if not isinstance(worker, str):
+        return
+    taken = (*ROW_KEYS, derivation.values["stream_name"])
+    if worker in taken or worker.startswith(SHARD_ID_PREFIX) or f":{SHARD_ID_PREFIX}" in worker:
+        message = f"{worker} is the key of another row of the lease table"
+        derivation.say(Level.ERROR, "workerId", message, "choose a name that is no shard, stream or row of the KCL")

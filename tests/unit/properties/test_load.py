@@ -236,3 +236,9 @@ def test_a_malformed_escape_is_a_configuration_error_with_its_line(tmp_path: Pat
 def test_the_shipped_sample_is_free_of_remarks() -> None:
     sample = Path(properties.__file__).parent / "samples" / "sample.properties"
     assert load(sample, env={"AWS_REGION": "eu-west-1"}).remarks == ()
+
+
+@pytest.mark.parametrize("worker", ["Leader", "Migration3.0", "TableMigration3.5", "s", "shardId-000000000000"])
+def test_a_worker_id_that_is_the_key_of_another_row_is_an_error(configure: Configure, worker: str) -> None:
+    found = problems(lambda: configure(f"workerId={worker}"))
+    assert found == [f"workerId {worker} is the key of another row of the lease table"]
