@@ -48,6 +48,13 @@ format: $(DEV)
 bench: test-tools
 	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 
+# Beside the real Java MultiLangDaemon: needs a JDK 17, 2 GB of memory and half an hour; one case: INTEROP_ARGS="-k split"
+.PHONY: interop
+interop: $(DEV)
+	$(PIP) -e '.[interop]'
+	$(BIN)/python tests/support/fetch_java_kcl.py
+	MLD_INTEROP=1 MLD_TEST_REQUIRE_ALL=1 nice $(BIN)/python -m pytest -s --timeout 900 tests/interop $(INTEROP_ARGS)
+
 # A whole fleet in virtual time, one seed after the other; and the text scenarios, re-recorded on purpose.
 .PHONY: simulate scenarios scale
 SEEDS ?= 200

@@ -70,6 +70,7 @@ class Life:
             case _:
                 self.actions.append(kind)
                 if kind == "initialize":
+                    self.shard = event.get("shardId", self.shard)  # other daemons do not tell it in the environment
                     self.position = Position(event["sequenceNumber"], event.get("subSequenceNumber") or 0)
 
 

@@ -1,0 +1,135 @@
+"""A world with workers of both kinds on the two legacy tables, what they own, and who leads."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.integration import history
+from tests.integration.world import World
+from tests.interop.java import JavaDaemon
+from tests.interop.load import Load
+from tests.support.daemon import Daemon
+from tests.support.h2_front import H2Front
+from tests.support.servers import EmbeddedAws
+
+FAILOVER_S = 4.0
+# The same for both kinds. Reports are written often, because a worker without a fresh one is given nothing.
+SHARED = {
+    "failoverTimeMillis": int(FAILOVER_S * 1000),
+    "workerMetricsReporterFreqInMillis": 5000,
+    "gracefulLeaseHandoffTimeoutMillis": 15_000,
+    "idleTimeBetweenReadsInMillis": 250,
+    "parentShardPollIntervalMillis": 1000,
+    "shutdownGraceMillis": 15_000,
+    # Both rank workers by the throughput of their leases: figures of one machine's CPU would say nothing.
+    "disableWorkerMetrics": "true",
+}
+JAVA_START_S = 240.0  # a fresh table to the first record took 76 to 112 s
+LEADER_LOST_S = 240.0  # the lock lasts 120 s, and a Java worker looks at it every 30 s
+MOVE_S = 120.0  # joins, fail-overs with a living leader, handoffs
+STOP_S = 60.0
+
+
+class InteropWorld(World):
+    """`java` and `mld` start workers; `phase` measures what a change does to the records."""
+
+    def __init__(self, aws: EmbeddedAws, directory: Path, *, shards: int, note: Callable[[str], None]) -> None:
+        super().__init__(aws, directory, shards=shards)
+        self._front = self._closing.enter_context(H2Front(aws.endpoint))
+        self._note = note
+        self.load = self._closing.enter_context(Load(self))
+
+    def mld(self, worker: str, **keys: object) -> Daemon:
+        """An mld worker in the 3.x mode; creates the legacy tables if nobody has."""
+        return self.daemon(worker, **{"mld__metadataLayout": "legacy", **SHARED, **keys})
+
+    def java(self, worker: str, **keys: object) -> JavaDaemon:
+        own = {
+            "executableName": self.recorder(),
+            "applicationName": self.table,
+            "streamName": self.stream,
+            "workerId": worker,
+            "regionName": "us-east-1",
+            "kinesisEndpoint": self._front.endpoint,
+            "dynamoDBEndpoint": self.aws.endpoint,
+            "AwsCredentialsProvider": "DefaultCredentialsProvider",
+            "initialPositionInStream": "TRIM_HORIZON",
+            "retrievalMode": "POLLING",
+            "metricsLevel": "NONE",
+            **SHARED,
+            **keys,
+        }
+        name = f"{worker}-{len(self.daemons)}"
+        daemon = JavaDaemon(self.directory, own, name=name, worker=worker, endpoint=self.aws.endpoint)
+        self.daemons.append(daemon)
+        daemon.start()
+        return daemon
+
+    def prepare(self) -> None:
+        """Tables, index and first leases, made by an mld worker that leaves: a Java worker starts faster then."""
+        daemon = self.mld("maker")
+        self.until_owners(lambda owned: owned["maker"] == len(self.shards()), "the maker owns all")
+        assert daemon.stop(timeout_s=STOP_S) == 0
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def owned(self) -> Counter[str]:
+        """How many unfinished leases each worker owns; "" for nobody, and a handoff counts for neither side."""
+        leases = [lease for lease in self.leases().values() if not lease.is_complete]
+        return Counter("handoff" if lease.checkpoint_owner else lease.owner or "" for lease in leases)
+
+    def until_owners(self, condition: Callable[[Counter[str]], bool], what: str, within_s: float = MOVE_S) -> float:
+        """Until it holds for what each worker owns; the seconds it took."""
+        started = time.monotonic()
+        try:
+            self.until(lambda: condition(self.owned()), within_s, what)
+        except AssertionError as error:
+            raise AssertionError(f"owned: {self.owned()}, leader: {self.leader()}\n{error}") from None
+        return time.monotonic() - started
+
+    def until_all_with(self, *workers: str, within_s: float = MOVE_S) -> float:
+        """Until exactly these own leases, each at least one."""
+        return self.until_owners(
+            lambda owned: set(owned) == set(workers), f"leases with {', '.join(workers)}", within_s
+        )
+
+    def leader(self) -> str | None:
+        """Who holds the lock in the legacy table."""
+        table = f"{self.table}-CoordinatorState"
+        if table not in self.dynamo.list_tables()["TableNames"]:
+            return None
+        row = self.dynamo.get_item(TableName=table, Key={"key": {"S": "Leader"}}, ConsistentRead=True).get("Item")
+        return None if row is None else str(row["ownerName"]["S"])
+
+    def until_leader(self, worker: str, within_s: float = LEADER_LOST_S) -> float:
+        started = time.monotonic()
+        self.until(lambda: self.leader() == worker, within_s, f"{worker} leads")
+        return time.monotonic() - started
+
+    # --- measuring ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def phase(self, what: str) -> Iterator[None]:
+        """Notes how long a change took, and the longest wait of the records put from its beginning to its end."""
+        since = time.monotonic_ns()
+        yield
+        took_s = (time.monotonic_ns() - since) / 1e9
+        self.until_delivered(within_s=MOVE_S)
+        self._note(f"{what}: settled after {took_s:.1f} s, longest wait {self.load.longest_wait_s(since):.1f} s")
+
+    def finish(self) -> None:
+        """Stop the load, await the last record, check every promise."""
+        self.load.stop()
+        self.until_delivered(within_s=MOVE_S)
+        lives = self.history.lives()
+        # A handoff changes the owner beside the counter of whoever renews the row meanwhile.
+        writes = [write for write in self.writes if ":nextOwner" not in write.expression]
+        history.check_all(self.puts, lives, writes, self.parents)
+        delivered = sum(len(life.delivered) for life in lives)
+        self._note(
+            f"{len(self.puts)} records, {delivered} deliveries in {len(lives)} lives of children; order and loss checked"
+        )
