@@ -11,10 +11,10 @@ import pytest
 
 from mld.errors import TableUnavailableError
 from mld.leases.lease import Lease
-from mld.leases.taker import TAKES_CONCURRENT_MAX
+from mld.leases.taker import REFUSED_IN_A_ROW_MAX, TAKES_CONCURRENT_MAX
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
-from tests.unit.leases.support import DURATION_S, FaultPlan, Worker, attribute, counter_of, new_dynamo
+from tests.unit.leases.support import DURATION_S, TABLE, FaultPlan, Worker, attribute, counter_of, new_dynamo
 from tests.virtual_time import run_virtual
 
 PERIOD_S = 20.05
@@ -74,6 +74,35 @@ def test_many_leases_are_taken_a_few_at_a_time() -> None:
         dynamo.faults = watch
         assert len((await me.taker.take_once()).taken) == 200
         assert TAKES_CONCURRENT_MAX < max(tasks) <= 3 * TAKES_CONCURRENT_MAX  # the twin needs some for itself
+
+    run_virtual(main())
+
+
+def test_a_pass_ends_when_others_are_ahead_everywhere() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
+        scan = await me.table.scan()
+        assert len((await Worker(dynamo, "quicker").taker.take_once(scan)).taken) == 200
+        dynamo.calls.clear()
+        assert (await me.taker.take_once(scan)).taken == ()
+        tried = dynamo.calls.count(("me", "UpdateItem"))
+        assert REFUSED_IN_A_ROW_MAX <= tried < REFUSED_IN_A_ROW_MAX + TAKES_CONCURRENT_MAX
+        dynamo.delete_row(TABLE, "shard-000")
+        await me.table.create(Lease("shard-000", TRIM_HORIZON))
+        assert (await me.taker.take_once()).taken == ("shard-000",), "the next pass begins anew"
+
+    run_virtual(main())
+
+
+def test_a_pass_goes_on_while_some_leases_are_still_free() -> None:
+    async def main() -> None:
+        dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
+        scan = await me.table.scan()
+        quicker = Worker(dynamo, "quicker")
+        for lease in scan.leases[::2]:
+            await quicker.table.take(lease, "quicker")
+        report = await me.taker.take_once(scan)
+        assert set(report.taken) == {lease.key for lease in scan.leases[1::2]}
 
     run_virtual(main())
 
