@@ -45,11 +45,11 @@ Case: TypeAlias = Callable[[Print], Coroutine[None, None, None]]
 # --- cases -----------------------------------------------------------------------------------------------------------
 
 
-async def grow_and_shrink(say: Print, *, workers: int, shards: int, seed: int = SEED, even: bool = False) -> None:
+async def grow_and_shrink(say: Print, *, workers: int, shards: int, seed: int = SEED, even: bool = True) -> None:
     """A cold start, then 10 % more workers, then a third of them lost at the same moment."""
     fleet = Fleet(shards, seed)
     rules = EVEN if even else JAVA
-    kind = " (even shares)" if even else ""
+    kind = "" if even else " (as Java)"
     await _step(say, fleet, f"cold start{kind}", lambda: fleet.start(workers, rules=rules))
     await _step(say, fleet, f"10 % more workers{kind}", lambda: fleet.start(workers // 10, rules=rules))
     await _step(say, fleet, f"a third lost at once{kind}", lambda: fleet.kill(len(fleet.workers) // 3))
@@ -57,7 +57,7 @@ async def grow_and_shrink(say: Print, *, workers: int, shards: int, seed: int = 
 
 async def cold_start(say: Print, *, workers: int, shards: int, seed: int = SEED) -> None:
     fleet = Fleet(shards, seed)
-    await _step(say, fleet, "cold start", lambda: fleet.start(workers))
+    await _step(say, fleet, "cold start", lambda: fleet.start(workers, rules=EVEN))
 
 
 async def double(say: Print, *, workers: int, shards: int, first_even: bool, second_even: bool) -> None:
@@ -80,7 +80,7 @@ CASES: dict[str, tuple[str, Case]] = {
     "20x200": (STEPS_HEAD, partial(cold_start, workers=20, shards=200)),
     "100x1000": (STEPS_HEAD, partial(grow_and_shrink, workers=100, shards=1000)),
     "300x3000": (STEPS_HEAD, partial(grow_and_shrink, workers=300, shards=3000)),
-    "300x3000-even": (STEPS_HEAD, partial(grow_and_shrink, workers=300, shards=3000, even=True)),
+    "300x3000-java": (STEPS_HEAD, partial(grow_and_shrink, workers=300, shards=3000, even=False)),
     "1000x10000": (STEPS_HEAD, partial(grow_and_shrink, workers=1000, shards=10_000)),
     "double-java": (CLUSTERS_HEAD, partial(double, workers=100, shards=500, first_even=False, second_even=False)),
     "double-even": (CLUSTERS_HEAD, partial(double, workers=100, shards=500, first_even=True, second_even=True)),
