@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from mld.daemon import assemble
+from mld.fleet.wiring import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
@@ -81,14 +82,21 @@ class Fleet:
             self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=shard_count)
 
     def start(
-        self, worker_id: str = "w1", script: Callable[..., Any] | None = None, seed: int = 1, **keys: str
+        self,
+        worker_id: str = "w1",
+        script: Callable[..., Any] | None = None,
+        seed: int = 1,
+        detect_load: DetectLoad = no_load,
+        **keys: str,
     ) -> Running:
         settings = settings_of(**{**self.keys, **keys})
         host = MemoryHost(script or self.recorder)
         streams = ModelStreams(self.kinesis, settings.stream_name, self.clock)
         dynamo = self.dynamo.client(worker_id)
         table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
-        worker = assemble(settings, worker_id, streams, table, dynamo, host, self.clock, Random(seed))
+        worker = assemble(
+            settings, worker_id, streams, table, dynamo, host, self.clock, Random(seed), detect_load=detect_load
+        )
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
         running = Running(worker, task, host, streams, worker_id)
         self.running.append(running)
