@@ -5,6 +5,7 @@ a fleet in 3.x mode runs one; only the leader's does anything. Differences to Ja
 
 * A lease is expired only if it stood still from the end of one scan to the beginning of another, so that runs may
   follow one another at any distance (`wake`).
+* A worker that came or went is reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (section 7, 3).
 * A worker reported dead (`orphaned`) loses its leases at once and gets none until it has sent a newer report.
 * The decisions yield to the event loop every millisecond.
@@ -139,6 +140,7 @@ class Assigner:
         self._leading = False
         self._runs = 0
         self._failures = 0
+        self._balanced_among: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
         self._dead: dict[str, float] = {}
         self._published: dict[str, Duties] = {}
@@ -251,12 +253,15 @@ class Assigner:
         active = self._alive(roster.active) or (WorkerReport(self._worker_id, int(self._clock.wall())),)
 
         first = self._runs == 0
-        balance = self._runs % self._settings.balance_every == 0 and (first or not early)
+        present = frozenset(report.worker for report in active)
+        due = self._runs % self._settings.balance_every == 0 and (first or not early)
+        balance = due or (not early and present != self._balanced_among)
         plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if not await self._leader.is_leader():
             self._leading = False
             return None
         self._runs += first or not early
+        self._balanced_among = present if balance else self._balanced_among
 
         written = await self._writer.write(plan.moves)
         after = [written.done.get(lease.key, lease) for lease in scan.leases]

@@ -297,6 +297,34 @@ def test_early_runs_neither_balance_nor_count() -> None:
     run_virtual(main())
 
 
+def test_a_worker_that_came_or_went_is_reason_to_balance_in_the_next_scheduled_run() -> None:
+    async def main() -> None:
+        it = await bed(balance_every=1000)
+        fleets = [("me",), ("me",), ("me", "new"), ("me", "new"), ("me", "new", "late"), ("me", "new"), ("me", "new")]
+        balanced = []
+        for workers in fleets:
+            for gone in {"new", "late"} - set(workers):
+                it.dynamo.delete_row(TABLE, gone)
+            it.report(*workers)
+            run = await it.assigner.run_once()
+            balanced.append(run and run.balanced)
+        assert balanced == [True, False, True, False, True, True, False]
+
+    run_virtual(main())
+
+
+def test_an_early_run_leaves_the_balancing_for_a_newcomer_to_the_next_scheduled_one() -> None:
+    async def main() -> None:
+        it = await bed(balance_every=1000)
+        it.report("me")
+        await it.assigner.run_once()
+        it.report("me", "new")
+        runs = [await it.assigner.run_once(early=early) for early in (True, False, False)]
+        assert [run and run.balanced for run in runs] == [False, True, False]
+
+    run_virtual(main())
+
+
 def test_a_refused_move_is_counted_and_left() -> None:
     async def main() -> None:
         it = await bed()
