@@ -6,8 +6,8 @@ its timers are then all overdue, and it still believes what it believed. Of a ki
 away: no `finally` runs, no last write is sent. What others do on its behalf (a request under way, a child process)
 belongs to the world, which has no name and never stops.
 
-A run is a million callbacks, so the loop has its own handles and its own turn. Both behave as asyncio's, to the order of
-timers that are due at the same instant.
+A run is hundreds of thousands of callbacks, so the loop has its own handles and its own turn. Both behave as asyncio's,
+to the order of timers that are due at the same instant.
 """
 
 from __future__ import annotations
@@ -134,6 +134,9 @@ class _Timer(_Call):
 class SimulationLoop(VirtualTimeLoop):
     """The loop of a world."""
 
+    _closed: bool
+    _stopping: bool
+
     def __init__(self) -> None:
         super().__init__()
         self.ready: deque[_Call] = deque()
@@ -151,7 +154,7 @@ class SimulationLoop(VirtualTimeLoop):
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> _Call:
         if self._closed:
-            self._check_closed()
+            raise RuntimeError("Event loop is closed")
         if context is None:
             context = contextvars.copy_context()
         call = _Call(callback, args, context)
@@ -171,7 +174,7 @@ class SimulationLoop(VirtualTimeLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> _Timer:
         if self._closed:
-            self._check_closed()
+            raise RuntimeError("Event loop is closed")
         timer = _Timer(when, callback, args, contextvars.copy_context() if context is None else context, self)
         heapq.heappush(self._timers, (when, timer))
         return timer
