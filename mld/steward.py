@@ -20,8 +20,8 @@ from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.parents import parents_complete
-from mld.shards.turns import in_turns
 from mld.streams import ChildShard
+from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 

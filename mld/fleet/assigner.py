@@ -30,12 +30,13 @@ from mld.fleet import reports
 from mld.fleet.assignment import Plan, decide_by_count, decide_by_variance, shuffling, spread
 from mld.fleet.loads import AssignmentRules, Move, Why, live_workers, reports_among
 from mld.fleet.move_writer import AssignmentTable, MoveWriter, bounded
-from mld.fleet.observing import Observations, Steps, expired_keys
+from mld.fleet.observing import Observations, expired_keys
 from mld.fleet.reports import ReportRules
 from mld.fleet.ring import Duties, changed, watch_ring_steps
 from mld.fleet.values import LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
+from mld.steps import Steps
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -29,8 +29,9 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias, TypeVar
 
 from mld.fleet.loads import LEASES_MAX, AssignmentRules, LiveWorker, Load, Move, Queue, View, Why, survey
-from mld.fleet.observing import STEP_LEASES, Observations, Steps
+from mld.fleet.observing import STEP_LEASES, Observations
 from mld.leases.lease import Lease
+from mld.steps import Steps
 
 T = TypeVar("T")
 Order: TypeAlias = Callable[[list[Lease]], Iterable[Lease]]

@@ -22,9 +22,10 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 
 from mld.fleet import reports
-from mld.fleet.observing import STEP_LEASES, Observations, Steps
+from mld.fleet.observing import STEP_LEASES, Observations
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases.lease import Lease
+from mld.steps import Steps
 
 LEASES_MAX = 2**31 - 1
 SHARE = "T"

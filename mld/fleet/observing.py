@@ -23,14 +23,11 @@ two runs single rows may be read as well (`saw`); what they tell counts the same
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from mld.leases.lease import Lease
-
-T = TypeVar("T")
-Steps: TypeAlias = Generator[None, None, T]
-"""A decision in short pieces: each `yield` is a place to let others run, the returned value is the answer."""
+from mld.steps import Steps
 
 STEP_LEASES = 200  # a fraction of a millisecond of work between two yields
 
@@ -138,16 +135,6 @@ class Observations:
         if before is not None and before[:2] == (lease.owner, lease.checkpoint_owner):
             return before
         return Handoff(lease.owner, lease.checkpoint_owner, now + self._patience_s)
-
-
-def finish(steps: Steps[T]) -> T:
-    """The answer of a decision, without pauses."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            answer: T = stop.value
-            return answer
 
 
 def expired_keys(observations: Observations, leases: Iterable[Lease], now: float) -> Steps[frozenset[str]]:

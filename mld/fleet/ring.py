@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
-from mld.fleet.observing import STEP_LEASES, Steps, finish
+from mld.fleet.observing import STEP_LEASES
 from mld.leases.lease import Lease
+from mld.steps import Steps, finish
 
 WATCHERS = 2  # one watcher may die together with whom it watches
 PLACE_BYTES = 8

@@ -22,8 +22,8 @@ from mld.leases.table import LeaseTable, TableScan
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.holes import Findings, abandoned, examine_steps, is_urgent, ranges_to_fill, sightings
 from mld.shards.sync import ShardSync, SyncResult
-from mld.shards.turns import in_turns
 from mld.streams import HashRange, Shard
+from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 

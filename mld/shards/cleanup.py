@@ -22,8 +22,8 @@ from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
-from mld.shards.turns import in_turns
 from mld.streams import Shard
+from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 

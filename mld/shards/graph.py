@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from mld.errors import InvalidStreamResponseError
 from mld.leases.lease import Lease
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.shards.steps import SLICE, Steps, finish
+from mld.steps import SLICE, Steps, finish
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 
 

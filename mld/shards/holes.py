@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mld.leases.lease import Lease
-from mld.shards.steps import SLICE, Steps, finish
+from mld.steps import SLICE, Steps, finish
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 SIGHTINGS_MIN = 3

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mld.leases.lease import Lease
 from mld.shards.graph import ShardGraph, id_order, shares_keys
-from mld.shards.steps import SLICE, Steps, finish
+from mld.steps import SLICE, Steps, finish
 from mld.streams import Shard
 
 REMEDY = (

@@ -28,9 +28,9 @@ from mld.shards.graph import (
     partition_fault,
 )
 from mld.shards.identity import foreign_evidence_steps
-from mld.shards.steps import Steps
-from mld.shards.turns import in_turns
+from mld.steps import Steps
 from mld.streams import Shard, ShardFilter, ShardFilterType
+from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from mld.fleet.assignment import Plan, decide_by_count, decide_by_variance, shuffling, spread
 from mld.fleet.loads import AssignmentRules, LiveWorker, Move, View, Why, survey
-from mld.fleet.observing import Observations, finish
+from mld.fleet.observing import Observations
 from mld.leases.lease import Lease
 from mld.positions import SHARD_END, TRIM_HORIZON
+from mld.steps import finish
 
 DURATION_S = 10.0
 NOW = 1000.0

@@ -10,9 +10,9 @@ import pytest
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.shards.graph import ShardGraph, leases_for_empty_table_steps, missing_leases, missing_leases_steps
 from mld.shards.identity import foreign_evidence_steps
-from mld.shards.steps import SLICE, Steps, finish
-from mld.shards.turns import in_turns
+from mld.steps import SLICE, Steps, finish
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
+from mld.turns import in_turns
 from tests.unit.shards.twins import FROM_HORIZON, FROM_LATEST, row, shard, sid
 from tests.virtual_time import run_virtual
 

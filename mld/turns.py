@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
-from mld.shards.steps import Steps
+from mld.steps import Steps
 
 T = TypeVar("T")
 
