@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mld.errors import AwsError
 from mld.fleet.platform import LoadUnreadableError
-from mld.fleet.values import COORDINATOR_TABLE_KEY, CPU, LEASE_TABLE_KEY
+from mld.fleet.values import COORDINATOR_TABLE_KEY, CPU, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from tests.support.fleet import TABLE
 from tests.twins.dynamo_expressions import ValidationError
 
@@ -42,6 +42,8 @@ class Fleet3x:
     loads: tuple[Load | None, ...] = (None,)
     index_creation_s: float = 0.0
     index_lag_max_s: float = 0.0
+    is_legacy: bool = False
+    """The coordinator and worker-metrics tables of 3.0 to 3.4 are there from the beginning."""
     hot: float = 0.0
     """The share of the puts that goes to the first sixteenth of the hash keys."""
 
@@ -60,13 +62,24 @@ class DrawnLoad:
         self._is_calm = is_calm
 
     async def read(self) -> float | None:
-        if not self._is_calm():
-            if self.fails and self._rng.random() < FAILING_SHARE:
-                raise LoadUnreadableError("drawn")
-            noise = self._rng.uniform(-NOISE, NOISE)
-        else:
-            noise = 0.0
+        if self.fails and not self._is_calm() and self._rng.random() < FAILING_SHARE:
+            raise LoadUnreadableError("drawn")
+        return self.now()
+
+    def now(self) -> float:
+        noise = 0.0 if self._is_calm() else self._rng.uniform(-NOISE, NOISE)
         return min(100.0, max(0.0, self._load.base + self._load.per_lease * self._leases() + noise))
+
+
+def create_legacy_tables(dynamo: SimulatedDynamo) -> None:
+    for table, key in ((COORDINATOR, COORDINATOR_TABLE_KEY), (REPORTS, REPORTS_TABLE_KEY)):
+        params = {
+            "TableName": table,
+            "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": key, "KeyType": "HASH"}],
+            "BillingMode": "PAY_PER_REQUEST",
+        }
+        dynamo.operate("CreateTable", params)
 
 
 def leader_of(dynamo: SimulatedDynamo) -> str | None:
@@ -95,4 +108,4 @@ def delete_index(dynamo: SimulatedDynamo) -> None:
 
 def is_lease(row: Mapping[str, Any]) -> bool:
     """Whether a row of the lease table is one of a lease."""
-    return row.get("entityType", {"S": "LEASE"})["S"] == "LEASE"
+    return bool(row.get("entityType", {"S": "LEASE"})["S"] == "LEASE")

@@ -71,8 +71,8 @@ class JavaWorker:
     ) -> None:
         self.worker_id = worker_id
         self.rates = rates
-        self.rows = Rows(dynamo, clock, rng, table)
-        self.renewer = Renewer(self.rows, clock, failover_s)
+        self.rows: Any = Rows(dynamo, clock, rng, table)
+        self.renewer: Any = Renewer(self.rows, clock, failover_s)
         self.streams = streams
         self.ledger = ledger
         self.clock = clock
@@ -253,7 +253,7 @@ class JavaWorker:
         for token, lease in held.items():
             consumer = self._consumers.get(token)
             if consumer is None or (consumer.is_complete and consumer.reason is Reason.LEASE_LOST):
-                consumer = self._consumers[token] = Consumer(self, lease)
+                consumer = self._consumers[token] = self._make_consumer(lease)
             elif consumer.is_complete and consumer.reason is not Reason.SHARD_END:
                 self.renewer.owned.pop(lease.key, None)
             consumer.step()
@@ -263,6 +263,9 @@ class JavaWorker:
                 consumer.step()
                 if consumer.is_complete:
                     del self._consumers[token]
+
+    def _make_consumer(self, lease: Lease) -> Consumer:
+        return Consumer(self, lease)
 
     async def _shut_down(self) -> None:
         """Shards spec, 10.1 and 10.2: first the notifications, then everything that is left is lost."""

@@ -103,7 +103,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    kind: str  # mld or java2
+    kind: str
+    """mld, java2, java3 (of 3.5), java34 (of 3.0 to 3.4)"""
     drift: float = 0.0
     latency_s: float = 0.005
 
@@ -140,8 +141,7 @@ class Plan:
         kinds = {action.kind.value for action in self.actions}
         rates = {name for name in Rates.__slots__ if getattr(self.rates, name)}
         more = {"stale_reads"} if self.stale_reads_s else set()
-        if any(worker.kind == "java2" for worker in self.workers):
-            more.add("java2")
+        more |= {worker.kind for worker in self.workers if worker.kind != "mld"}
         more |= {name for name in ("aggregated", "retention_s") if getattr(self, name)}
         return frozenset(kinds | rates | more)
 

@@ -50,6 +50,29 @@ def draw_3x(seed: int) -> Plan:
     )
 
 
+NOT_FOR_JAVA = (Kind.DELETE_STREAM, Kind.FINISH_ROW, Kind.REASSIGN_ROW, Kind.TWIN)
+"""What a Java worker does then is not ours to judge."""
+
+
+def draw_3x_mixed(seed: int) -> Plan:
+    """Our workers beside Java 3.x workers: of 3.5 in one table, of any version where the legacy tables are."""
+    plan = draw_3x(seed)
+    rng = Random(f"3x mixed {seed}")
+    is_legacy = rng.random() < 0.5
+    kinds = ("mld", "mld", "java3", "java34") if is_legacy else ("mld", "java3")
+    workers = tuple(replace(worker, kind=rng.choice(kinds)) for worker in plan.workers)
+    if not any(worker.kind == "mld" for worker in workers):
+        workers = (replace(workers[0], kind="mld"), *workers[1:])
+    assert plan.fleet is not None
+    return replace(
+        plan,
+        workers=workers,
+        actions=tuple(action for action in plan.actions if action.kind not in NOT_FOR_JAVA),
+        rates=replace(plan.rates, iterator_expired=0.0, shard_missing=0.0),
+        fleet=replace(plan.fleet, is_legacy=is_legacy),
+    )
+
+
 def _small_jump(action: Action) -> Action:
     if action.kind is not Kind.WALL_JUMP:
         return action

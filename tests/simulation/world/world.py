@@ -18,7 +18,14 @@ from mld.worker import Worker
 from properties.settings import Settings
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
-from tests.simulation.world.fleet3x import DrawnLoad, delete_index, forbid_index, is_lease, leader_of
+from tests.simulation.world.fleet3x import (
+    DrawnLoad,
+    create_legacy_tables,
+    delete_index,
+    forbid_index,
+    is_lease,
+    leader_of,
+)
 from tests.simulation.world.loop import Process, in_world
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
@@ -90,6 +97,8 @@ class Machine:
         self.rates = CALM
         self.paused = False
         self.load: DrawnLoad | None = None
+        self.java_settings: dict[str, Any] = {}
+        """Of a Java 3.x worker."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -104,7 +113,7 @@ class Machine:
         # The service answers by its own clock, whatever this machine's says.
         self.kinesis = KinesisDoor(world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s)
         self.set_rates(self.rates)
-        if self.spec.kind == "java2":
+        if self.spec.kind != "mld":
             self._start_java(rng)
         else:
             self._start_ours(plan, rng)
@@ -151,8 +160,17 @@ class Machine:
             self.load = DrawnLoad(load, rng, self._leases_held, self.world.is_calm)
         return self.load
 
+    def _java_load(self) -> Callable[[], float | None]:
+        fleet = self.world.plan.fleet
+        load = fleet.loads[self.number % len(fleet.loads)] if fleet is not None else None
+        rng = self.world.rng(f"load {self.number} {self.incarnation}")
+        if load is None:
+            return lambda: None
+        drawn = self.load = DrawnLoad(load, rng, self._leases_held, self.world.is_calm)
+        return drawn.now
+
     def _leases_held(self) -> int:
-        return len(self.worker.held()) if isinstance(self.worker, Worker) else 0
+        return 0 if self.worker is None else len(self.worker.held())
 
     async def fail_load(self, seconds: float) -> None:
         load = self.load
@@ -163,10 +181,16 @@ class Machine:
 
     def _start_java(self, rng: Random) -> None:
         from tests.simulation.world.java2 import JavaWorker
+        from tests.simulation.world.java3 import JavaWorker3
 
         assert self.process and self.dynamo and self.kinesis
         plan = self.world.plan
-        self.worker = JavaWorker(
+        more: dict[str, Any] = {}
+        kind: type[JavaWorker] = JavaWorker
+        if self.spec.kind != "java2":
+            kind = JavaWorker3
+            more = {"tagged": self.spec.kind == "java3", "load": self._java_load(), **self.java_settings}
+        self.worker = kind(
             self.worker_id,
             self.dynamo,
             self.kinesis,
@@ -180,6 +204,7 @@ class Machine:
             idle_s=plan.idle_s,
             child_numbers=self.world.java_children,
             rates=self.rates,
+            **more,
         )
         self.task = self.process.spawn(self.worker.run())
         self.task.add_done_callback(self._on_end)
@@ -213,7 +238,7 @@ class Machine:
         for part in (self.dynamo, self.kinesis, self.processor):
             if part is not None:
                 part.rates = rates
-        if self.spec.kind == "java2" and self.worker is not None:
+        if self.spec.kind != "mld" and self.worker is not None:
             self.worker.rates = rates
 
     # --- what can happen to it ----------------------------------------------------------------------------------------
@@ -311,6 +336,8 @@ class World:
         self.dynamo = SimulatedDynamo(self.clock, self.rng("stale"), stale_s=plan.stale_reads_s)
         self.dynamo.on_applied.append(self._applied)
         if plan.fleet is not None:
+            if plan.fleet.is_legacy:
+                create_legacy_tables(self.dynamo)
             self.dynamo.index_creation_s = plan.fleet.index_creation_s
             self.dynamo.index_lag_max_s = plan.fleet.index_lag_max_s
         self.java_children: Iterator[int] = itertools.count(1_000_000)
@@ -491,7 +518,7 @@ class World:
                 extra.start()
             case Kind.SCALE_IN:
                 if sum(m.wanted and m.spec.kind == "mld" for m in self.machines) > 1:
-                    machine.wanted = machine.spec.kind == "java2" and machine.wanted
+                    machine.wanted = machine.spec.kind != "mld" and machine.wanted
                     if not machine.wanted:
                         self._event(machine.stop())
             case Kind.SPLIT | Kind.MERGE:
@@ -626,9 +653,7 @@ class World:
         for row in self._rows_to_repair.values():
             counter = int(row["leaseCounter"]["N"]) + 1000
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
-        mixed = any(
-            spec.kind == "java2" for spec in self.plan.workers
-        )  # may leave rows out when its start is cut short
+        mixed = any(spec.kind != "mld" for spec in self.plan.workers)  # may leave rows out when its start is cut short
         if (self.plan.touches_rows or mixed) and not self._stream_deleted:  # a start makes the table true to the stream
             ours = next(m for m in self.machines if m.spec.kind == "mld" and m.wanted)
             ours.deploy(1.0, new_id=True)
