@@ -28,17 +28,18 @@ from mld.fleet.migrating import TableMigration
 from mld.fleet.reporter import Activity, Reporter
 from mld.fleet.reports import ReportRules
 from mld.fleet.reports_table import ReportsTable
-from mld.fleet.ring import Duties
+from mld.fleet.ring import Duties, watch_ring_steps
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, LeaderDecider, Place, WorkerReport
 from mld.fleet.version_machine import VersionMachine
 from mld.fleet.versions import Components, FleetView, IndexPolicy, Leader
 from mld.fleet.watch import Watch
-from mld.fleet.watching import Watched, parse_watch, render_watch
+from mld.fleet.watching import WATCHED_MAX, Watched, parse_watch, render_watch
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, IndexStatus, LeaseTable, Refusal, TableScan
 from mld.leases.taker import LeaseTaker
+from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ LEAVE_SCAN_TIMEOUT_S = 2.0  # who is still there: worth a moment, not the time t
 LAST_LOOK_TIMEOUT_S = 2.0
 INDEX_RETRY_S = 60.0
 """An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
+
+_UNREAD = "unread"
+"""Stands for what a leader told us while our own row was not read yet."""
 
 TAKER, DISCOVERY, ASSIGNER, WATCH, REPORTS, VERSIONS, INDEX, LATE_TABLES = (
     "taker", "discovery", "assigner", "watch", "reports", "versions", "index", "late tables",
@@ -80,6 +84,7 @@ class Fleet:
         self._leases_max = leases_max
         self._lease_duration_s = lease_duration_s
         self._first_seen: dict[str, tuple[int, float]] = {}
+        self._told: str | None = _UNREAD
         self._components: Components | None = None
         self._leader_kind: Leader | None = None
         self._election: AdaptiveElection | None = None
@@ -244,8 +249,15 @@ class Fleet:
         await asyncio.Event().wait()
 
     def on_own_row(self, row: WorkerReport) -> None:
-        """Our report came back with what the leader has added to it."""
-        self._watch.watch(parse_watch(row.mld.get("watch")))
+        """Our report came back with what the leader has added to it, if one of ours leads."""
+        told, before = row.mld.get("watch"), self._told
+        self._told = told
+        if told is None:
+            return
+        if before is not _UNREAD and told != before:
+            self._watch.watch(parse_watch(told))
+        else:  # perhaps the word of a leader that is dead by now: it must not undo what we have chosen since
+            self._watch.watch_also(parse_watch(told))
 
     def on_leading(self, leads: bool) -> None:
         """Leadership was won or lost."""
@@ -330,7 +342,17 @@ class Fleet:
     async def _all_reports(self, scan: FleetScan) -> tuple[WorkerReport, ...]:
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy_reports())
 
-    async def heirs_of_silent(self, scan: FleetScan, orphaned: Iterable[Lease], dead: str) -> Mapping[str, str]:
+    async def whom_to_watch(self, scan: FleetScan, dead: frozenset[str]) -> tuple[Watched, ...]:
+        """Our part of the ring that a leader would publish, among the watchers not known `dead`. Raises TableError."""
+        reporting = await self._all_reports(scan)
+        watchers = {report.worker for report in reporting if "version" in report.mld} - dead | {self._worker_id}
+        owners = {lease.actual_owner for lease in scan.leases if lease.actual_owner is not None}
+        duties = await in_turns(watch_ring_steps(watchers, owners - {self._worker_id}, scan.leases))
+        return tuple(Watched(*duty) for duty in duties[self._worker_id][:WATCHED_MAX])
+
+    async def heirs_of_silent(
+        self, scan: FleetScan, orphaned: Iterable[Lease], dead: frozenset[str]
+    ) -> Mapping[str, str]:
         """Who gets the leases of a silent worker: the live ones, ourselves in any case. Raises TableError."""
         return await self._deal(scan, [lease.key for lease in orphaned], without=dead, with_us=True)
 
@@ -362,11 +384,13 @@ class Fleet:
             except TableError as error:
                 log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
 
-    async def _deal(self, scan: FleetScan, keys: Iterable[str], *, without: str, with_us: bool) -> dict[str, str]:
+    async def _deal(
+        self, scan: FleetScan, keys: Iterable[str], *, without: frozenset[str], with_us: bool
+    ) -> dict[str, str]:
         now = self._parts.clock.wall()
         active = reports.sort_out(await self._all_reports(scan), now, self._parts.report_rules).active
         counts = Counter(lease.actual_owner for lease in scan.leases)
-        live = {report.worker for report in active} - {without}
+        live = {report.worker for report in active} - without
         live = live | {self._worker_id} if with_us else live - {self._worker_id}
         return spread(keys, {worker: counts[worker] for worker in live}, self._leases_max)
 
@@ -381,7 +405,7 @@ class Fleet:
                 async with asyncio.timeout(LEAVE_SCAN_TIMEOUT_S):
                     scan = await self._parts.table.fleet_scan()
                     keys = self._parts.keeper.held()
-                    self._parts.keeper.heirs = await self._deal(scan, keys, without=self._worker_id, with_us=False)
+                    self._parts.keeper.heirs = await self._deal(scan, keys, without=frozenset(), with_us=False)
             except (TableError, TimeoutError) as error:
                 log.warning("leases are released without heirs: %s", error, extra={"action": "heirs_unknown"})
         if self._election is not None:

@@ -1,7 +1,12 @@
 """The watcher: one read a second for each watched worker, and a dead worker's leases given to living ones at once.
 
-Rules: `watching`. Works with and without a leader: whoever is told to watch re-assigns by himself, fenced by owner and
-counter, so two watchers of one worker cannot both win a lease, and a leader's assignment beats or loses to either.
+Rules: `watching`. Works with and without a leader: whoever watches re-assigns by himself, fenced by owner and counter,
+so two watchers of one worker cannot both win a lease, and a leader's assignment beats or loses to either.
+
+*Whom.* An mld leader tells each mld worker. Until it does (the worker is new, the leader is dead, or a Java worker) the
+worker chooses by itself, by the ring that a leader would have published; and after each burial again, because the
+dead one may have been a leader or a watcher. So a fleet of which one worker is left is taken over within seconds, not
+after the two minutes for which a dead leader's lock is valid.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from dataclasses import dataclass, field
 
 from mld.clock import Clock
 from mld.errors import TableError
-from mld.fleet.watching import Look, Verdict, Watched, look, orphans
+from mld.fleet.watching import Look, Verdict, Watched, life_signs, look, orphans
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, LeaseTable, Refusal
 
@@ -22,9 +27,14 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 1.0  # with the lease duration this bounds the gap after kill -9; a read costs one RCU
 LOOKS_CONCURRENT_MAX = 8
 ASSIGNS_CONCURRENT_MAX = 20
+CHOOSE_AGAIN_S = 300.0
+"""Without a leader that tells us whom to watch we choose that often: a scan, as Java's leader makes every 20 s."""
+CHOOSE_AGAIN_IDLE_S = 30.0  # the same while there is nobody to watch; an mld leader needs no longer to tell us
 
-Spread = Callable[[FleetScan, Iterable[Lease], str], Awaitable[Mapping[str, str]]]
-"""(what the table says, orphaned leases, dead worker) -> new owner by lease key; leases without an heir are absent."""
+Spread = Callable[[FleetScan, Iterable[Lease], frozenset[str]], Awaitable[Mapping[str, str]]]
+"""(what the table says, orphaned leases, dead workers) -> new owner by lease key; leases without an heir are absent."""
+Choose = Callable[[FleetScan, frozenset[str]], Awaitable[Iterable[Watched]]]
+"""(what the table says, dead workers) -> whom we should watch as long as nobody tells us."""
 Report = Callable[[str, Sequence[Lease]], Awaitable[int]]
 """Tells the assigner of this process; how many leases it has moved itself, 0 if it does not lead."""
 
@@ -47,6 +57,7 @@ class Watch:
         worker_id: str,
         lease_duration_s: float,
         spread: Spread,
+        choose: Choose,
         report: Report,
         on_assigned: Callable[[tuple[str, ...]], None],
         interval_s: float = LOOK_INTERVAL_S,
@@ -56,22 +67,37 @@ class Watch:
         self._worker_id = worker_id
         self._lease_duration_s = lease_duration_s
         self._spread = spread
+        self._choose = choose
         self._report = report
         self._on_assigned = on_assigned
         self._interval_s = min(interval_s, lease_duration_s / 5)
         self._watched: dict[str, Watched] = {}
+        self._is_told = False
+        self._choose_at = float("-inf")
+        self._dead: frozenset[str] = frozenset()
         self._states: dict[str, _State] = {}
         self._slots = asyncio.Semaphore(LOOKS_CONCURRENT_MAX)
         self._assign_slots = asyncio.Semaphore(ASSIGNS_CONCURRENT_MAX)
 
     def watch(self, watched: Iterable[Watched]) -> None:
-        """Watch these workers from now on, instead of those before; what is known of the same leases is kept."""
+        """A leader says so: watch these from now on, instead of those before.
+
+        What is known of the same leases is kept.
+        """
+        self._is_told = True
+        self._dead = frozenset()
         wanted = {one.worker: one for one in watched if one.worker != self._worker_id}
         for worker in list(self._states):
             if wanted.get(worker) != self._watched.get(worker) and not self._is_suspect(worker):
                 del self._states[worker]
         suspects = {worker: self._watched[worker] for worker in self._states if self._is_suspect(worker)}
         self._watched = {**wanted, **suspects}
+
+    def watch_also(self, watched: Iterable[Watched]) -> None:
+        """Watch these workers besides those before."""
+        for one in watched:
+            if one.worker != self._worker_id:
+                self._watched.setdefault(one.worker, one)
 
     def watching(self) -> frozenset[Watched]:
         return frozenset(self._watched.values())
@@ -83,8 +109,19 @@ class Watch:
     async def run(self) -> None:
         """Watch until cancelled. A read that fails says nothing about anybody."""
         while True:
-            await self._clock.sleep(self._interval_s)
+            await self._choose_if_untold()
             await asyncio.gather(*(self._look_at(one) for one in list(self._watched.values())))
+            await self._clock.sleep(self._interval_s)
+
+    async def _choose_if_untold(self) -> None:
+        if self._is_told or self._clock.monotonic() < self._choose_at:
+            return
+        try:
+            self.watch_also(await self._choose(await self._table.fleet_scan(), self._dead))
+        except TableError as error:
+            log.debug("cannot choose whom to watch: %s", error, extra={"action": "watch_failed"})
+        again_s = CHOOSE_AGAIN_S if self._watched else CHOOSE_AGAIN_IDLE_S
+        self._choose_at = self._clock.monotonic() + again_s
 
     async def _look_at(self, watched: Watched) -> None:
         state = self._states.setdefault(watched.worker, _State())
@@ -122,9 +159,12 @@ class Watch:
         """Give a silent worker's leases to others; True if nothing of it is left to do."""
         scan = await self._table.fleet_scan()
         orphaned = orphans(worker, baseline, scan.leases)
+        still, moving = life_signs(baseline, scan.leases)
+        self._dead = (self._dead - moving | still) - {self._worker_id} | {worker}
+        self.watch_also(await self._choose(scan, self._dead))
         if await self._report(worker, orphaned) == len(orphaned):
             return True
-        heirs = await self._spread(scan, orphaned, worker)
+        heirs = await self._spread(scan, orphaned, self._dead)
         if not heirs:
             return not orphaned
         log.warning(

@@ -84,6 +84,20 @@ def orphans(worker: str, baseline: Mapping[str, Lease], now_rows: Iterable[Lease
     )
 
 
+def life_signs(baseline: Mapping[str, Lease], now_rows: Iterable[Lease]) -> tuple[frozenset[str], frozenset[str]]:
+    """The workers none of whose leases has moved since the base line, and those that renewed one.
+
+    The former are probably as dead as the worker that the base line was read for.
+    """
+    still: set[str] = set()
+    moved: set[str] = set()
+    for row in now_rows:
+        old, owner = baseline.get(row.key), row.actual_owner
+        if old is not None and owner is not None and old.actual_owner == owner:
+            (still if old.counter == row.counter else moved).add(owner)
+    return frozenset(still - moved), frozenset(moved)
+
+
 def representative(worker: str, leases: Iterable[Lease]) -> str | None:
     """The lease that stands for `worker`: its first one that is neither complete nor being handed over."""
     keys = (

@@ -120,6 +120,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             worker_id=needs.worker_id,
             lease_duration_s=lease_duration_s,
             spread=fleet.heirs_of_silent,
+            choose=fleet.whom_to_watch,
             report=fleet.report_orphans,
             on_assigned=fleet.on_assigned,
         ),

@@ -95,3 +95,47 @@ def test_children_of_a_split_are_read_without_waiting_for_an_assignment_run() ->
             assert await world.until(world.all_delivered, 60) < 12.0
 
     run_virtual(story())
+
+
+def test_a_killed_single_worker_is_replaced_by_a_new_one_long_before_its_lock_is_void() -> None:
+    async def story() -> None:
+        async with fleet(4, **V3X) as world:
+            first = world.start("w1")
+            await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 4)
+            await world.advance(30)
+            await first.crash()
+            second = world.start("w2", seed=2)
+            assert await world.until(lambda: len(second.worker.held()) == 4, 60) <= 12.0
+            assert world.dynamo.row(TABLE, "Leader")["ownerName"] == {"S": "w1"}, "its lock stands for two minutes"
+            world.put(20)
+            await world.until(world.all_delivered)
+
+    run_virtual(story())
+
+
+def test_a_fleet_that_was_killed_as_a_whole_is_replaced_by_new_workers_within_three_lease_durations() -> None:
+    async def story() -> None:
+        async with fleet(20, **V3X) as world:
+            old = [world.start(f"old{number}", seed=number) for number in range(10)]
+            await world.until(lambda: len(set(owners(world).values())) == 10, 300)
+            await world.advance(60)
+            for worker in old:
+                await worker.crash()
+            new = [world.start(f"new{number}", seed=20 + number) for number in range(3)]
+            took = await world.until(lambda: sum(len(worker.worker.held()) for worker in new) == 20, 120)
+            assert took <= 33.0, took
+
+    run_virtual(story())
+
+
+def test_a_new_worker_watches_before_any_leader_has_told_it() -> None:
+    async def story() -> None:
+        async with fleet(4, **V3X) as world:
+            first = world.start("w1")
+            await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 4)
+            second = world.start("w2", seed=2)
+            await world.advance(3)
+            await first.crash()
+            assert await world.until(lambda: len(second.worker.held()) == 4, 60) <= 12.0
+
+    run_virtual(story())
