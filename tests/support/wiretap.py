@@ -23,7 +23,10 @@ _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"
 
 @dataclass(frozen=True, slots=True)
 class RowWrite:
-    """One accepted UpdateItem. `row` is the row after it, in DynamoDB JSON; times are CLOCK_MONOTONIC nanoseconds."""
+    """One accepted UpdateItem of a lease row. `row` is the row after it, in DynamoDB JSON.
+
+    Times are CLOCK_MONOTONIC nanoseconds.
+    """
 
     writer: str
     sent_at: int
@@ -88,10 +91,10 @@ class WireTap:
             return
         request = json.loads(body)
         if status != 200:
-            self.refused.append(request["Key"]["leaseKey"]["S"])
+            self.refused.append(next(iter(request["Key"].values()))["S"])
             return
         row = json.loads(answer).get("Attributes")
-        if row:
+        if row and "leaseCounter" in row:
             self.writes.append(RowWrite(self.writer, sent_at, time.monotonic_ns(), request["UpdateExpression"], row))
 
 
