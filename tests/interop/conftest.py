@@ -1,27 +1,23 @@
-"""One embedded AWS for each test; the figures seen are printed at the end."""
+"""One embedded AWS for each test; the figures seen are printed as they come and at the end."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.interop.world import InteropWorld
 from tests.support.servers import EmbeddedAws
 
-MakeWorld = Callable[..., InteropWorld]
+if TYPE_CHECKING:
+    from tests.interop.world import InteropWorld
+
+MakeWorld = Callable[..., "InteropWorld"]
 FIGURES: list[str] = []
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Not part of `make test`: minutes for each case, and a JDK."""
-    if os.environ.get("MLD_INTEROP") != "1":
-        skip = pytest.mark.skip(reason="`make interop` runs it")
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(skip)
+# Not part of `make test`: minutes for each case, a JDK, and a package that nothing else needs.
+collect_ignore_glob = [] if os.environ.get("MLD_INTEROP") == "1" else ["test_*.py"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -31,6 +27,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
+    from tests.interop.world import InteropWorld
+
     made: list[InteropWorld] = []
 
     def note(text: str) -> None:
