@@ -107,7 +107,10 @@ class LeanLeaseTable:
         self.leases[lease.key] = lease
         return True
 
-    async def renew(self, lease: Lease, *, resent: bool = False) -> Lease | Refusal:
+    async def get_many(self, keys: Sequence[str]) -> dict[str, Lease]:
+        return {key: lease for key in keys if (lease := await self.get(key)) is not None}
+
+    async def renew(self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None) -> Lease | Refusal:
         await self._travel()
         self.bill.renewals += 1
         self._charge_write()
@@ -131,7 +134,9 @@ class LeanLeaseTable:
             replace(row, counter=row.counter + 1, owner=owner, checkpoint_owner=None, owner_switches=switches)
         )
 
-    async def checkpoint(self, lease: Lease, position: Position, *, resent: bool = False) -> Lease | Refusal:
+    async def checkpoint(
+        self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
+    ) -> Lease | Refusal:
         await self._write()
         row = self.leases.get(lease.key)
         if row is None or not _is_held_by(row, lease) or (row.is_complete and not position.is_shard_end):

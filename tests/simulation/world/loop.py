@@ -257,6 +257,8 @@ class SimulationLoop(VirtualTimeLoop):
         if wait_s > 0.0:
             self._turns = 0
             self._now += wait_s
+        else:
+            self._turns += 1
 
 
 @contextmanager
