@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mld.clock import Clock
-from mld.errors import TableError
+from mld.errors import TableError, TableMissingError
 from mld.fleet import reports, single_table
 from mld.fleet.assigner import Assigner, Loaded
 from mld.fleet.assignment import spread
@@ -171,6 +171,8 @@ class Fleet:
             await self._want(components)
         if components.index is not IndexPolicy.UNUSED:
             await self._ensure_index()
+        if components.reporter and self._started:
+            await self._parts.migration.restore_reports_table()
         await self._elect_by(components.leader)
         self._components = components
         self._switch_reports(components)
@@ -273,7 +275,10 @@ class Fleet:
         found: list[WorkerReport] = []
         for place in self._parts.migration.report_read_places():
             if place.key != LEASE_TABLE_KEY:
-                found += (await self._parts.reports_at(place).scan()).reports
+                try:
+                    found += (await self._parts.reports_at(place).scan()).reports
+                except TableMissingError as error:  # a migration tool deletes it; nobody reports there then
+                    log.info("no legacy reports: %s", error, extra={"action": "reports_table_missing"})
         return tuple(found)
 
     async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:

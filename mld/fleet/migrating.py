@@ -120,6 +120,22 @@ class TableMigration:
         for table in (self._coordinator, self._reports):
             await self._legacy.ensure(table)
 
+    async def restore_reports_table(self) -> None:
+        """Make the legacy worker-metrics table again if a migration tool has deleted it since the start.
+
+        The tool of 3.0 to 3.4 does so after a rollback to 2.x, and workers of these versions create the table when the
+        fleet goes forward again. Without it nobody could report, and only the leader would be given leases. Errors are
+        logged: a worker that cannot report goes on.
+        """
+        had = self._layout.reports
+        if had is None or self.report_place != had or self._status is TableStatus.COMPLETE:
+            return
+        try:
+            if await self._legacy.ensure(self._reports):
+                log.warning("table %s made again", self._reports.name, extra={"action": "reports_table_restored"})
+        except MldError as error:
+            log.error("%s", error, extra={"action": "reports_table_missing"})
+
     # --- routing ------------------------------------------------------------------------------------------------------
 
     @property
