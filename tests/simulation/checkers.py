@@ -102,6 +102,7 @@ class Ledger:
         self.shards: dict[str, ShardRecord] = {}
         self.trace: Callable[[str], None] = lambda text: None
         self.on_violation: Callable[[str], None] = lambda text: None
+        self.on_batch: Callable[[str, str, str], None] = lambda process, worker, shard: None
         self.deliveries = 0
         self.redeliveries = 0
         self.checkpoints = 0
@@ -199,6 +200,10 @@ class Ledger:
                 if age > bound:
                     raise self._violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")
 
+    def sent_by(self, process: str, key: str) -> float:
+        """When the last accepted write of a process for a row was sent."""
+        return self._sent_by.get((key, process), -1e9)
+
     def batch_begins(self, worker: str, shard: str) -> None:
         lost_at = self._owner_lost_at.get((shard, worker))
         if lost_at is None:
@@ -210,6 +215,7 @@ class Ledger:
 
     def batch_begins_in(self, process: str, worker: str, shard: str) -> None:
         """The same for a process that can be asked whether it believes."""
+        self.on_batch(process, worker, shard)
         believed_at = self._believed_at.get((process, shard))
         if believed_at is None:
             return

@@ -10,8 +10,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mld.errors import AwsError
+from mld.fleet.election import LockElection
 from mld.fleet.platform import LoadUnreadableError
 from mld.fleet.values import COORDINATOR_TABLE_KEY, CPU, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
+from mld.worker import Worker
 from tests.support.fleet import TABLE
 from tests.twins.dynamo_expressions import ValidationError
 
@@ -42,6 +44,8 @@ class Fleet3x:
     loads: tuple[Load | None, ...] = (None,)
     index_creation_s: float = 0.0
     index_lag_max_s: float = 0.0
+    takes: bool = False
+    """Leases may be taken as well: the fleet is on its way from or to 2.x mode."""
     is_legacy: bool = False
     """The coordinator and worker-metrics tables of 3.0 to 3.4 are there from the beginning."""
     hot: float = 0.0
@@ -80,6 +84,12 @@ def create_legacy_tables(dynamo: SimulatedDynamo) -> None:
             "BillingMode": "PAY_PER_REQUEST",
         }
         dynamo.operate("CreateTable", params)
+
+
+def holds_lock(worker: Worker) -> bool:
+    """Whether a worker of ours would act as leader now. (It has no way to tell without asking anybody.)"""
+    election = getattr(worker._parts.fleet._election, "_current", None)
+    return isinstance(election, LockElection) and election.holds_lock
 
 
 def leader_of(dynamo: SimulatedDynamo) -> str | None:

@@ -17,12 +17,14 @@ from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.worker import Worker
 from properties.settings import Settings
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
+from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
 from tests.simulation.world.fleet3x import (
     DrawnLoad,
     create_legacy_tables,
     delete_index,
     forbid_index,
+    holds_lock,
     is_lease,
     leader_of,
 )
@@ -311,6 +313,12 @@ class Machine:
         twin.wanted = False
         twin.crash(0.0, new_id=False)
 
+    def leads(self) -> bool:
+        """Whether it would act as leader now. Nobody acts who is stopped; when he goes on, he looks at the clock."""
+        if self.process is None or self.paused or self.worker is None or self.spec.kind == "java2":
+            return False
+        return holds_lock(self.worker) if isinstance(self.worker, Worker) else bool(self.worker.leads())
+
     def believes(self, key: str) -> bool:
         if self.process is None or self.spec.kind != "mld" or not isinstance(self.worker, Worker):
             return False
@@ -340,6 +348,10 @@ class World:
                 create_legacy_tables(self.dynamo)
             self.dynamo.index_creation_s = plan.fleet.index_creation_s
             self.dynamo.index_lag_max_s = plan.fleet.index_lag_max_s
+        self.fleet_ledger: FleetLedger | None = None
+        if plan.fleet is not None:
+            self.fleet_ledger = FleetLedger(self.ledger, self.now, plan.failover_s, takes=plan.fleet.takes)
+            self.ledger.on_batch = self._batch_begins
         self.java_children: Iterator[int] = itertools.count(1_000_000)
         self.machines: list[Machine] = []
         self.graves: list[Any] = []
@@ -437,6 +449,9 @@ class World:
             running = [m for m in self.machines if m.process is not None and isinstance(m.worker, Worker)]
             try:
                 self.ledger.check_beliefs((m.process.name, m.worker.held()) for m in running if not m.paused)
+                if self.fleet_ledger is not None:
+                    self.fleet_ledger.check_leaders(m.process.name for m in self.machines if m.leads())
+                    self.fleet_ledger.check_pending()
                 if turn % PRICE_TURNS == 0:
                     calls = self._check_price(calls)
             except Violation as violation:
@@ -588,6 +603,11 @@ class World:
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def _applied(self, applied: Any, sent_at: float) -> None:
+        if self.fleet_ledger is not None:
+            try:
+                self.fleet_ledger.applied(applied, sent_at)
+            except Violation as violation:
+                self.failures.append(str(violation))
         if applied.table != TABLE or not is_lease(applied.after or applied.before):
             return
         try:
@@ -606,6 +626,8 @@ class World:
         if row is None or key in self._rows_to_repair:
             return
         self.ledger.edited_by_hand(key)
+        if self.fleet_ledger is not None:
+            self.fleet_ledger.edited_by_hand(key)
         if action.kind is Kind.DELETE_ROW:
             self.dynamo.delete_row(TABLE, key)
         else:
@@ -621,6 +643,8 @@ class World:
         if row is None or owner is None or key in self._rows_to_repair or not others or "checkpointOwner" in row:
             return
         self.ledger.owner_changed_by_hand(key, owner)
+        if self.fleet_ledger is not None:
+            self.fleet_ledger.edited_by_hand(key)
         self.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": others[action.worker % len(others)]}})
 
     def _finish_row(self) -> None:
@@ -633,6 +657,10 @@ class World:
         self.ledger.finished_by_hand(key)
         self.trace(f"{key} is finished by hand")
         self.dynamo.put_row(TABLE, {**row, "checkpoint": {"S": SHARD_END}, "checkpointSubSequenceNumber": {"N": "0"}})
+
+    def _batch_begins(self, process: str, worker: str, shard: str) -> None:
+        assert self.fleet_ledger is not None
+        self.fleet_ledger.batch_begins(process, worker, shard, self.dynamo.rows(TABLE).get(shard))
 
     def _has_table(self) -> bool:
         return self.dynamo.has_table(TABLE)

@@ -1,0 +1,241 @@
+"""What must hold in a fleet of 3.x: the lock, handoffs, and why a lease changed its owner. Checkers 9 to 11 of
+docs/simulation.md.
+
+Told of every accepted write; asks the workers for one thing only, whether they would act as leader now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tests.simulation.checkers import SHARD_END, Ledger, Violation
+from tests.simulation.world.fleet3x import COORDINATOR, LOCK, is_lease
+from tests.simulation.world.plan import DRIFT_MAX
+from tests.support.fleet import TABLE
+from tests.twins.dynamo import Applied
+from tests.twins.dynamo_expressions import Item
+
+LOCK_S = 120.0
+LEADER_TAIL_S = 12.0
+"""Between a leader's last look at its lock and the last of the writes it had decided: slow replies before them."""
+LEADERS_OVERLAP_S = 0.2
+"""Clocks that drift apart for a lock's time, and a look once a second."""
+HANDOFF_S = 30.0
+"""gracefulLeaseHandoffTimeoutMillis."""
+HANDOFF_SLACK_S = 5.0
+SCAN_TO_WRITE_S = 25.0
+"""A leader's scan, its retries, and its writes: a lease may be renewed again meanwhile."""
+WATCHER_SHARE = 0.35
+"""Of the lease duration: what stands still with its worker's first lease is taken with it, sooner than alone."""
+STUCK_S = 260.0
+"""A handoff that is pending in calm: the owner's deadline, an expiry, two assignment runs, a new leader."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known of one lease."""
+
+    moved_at: float
+    still_until: float = float("-inf")
+    """When the last stand-still of a lease duration ended."""
+    begun_at: float | None = None
+    """Of the pending handoff."""
+    learned_at: float | None = None
+    """When its owner wrote first under the handoff."""
+
+
+class FleetLedger:
+    """Raises `Violation`. `takes`: leases may be taken, as in 2.x, for the fleet is on its way from or to it."""
+
+    def __init__(
+        self, ledger: Ledger, now: Callable[[], float], failover_s: float, *, takes: bool, handoff_s: float = HANDOFF_S
+    ) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._failover_s = failover_s
+        self._takes = takes
+        self._handoff_s = handoff_s
+        self._rows: dict[str, _Row] = {}
+        self._by_hand: set[str] = set()
+        self._locked: dict[str, float] = {}
+        """By process: when its last accepted write of a lock was sent."""
+        self._released: dict[str, float] = {}
+        self._lock_at: dict[str, float] = {}
+        """By table: when the lock row was written last."""
+        self._two_since: float | None = None
+        self.reasons: dict[str, int] = {}
+        """Why leases changed their owners."""
+
+    def edited_by_hand(self, key: str) -> None:
+        self._by_hand.add(key)
+
+    # --- every accepted write -----------------------------------------------------------------------------------------
+
+    def applied(self, write: Applied, sent_at: float) -> None:
+        item = write.after or write.before
+        name = item.get("leaseKey", item.get("key", {})).get("S")
+        if name == LOCK and write.table in (TABLE, COORDINATOR):
+            self._check_lock(write, sent_at)
+        elif write.table == TABLE and is_lease(item) and name is not None:
+            self._check_lease(str(name), write, sent_at)
+
+    # --- checker 9: one leader ----------------------------------------------------------------------------------------
+
+    def _check_lock(self, write: Applied, sent_at: float) -> None:
+        before, after = _text(write.before, "ownerName"), _text(write.after, "ownerName")
+        me = _worker(write.sender)
+        idle_s = self._now() - self._lock_at.get(write.table, float("-inf"))
+        if before and before != me and idle_s < LOCK_S * (1 - 2 * DRIFT_MAX):
+            raise self._violation(9, f"{write.sender} writes the lock of {before}, {idle_s:.1f} s after its heartbeat")
+        if after and after != me:
+            raise self._violation(9, f"{write.sender} writes {after} into the lock")
+        if after:
+            self._locked[write.sender] = sent_at
+            self._released.pop(write.sender, None)
+            self._lock_at[write.table] = self._now()
+        else:
+            self._released[write.sender] = self._now()
+        if before != after:
+            self._ledger.trace(f"{write.sender} {'leads' if after else 'gives the lock up'}")
+
+    def check_leaders(self, leaders: Iterable[str]) -> None:
+        """Told once a second of the processes that would act as leader now."""
+        names = sorted(leaders)
+        if len(names) < 2:
+            self._two_since = None
+            return
+        if self._two_since is None:
+            self._two_since = self._now()
+        if self._now() - self._two_since > LEADERS_OVERLAP_S:
+            raise self._violation(9, f"{' and '.join(names)} lead at the same time")
+
+    def _may_lead(self, process: str, sent_at: float) -> bool:
+        locked_at = self._locked.get(process)
+        if locked_at is None or sent_at - locked_at > LOCK_S + LEADER_TAIL_S:
+            return False
+        return sent_at - self._released.get(process, sent_at) <= LEADER_TAIL_S
+
+    # --- checkers 10 and 11: handoffs and owners ----------------------------------------------------------------------
+
+    def _check_lease(self, key: str, write: Applied, sent_at: float) -> None:
+        if not write.after:
+            self._rows.pop(key, None)
+            return
+        row = self._rows.setdefault(key, _Row(self._now()))
+        before, after = _pair(write.before), _pair(write.after)
+        if write.before and key not in self._by_hand and not self._ledger.shard(key).edited:
+            if before == after:
+                self._check_handed_over(key, row, write)
+            else:
+                self._check_change(key, row, write, sent_at)
+        if write.before and before != after:
+            row.begun_at = self._now() if after[1] is not None else None
+            row.learned_at = None
+        if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter"):
+            if self._now() - row.moved_at > self._failover_s:
+                row.still_until = self._now()
+            row.moved_at = self._now()
+
+    def _check_handed_over(self, key: str, row: _Row, write: Applied) -> None:
+        """An owner of ours that knows of a handoff gives the lease away in time."""
+        if row.begun_at is None or write.sender not in self._ledger.ours:
+            return
+        if _text(write.before, "leaseCounter") == _text(write.after, "leaseCounter"):
+            return
+        if row.learned_at is None:
+            row.learned_at = self._now()
+        most = self._handoff_s + self._failover_s + HANDOFF_SLACK_S
+        if self._now() - max(row.learned_at, self._ledger.paused_s.get(_worker(write.sender), 0.0)) > most:
+            raise self._violation(10, f"{write.sender} still writes {key} {most:.0f} s after it was asked for it")
+
+    def _check_change(self, key: str, row: _Row, write: Applied, sent_at: float) -> None:
+        (owner, pending), (new, new_pending) = _pair(write.before), _pair(write.after)
+        me, actual = _worker(write.sender), pending or owner
+        is_ours = write.sender in self._ledger.ours
+        leads = self._may_lead(write.sender, sent_at) or not is_ours
+        counted = _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter")
+        if new_pending is not None:
+            self._check_beginning(key, write, counted=counted, leads=leads)
+            reason = "handoff begun"
+        elif not counted:
+            raise self._violation(11, f"{write.sender} changes the owner of {key} without counting")
+        elif pending is not None and me == pending and new in (owner, None):
+            reason = "handoff completed"
+        elif me == actual:
+            reason = "given away" if new is not None else "released"
+        elif actual is None:
+            reason = "assigned" if leads else "adopted" if new == me else ""
+        elif self._takes and new == me:
+            reason = "taken"
+        else:
+            reason = self._reason_to_take_away(row, write, leads=leads, is_pending=pending is not None)
+        if not reason:
+            who = "as leader" if leads else "without leading"
+            age_s = self._now() - row.moved_at
+            text = f"{write.sender} gives {key} of {actual} to {new} {who}, {age_s:.1f} s after its last heartbeat"
+            raise self._violation(11, text)
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        self._ledger.trace(f"{key}: {reason} by {write.sender}: {owner}/{pending} -> {new}/{new_pending}")
+
+    def _reason_to_take_away(self, row: _Row, write: Applied, *, leads: bool, is_pending: bool) -> str:
+        """From an owner that may live."""
+        still_s = self._now() - row.moved_at
+        if still_s > self._failover_s * (1 - 2 * DRIFT_MAX):
+            return "expired"
+        if not leads:
+            return "orphaned" if still_s > WATCHER_SHARE * self._failover_s else ""
+        if self._now() - row.still_until < SCAN_TO_WRITE_S:
+            return "expired before"
+        if still_s > WATCHER_SHARE * self._failover_s and write.sender in self._ledger.ours:
+            return "orphaned"
+        if _text(write.before, "checkpoint") == SHARD_END:
+            return "completed shard"
+        if is_pending and row.begun_at is not None and self._now() - row.begun_at > self._handoff_s:
+            return "stuck handoff"
+        return ""
+
+    def _check_beginning(self, key: str, write: Applied, *, counted: bool, leads: bool) -> None:
+        (owner, pending), (new, new_pending) = _pair(write.before), _pair(write.after)
+        if counted:
+            raise self._violation(10, f"{write.sender} begins a handoff of {key} and counts its lease up")
+        if pending is not None or new_pending != owner or new in (None, owner):
+            raise self._violation(10, f"{write.sender} hands {key} of {owner}/{pending} to {new}/{new_pending}")
+        if not leads:
+            raise self._violation(9, f"{write.sender} begins a handoff of {key} without leading")
+
+    def batch_begins(self, process: str, worker: str, key: str, row: Item | None) -> None:
+        """A child gets records: its worker does not wait for somebody else to finish."""
+        if row is None or self._ledger.shard(key).edited or key in self._by_hand:
+            return
+        owner, pending = _pair(row)
+        if pending is None or pending == worker or owner != worker:
+            return
+        age_s = self._now() - self._ledger.sent_by(process, key)
+        if age_s > self._failover_s + 1.0 and self._now() - self._ledger.paused_s.get(worker, 0.0) > 1.0:
+            raise self._violation(10, f"{process} begins {key} before {pending} has finished")
+
+    def check_pending(self) -> None:
+        """Once a second: in calm no handoff stays pending."""
+        since = self._ledger.calm_at
+        for key, row in self._rows.items():
+            if row.begun_at is not None and self._now() - max(since, row.begun_at) > STUCK_S:
+                raise self._violation(10, f"the handoff of {key} is pending since {row.begun_at:.0f} s")
+
+    def _violation(self, number: int, text: str) -> Violation:
+        violation = f"checker {number} at {self._now():.2f} s: {text}"
+        self._ledger.on_violation(violation)
+        return Violation(violation)
+
+
+def _pair(item: Item) -> tuple[str | None, str | None]:
+    return _text(item, "leaseOwner") or None, _text(item, "checkpointOwner") or None
+
+
+def _text(item: Item, name: str) -> str:
+    value = item.get(name)
+    return "" if value is None else str(next(iter(value.values())))
+
+
+def _worker(process: str) -> str:
+    return process.split("#")[0]
