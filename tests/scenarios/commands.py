@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import re
 
+from mld.fleet.states import CLIENT_VERSION, advanced, item_of, parse_state
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
+from mld.leases.owner_index import INDEX_NAME
 from mld.streams import Shard
 from tests.scenarios.children import NAMES, Habit
 from tests.scenarios.conditions import condition
@@ -20,7 +23,12 @@ from tests.support.fleet import STREAM, TABLE
 from tests.twins.streams import WALL_EPOCH_S
 
 SETTLING_TURNS = 20
-_ALIASES = {"failover": "failoverTimeMillis", "position": "initialPositionInStream"}
+_ALIASES = {"failover": "failoverTimeMillis", "position": "initialPositionInStream", "mode": "clientVersionConfig"}
+_MODES = {
+    "3x": "CLIENT_VERSION_CONFIG_3X",
+    "migrating": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X",
+    "2x": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1",
+}
 _SERVICES = {"dynamo": ("dynamo",), "kinesis": ("kinesis",), "both": ("dynamo", "kinesis")}
 
 
@@ -48,6 +56,8 @@ def keys_of(words: list[str]) -> dict[str, str]:
     for key, value in found.items():
         if value.startswith("@"):
             found[key] = str(int(WALL_EPOCH_S + seconds(value[1:])))
+        elif key == _ALIASES["mode"]:
+            found[key] = _MODES.get(value, value)
         elif key.endswith("Millis") and not value.isdigit():
             found[key] = str(round(seconds(value) * 1000))
     return found
@@ -157,7 +167,7 @@ class Commands(Reports):
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def do_settings(self, words: list[str]) -> list[str]:
-        """settings key=value …: of all workers started from now on; failover=10s, position=LATEST are short names."""
+        """settings key=value …: of all workers started from now on; failover=10s, position=…, mode=3x are short."""
         self.world.keys.update(keys_of(words))
         return []
 
@@ -275,6 +285,24 @@ class Commands(Reports):
         if row is None:
             raise StoryError(f"{shard} has no row")
         self.world.dynamo.put_row(TABLE, {**row, attribute: value})
+        return []
+
+    def do_tool(self, words: list[str]) -> list[str]:
+        """tool rollback, tool rollforward: what Amazon's migration tool writes into the row of the client version."""
+        state, by = {
+            "rollback": (ClientVersion.V2X, "KclMigrationTool-rollback"),
+            "rollforward": (ClientVersion.UPGRADE_FROM_2X, "KclMigrationTool-rollforward"),
+        }[words[0]]
+        place = Place(TABLE, LEASE_TABLE_KEY)
+        row = parse_state(CLIENT_VERSION, self.world.fleet_row(CLIENT_VERSION.key), place)
+        self.world.dynamo.put_row(TABLE, item_of(advanced(row, state, by, int(self.world.clock.wall() * 1000)), place))
+        return []
+
+    async def do_delete_index(self, words: list[str]) -> list[str]:
+        """delete index: of the leases by owner, as the tool does two minutes after a rollback."""
+        change = {"Delete": {"IndexName": INDEX_NAME}}
+        params = {"TableName": TABLE, "GlobalSecondaryIndexUpdates": [change]}
+        await in_world(self.world.dynamo.request("tool", "UpdateTable", params, None))
         return []
 
     # --- time ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mld.fleet.lock import LOCK_KEY
+from mld.fleet.states import CLIENT_VERSION
 from mld.leases.lease import Lease
 from mld.positions import Position
 from tests.scenarios.naming import full, numbers, readable
@@ -19,6 +21,7 @@ CONDITIONS = """\
   balanced: everything is held, and the loads of the running workers differ by at most one
   shard-0 at SHARD_END, shard-0 at #7: the checkpoint
   row shard-0, no row shard-0: whether the lease table has it
+  leader w1, no leader, version CLIENT_VERSION_3X: what the rows of the fleet say
   ended w1, children 2: worker w1 is not running; two children live"""
 
 
@@ -55,6 +58,12 @@ def condition(world: World, words: list[str]) -> Condition:
             return lambda: full(shard) in world.row_keys()
         case ["no", "row", shard]:
             return lambda: full(shard) not in world.row_keys()
+        case ["leader", name]:
+            return lambda: world.fleet_row(LOCK_KEY).get("ownerName") == {"S": name}
+        case ["no", "leader"]:
+            return lambda: not world.fleet_row(LOCK_KEY)
+        case ["version", name]:
+            return lambda: world.fleet_row(CLIENT_VERSION.key).get("cv") == {"S": name}
         case ["ended", name]:
             return lambda: not world.machines[name].is_up
         case ["children", count]:

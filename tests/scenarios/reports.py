@@ -6,6 +6,10 @@ import logging
 import re
 from itertools import groupby, pairwise
 
+from mld.fleet.lock import LOCK_KEY
+from mld.fleet.reports import WATCH
+from mld.fleet.states import CLIENT_VERSION
+from mld.fleet.watching import parse_watch
 from tests.scenarios.conditions import place
 from tests.scenarios.naming import shard_list, short
 from tests.scenarios.world import Line, World
@@ -28,10 +32,24 @@ class Reports:
                 table.append((short(key), "?", "?", "cannot be read"))
                 continue
             family = [f"{what} {shard_list(who)}" for what, who in (("of", row.parents), ("into", row.children)) if who]
+            if row.checkpoint_owner is not None:
+                family.append(f"on its way from {row.checkpoint_owner}")
             table.append((short(key), row.owner or "-", place(self.world, row), ", ".join(family)))
         if len(table) == 1:
             return ["no rows"]
         return _columns(table)
+
+    def do_fleet(self, words: list[str]) -> list[str]:
+        """fleet: the rows beside the leases: client version and who set it, leader, reports, whom mld workers watch."""
+        world = self.world
+        version, lock = world.fleet_row(CLIENT_VERSION.key), world.fleet_row(LOCK_KEY)
+        lines = [f"version {version['cv']['S']} by {version['mb']['S']}"] if version else ["no version"]
+        lines.append(f"leader {lock['ownerName']['S']}" if lock else "no leader")
+        for worker in world.reporting():
+            told = world.fleet_row(worker).get(WATCH)
+            watched = sorted(one.worker for one in parse_watch(told["S"])) if told else []
+            lines.append(f"{worker} reports" + (f", watches {', '.join(watched)}" if watched else ""))
+        return lines
 
     def do_loads(self, words: list[str]) -> list[str]:
         """loads: how many workers own how many leases."""

@@ -17,7 +17,7 @@ def test_the_story_goes_as_it_is_told(path):
 
 
 def test_there_are_as_many_stories_as_promised():
-    assert len(story_files()) >= 25
+    assert len(story_files()) >= 60
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 
 from mld.daemon import assemble
 from mld.errors import MldError
+from mld.fleet.values import EntityType
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
@@ -250,7 +251,7 @@ class World:
     def row_keys(self) -> list[str]:
         """The keys of the lease rows, in order."""
         table = self.dynamo._tables.get(TABLE)
-        return sorted(table.items) if table else []
+        return sorted(key for key, row in table.items.items() if "leaseCounter" in row) if table else []
 
     def rows(self) -> dict[str, Lease | None]:
         """Every lease row by key, in order; None for one that cannot be read."""
@@ -261,6 +262,16 @@ class World:
             except CorruptRowError:
                 found[key] = None
         return found
+
+    def fleet_row(self, key: str) -> Any:
+        """A row of the lease table that is no lease; empty if there is none."""
+        return (self.dynamo.row(TABLE, key) if self.dynamo.has_table(TABLE) else None) or {}
+
+    def reporting(self) -> list[str]:
+        """The workers with a report in the lease table, in order."""
+        table = self.dynamo._tables.get(TABLE)
+        kind = {"S": EntityType.WORKER_METRIC_STATS.value}
+        return sorted(key for key, row in table.items.items() if row.get("entityType") == kind) if table else []
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
