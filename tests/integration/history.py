@@ -200,14 +200,18 @@ def rows_within_deliveries(puts: Sequence[Put], lives: Sequence[Life], writes: S
 
 
 def one_writer_at_a_time(writes: Sequence[RowWrite]) -> None:
-    """One write per counter value; only the owner renews and checkpoints; a checkpoint never goes back."""
+    """One write per counter value, and at most one handoff begun there; only the owner renews and checkpoints; a
+    checkpoint never goes back.
+    """
     by_key: dict[str, list[RowWrite]] = {}
     for write in writes:
         by_key.setdefault(write.key, []).append(write)
     for key, versions in by_key.items():
-        versions.sort(key=lambda write: write.counter)
+        versions.sort(key=lambda write: (write.counter, write.begins_handoff))
         for before, after in pairwise(versions):
-            assert before.counter < after.counter, f"{before.writer} and {after.writer} wrote the same version of {key}"
+            assert (before.counter, before.begins_handoff) < (after.counter, after.begins_handoff), (
+                f"{before.writer} and {after.writer} wrote the same version of {key}"
+            )
             assert Position(before.checkpoint) <= Position(after.checkpoint), (
                 f"the checkpoint of {key} went back from {before.checkpoint} to {after.checkpoint} by {after.writer}"
             )

@@ -8,11 +8,15 @@ import signal
 import pytest
 
 from tests.integration.conftest import MakeWorld
-from tests.integration.world import SHORT_LEASE, World
+from tests.integration.world import ASSIGNED, SHORT_LEASE, TAKEN, World
 from tests.support.servers import ServerProcess
 
 pytestmark = pytest.mark.slow
 
+Keys = dict[str, object]
+both_modes = pytest.mark.parametrize(
+    "mode", [{**ASSIGNED, **SHORT_LEASE}, {**TAKEN, **SHORT_LEASE}], ids=["assigned", "taken"]
+)
 LATE_WRITE_S = 7.0  # above the time in which another worker takes an expired lease
 
 
@@ -74,12 +78,13 @@ def test_polling_resumes_at_its_checkpoint_on_a_kinesis_we_did_not_write(
     assert len(repeated) == 100
 
 
-def test_two_workers_share_the_shards_and_each_record_has_one_reader(make_world: MakeWorld) -> None:
+@both_modes
+def test_two_workers_share_the_shards_and_each_record_has_one_reader(make_world: MakeWorld, mode: Keys) -> None:
     world = make_world(shards=4)
     world.put(400)
-    one = world.daemon("w1", **SHORT_LEASE)
+    one = world.daemon("w1", **mode)
     world.until_delivered()
-    two = world.daemon("w2", **SHORT_LEASE)
+    two = world.daemon("w2", **mode)
     world.until(
         lambda: sorted(str(lease.owner) for lease in world.leases().values()) == ["w1", "w1", "w2", "w2"],
         what="two leases each",
@@ -91,12 +96,13 @@ def test_two_workers_share_the_shards_and_each_record_has_one_reader(make_world:
     assert {life.worker for life in world.history.lives() if life.delivered} == {"w1", "w2"}
 
 
-def test_a_killed_worker_is_replaced_and_loses_nothing(make_world: MakeWorld) -> None:
+@both_modes
+def test_a_killed_worker_is_replaced_and_loses_nothing(make_world: MakeWorld, mode: Keys) -> None:
     world = make_world(shards=2)
     world.put(200)
-    victim = world.daemon("w1", world.recorder(pause_s=0.02), **SHORT_LEASE)
+    victim = world.daemon("w1", world.recorder(pause_s=0.02), **mode)
     world.until_delivered()
-    heir = world.daemon("w2", **SHORT_LEASE)
+    heir = world.daemon("w2", **mode)
     victim.kill()
     world.put(500)
     world.until_delivered()
@@ -131,12 +137,13 @@ def test_a_child_that_dies_in_the_middle_of_a_batch_gets_the_batch_again(make_wo
     assert len(world.history.lives()) == 4
 
 
+@both_modes
 def test_a_worker_frozen_beyond_its_lease_is_refused_when_it_wakes_and_its_child_loses_the_lease(
-    make_world: MakeWorld,
+    make_world: MakeWorld, mode: Keys
 ) -> None:
     world = make_world(shards=1)
     world.put(20)
-    zombie = world.daemon("w1", world.recorder(checkpoint="last"), **SHORT_LEASE)
+    zombie = world.daemon("w1", world.recorder(checkpoint="last"), **mode)
     world.until_delivered()
     world.until_caught_up()
     child = world.history.lives()[0]
@@ -150,7 +157,7 @@ def test_a_worker_frozen_beyond_its_lease_is_refused_when_it_wakes_and_its_child
     os.kill(child.pid, signal.SIGCONT)
     world.until_delivered(within_s=20)
     frozen_at = world.lease("0").checkpoint
-    heir = world.daemon("w2", **SHORT_LEASE)
+    heir = world.daemon("w2", **mode)
     world.until(lambda: world.lease("0").owner == "w2", what="the lease moves")
     world.put(20)
     world.until_delivered()
@@ -168,19 +175,20 @@ def test_a_worker_frozen_beyond_its_lease_is_refused_when_it_wakes_and_its_child
     world.check()
 
 
+@both_modes
 def test_a_write_of_a_frozen_worker_that_arrives_after_the_takeover_is_refused_by_the_table(
-    make_world: MakeWorld,
+    make_world: MakeWorld, mode: Keys
 ) -> None:
     world = make_world(shards=1)
     world.put(20)
-    zombie = world.daemon("w1", world.recorder(checkpoint="last"), **SHORT_LEASE)
+    zombie = world.daemon("w1", world.recorder(checkpoint="last"), **mode)
     world.until_delivered()
     world.until_caught_up()
     world.aws.inject_faults({"operation": "UpdateItem", "contains": ":checkpoint", "delay_s": LATE_WRITE_S, "count": 1})
     world.put(20)
     world.until(lambda: world.aws.control("GET", "faults")["active"] == 0, what="the checkpoint is on its way")
     zombie.freeze()
-    heir = world.daemon("w2", **SHORT_LEASE)
+    heir = world.daemon("w2", **mode)
     world.until(lambda: world.lease("0").owner == "w2", what="the lease moves")
     world.until_caught_up()
     assert not world.taps["w1"].refused

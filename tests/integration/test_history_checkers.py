@@ -26,6 +26,7 @@ from tests.support.wiretap import RowWrite
 PUTS = [Put("s", 10, "a"), Put("s", 20, "b"), Put("s", 30, "c")]
 CHECKPOINT = "SET #leaseCounter = :next, #checkpoint = :checkpoint"
 RENEW = "SET #leaseCounter = :next"
+HAND_OFF = "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner"
 TAKE = "SET #leaseCounter = :next, #leaseOwner = :owner"
 
 
@@ -43,6 +44,8 @@ def write(counter: int, checkpoint: str, *, at: int = 100, **changes: Any) -> Ro
         "checkpoint": {"S": checkpoint},
         "leaseOwner": {"S": values["owner"]},
     }
+    if "leaving" in values:
+        row["checkpointOwner"] = {"S": values["leaving"]}
     return RowWrite(values["writer"], at - 1, at, values["expression"], row)
 
 
@@ -119,6 +122,28 @@ def test_a_shard_end_before_the_last_record_is_found() -> None:
 def test_two_writers_of_one_version_are_found() -> None:
     with pytest.raises(AssertionError, match="the same version"):
         one_writer_at_a_time([write(2, "10"), write(2, "20", writer="w2", owner="w2")])
+
+
+def test_a_handoff_begins_at_a_version_that_stays() -> None:
+    pending = {"owner": "w2", "leaving": "w1"}
+    begun = write(2, "20", writer="leader", expression=HAND_OFF, **pending)
+    done = write(4, "30", expression=TAKE, owner="w2")
+    one_writer_at_a_time(
+        [write(2, "20"), begun, write(3, "30", **pending), done, write(5, "30", writer="w2", owner="w2")]
+    )
+
+
+def test_two_handoffs_begun_at_one_version_are_found() -> None:
+    begun = [write(2, "20", expression=HAND_OFF, owner=owner, leaving="w1") for owner in ("w2", "w3")]
+    with pytest.raises(AssertionError, match="the same version"):
+        one_writer_at_a_time(begun)
+
+
+@pytest.mark.parametrize("expression", [CHECKPOINT, RENEW])
+def test_the_next_owner_who_does_not_wait_is_found(expression: str) -> None:
+    early = write(3, "20", writer="w2", owner="w2", leaving="w1", expression=expression)
+    with pytest.raises(AssertionError, match="while w1 owned it"):
+        one_writer_at_a_time([early])
 
 
 @pytest.mark.parametrize("expression", [CHECKPOINT, RENEW])

@@ -33,6 +33,15 @@ QUICK = {
     "mld.childStopTimeoutMillis": 1000,
 }
 SHORT_LEASE = {"failoverTimeMillis": 2000}  # renewed every 0.64 s; the next worker takes it within 6 s
+TAKEN = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"}
+"""Workers of a 2.x fleet take their leases themselves."""
+ASSIGNED = {
+    "clientVersionConfig": "CLIENT_VERSION_CONFIG_3X",  # the default
+    "disableWorkerMetrics": "true",  # all workers of a test measure the same machine, so that no CPU figure stands out
+    "leaseAssignmentIntervalMillis": 1000,
+    "workerMetricsReporterFreqInMillis": 1000,
+}
+"""Workers of a 3.x fleet are given their leases by a leader, here with short intervals."""
 # kinesis-local takes an access key of twelve digits for the account; the embedded AWS does not look at it.
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": "local"}
 _numbers = itertools.count(1)

@@ -44,8 +44,14 @@ class RowWrite:
 
     @property
     def owner(self) -> str | None:
-        value = self.row.get("leaseOwner")
+        """Who may renew and checkpoint: while a handoff is pending that is the old owner."""
+        value = self.row.get("checkpointOwner") or self.row.get("leaseOwner")
         return None if value is None else str(value["S"])
+
+    @property
+    def begins_handoff(self) -> bool:
+        """Names the next owner and leaves the counter alone."""
+        return "#checkpointOwner = " in self.expression
 
     @property
     def checkpoint(self) -> str:
