@@ -137,6 +137,21 @@ class InteropWorld(World):
             within_s,
         )
 
+    def open_shards(self) -> set[str]:
+        return {shard["ShardId"] for shard in self.shards()} - set().union(*self.parents.values())
+
+    def until_open_shards_are_read(self, within_s: float = MOVE_S) -> None:
+        """Every open shard has an owner and has given records to a child, and the rows of the others are finished."""
+        is_open = self.open_shards()
+
+        def is_read() -> bool:
+            leases = self.leases()
+            ended = all(lease.is_complete for key, lease in leases.items() if key not in is_open)
+            owned = all(key in leases and leases[key].owner is not None for key in is_open)
+            return ended and owned and is_open <= {shard for shard, _ in self.history.delivered()}
+
+        self.until(is_read, within_s, f"{sorted(is_open)} read, the others finished")
+
     # --- measuring ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
