@@ -68,6 +68,12 @@ scenarios: $(DEV)
 scale: $(DEV)
 	$(BIN)/python -m tests.simulation.scale $(SCALE_ARGS)
 
+# Raw pages against the SDK's way of reading them, on drawn bodies: make fuzz RECORDS=10000000
+.PHONY: fuzz
+RECORDS ?= 1000000
+fuzz: $(DEV)
+	$(BIN)/python -m tests.fuzz --records $(RECORDS) $(FUZZ_ARGS)
+
 # The Kinesis and DynamoDB conformance suite against any endpoint: make conformance-aws ENDPOINT=http://127.0.0.1:4567
 conformance-aws: $(DEV)
 	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from mld.positions import Position
 
@@ -52,6 +52,20 @@ class ChildShard:
     shard_id: str
     parents: frozenset[str]
     hash_range: HashRange
+
+
+def child_shard_of(item: Mapping[str, Any]) -> ChildShard:
+    """A member of ChildShards, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    return ChildShard(
+        shard_id=item["ShardId"],
+        parents=frozenset(item.get("ParentShards") or ()),
+        hash_range=hash_range_of(item["HashKeyRange"]),
+    )
+
+
+def hash_range_of(item: Mapping[str, Any]) -> HashRange:
+    """A HashKeyRange, as the API writes it. Raises KeyError, TypeError or ValueError."""
+    return HashRange(start=int(item["StartingHashKey"]), end=int(item["EndingHashKey"]))
 
 
 class ShardFilterType(Enum):

@@ -47,6 +47,15 @@ _RECORD = (
 )
 _RECORD_HEAD = b'{"data":"'
 _RECORD_TAIL = _RECORD[len(_RECORD_HEAD) + 2 :]
+RECORDS_HEAD = b'{"action":"processRecords","records":['
+RECORD_FRAME = (
+    _RECORD_HEAD,
+    b'","partitionKey":',
+    b',"sequenceNumber":"',
+    b'","approximateArrivalTimestamp":',
+    b',"subSequenceNumber":0,"action":"record"}',
+)
+"""What stands around the columns of a record that is no part of an aggregate: base64, JSON text, digits, digits."""
 
 
 # --- daemon to child -------------------------------------------------------------------------------------------------
@@ -72,7 +81,7 @@ def encode_process_records(
     records: Iterable[Record], millis_behind_latest: int | None, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[bytes]:
     """The `processRecords` line in pieces of about `piece_bytes`, newline included; each step does bounded work."""
-    parts = [b'{"action":"processRecords","records":[']
+    parts = [RECORDS_HEAD]
     size = 0
     separator = b""
     for record in records:
@@ -91,8 +100,13 @@ def encode_process_records(
             yield b"".join(parts)
             parts.clear()
             size = 0
-    parts.append(b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode())
+    parts.append(records_tail(millis_behind_latest))
     yield b"".join(parts)
+
+
+def records_tail(millis_behind_latest: int | None) -> bytes:
+    """The end of a `processRecords` line, behind its records, newline included."""
+    return b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode()
 
 
 def encode_record(record: Record) -> bytes:

@@ -27,7 +27,17 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
-from mld.streams import ChildShard, HashRange, Page, Shard, ShardFilter, ShardsPage, StartingPoint, StreamSummary
+from mld.streams import (
+    ChildShard,
+    Page,
+    Shard,
+    ShardFilter,
+    ShardsPage,
+    StartingPoint,
+    StreamSummary,
+    child_shard_of,
+    hash_range_of,
+)
 from protocol.messages import Record
 
 RECORDS_TIMEOUT_S = 30.0
@@ -133,7 +143,7 @@ class KinesisStreams:
                 records=await _records(answer["Records"]),
                 next_iterator=answer.get("NextShardIterator") or None,
                 millis_behind_latest=answer.get("MillisBehindLatest"),
-                child_shards=tuple(_child(item) for item in answer.get("ChildShards") or ()),
+                child_shards=tuple(child_shard_of(item) for item in answer.get("ChildShards") or ()),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise self._malformed("GetRecords", error) from error
@@ -171,24 +181,12 @@ def _shard(item: Mapping[str, Any]) -> Shard:
     sequences = item["SequenceNumberRange"]
     return Shard(
         shard_id=item["ShardId"],
-        hash_range=_hash_range(item["HashKeyRange"]),
+        hash_range=hash_range_of(item["HashKeyRange"]),
         starting_sequence=sequences["StartingSequenceNumber"],
         ending_sequence=sequences.get("EndingSequenceNumber") or None,
         parent_id=item.get("ParentShardId") or None,
         adjacent_parent_id=item.get("AdjacentParentShardId") or None,
     )
-
-
-def _child(item: Mapping[str, Any]) -> ChildShard:
-    return ChildShard(
-        shard_id=item["ShardId"],
-        parents=frozenset(item.get("ParentShards") or ()),
-        hash_range=_hash_range(item["HashKeyRange"]),
-    )
-
-
-def _hash_range(item: Mapping[str, Any]) -> HashRange:
-    return HashRange(start=int(item["StartingHashKey"]), end=int(item["EndingHashKey"]))
 
 
 async def _records(items: Sequence[Mapping[str, Any]]) -> tuple[Record, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import AnyStr
 
 from mld.positions import Position
 from mld.retrieval.kpl import MalformedAggregateError, bears_magic, user_records
@@ -91,7 +92,7 @@ class AggregatesBatch:
     """
 
     def __init__(
-        self, head: Sequence[Record], last: Sequence[Record], opened: _Aggregates, millis_behind_latest: int | None
+        self, head: Sequence[Record], last: Sequence[Record], opened: Aggregates, millis_behind_latest: int | None
     ) -> None:
         self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
@@ -131,7 +132,7 @@ class AggregatesBatch:
         yield from self._last
 
 
-class _Aggregates:
+class Aggregates:
     """Opens records, and remembers those that cannot be opened: sequence numbers and reasons."""
 
     def __init__(self, number: int, sub: int, hash_range: HashRange | None) -> None:
@@ -162,7 +163,7 @@ def _strictly_after_in_aggregates(
     if position.is_shard_end:
         return RecordsBatch((), millis_behind_latest, None)
     number = -1 if position.number is None else position.number
-    opened = _Aggregates(number, position.sub, hash_range)
+    opened = Aggregates(number, position.sub, hash_range)
     head = sorted(records, key=lambda record: int(record.sequence_number))
     last: Sequence[Record] = ()
     while head and not last:
@@ -178,7 +179,7 @@ def _strictly_after(records: tuple[Record, ...], position: Position, millis_behi
     """
     if not records or position.is_shard_end:
         return RecordsBatch((), millis_behind_latest, None)
-    lowest, highest = _extremes([record.sequence_number for record in records])
+    lowest, highest = extremes([record.sequence_number for record in records])
     number = -1 if position.number is None else position.number  # every record lies after the other sentinels
     if int(lowest) <= number:
         floor = (number, position.sub)
@@ -189,7 +190,7 @@ def _strictly_after(records: tuple[Record, ...], position: Position, millis_behi
     return RecordsBatch(records, millis_behind_latest, Position(highest, sub))
 
 
-def _extremes(numbers: Sequence[str]) -> tuple[str, str]:
+def extremes(numbers: Sequence[AnyStr]) -> tuple[AnyStr, AnyStr]:
     """The lowest and the highest. Numbers of equal length sort as texts as they do as integers, only much faster."""
     if len(set(map(len, numbers))) == 1:
         return min(numbers), max(numbers)

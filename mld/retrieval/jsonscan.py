@@ -1,0 +1,119 @@
+"""Steps over the text of JSON values, without making them. Pure.
+
+A `Scan` knows where values begin and end. What stands in a value that is stepped over is looked at only as far as that
+needs: texts end, brackets are balanced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import NoReturn
+
+QUOTE, BACKSLASH, COMMA, COLON = b'"\\,:'
+ARRAY, ARRAY_END, OBJECT, OBJECT_END = b"[]{}"
+
+_space = re.compile(rb"[ \t\r\n]*").match
+_scalar = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null").match
+_structure = re.compile(rb'["\[\]{}]').search
+
+
+class Scan:
+    """A place in a body, and the steps over JSON from there. Each raises ValueError where the body is not JSON."""
+
+    __slots__ = ("at", "body")
+
+    def __init__(self, body: bytes, at: int = 0) -> None:
+        self.body = body
+        self.at = at
+
+    def sees(self, byte: int) -> bool:
+        """Whether the next byte that is no white space is `byte`; stands before that byte then."""
+        match = _space(self.body, self.at)
+        assert match is not None
+        self.at = match.end()
+        return self.at < len(self.body) and self.body[self.at] == byte
+
+    def takes(self, byte: int) -> bool:
+        found = self.sees(byte)
+        self.at += found
+        return found
+
+    def expect(self, byte: int) -> None:
+        if not self.takes(byte):
+            self.fail(f"{chr(byte)} is missing")
+
+    def expect_end(self) -> None:
+        self.sees(COMMA)
+        if self.at != len(self.body):
+            self.fail("something follows")
+
+    def fail(self, why: str) -> NoReturn:
+        raise ValueError(f"not JSON at byte {self.at} of {len(self.body)}: {why}")
+
+    def names(self) -> Iterator[str]:
+        """The names of an object's members, from behind its brace. The caller must step over the value of each."""
+        if self.takes(OBJECT_END):
+            return
+        while True:
+            if not self.sees(QUOTE):
+                self.fail("a name is missing")
+            yield self._name()
+            if not self.takes(COMMA):
+                self.expect(OBJECT_END)
+                return
+
+    def _name(self) -> str:
+        text = self.value()
+        self.expect(COLON)
+        self.sees(QUOTE)
+        return str(json.loads(text.decode()))
+
+    def value(self) -> bytes:
+        """The text of the value that begins here; stands behind it then."""
+        self.sees(QUOTE)
+        start = self.at
+        self.skip_value()
+        return self.body[start : self.at]
+
+    def skip_value(self) -> None:
+        if self.sees(QUOTE):
+            self._skip_string()
+        elif self.sees(OBJECT) or self.sees(ARRAY):
+            self._skip_nested()
+        elif (match := _scalar(self.body, self.at)) is not None:
+            self.at = match.end()
+        else:
+            self.fail("a value is missing")
+
+    def _skip_string(self) -> None:
+        """To the first quote that an even number of backslashes stands before; `find` is much faster than a pattern."""
+        body, end = self.body, self.at
+        while True:
+            end = body.find(b'"', end + 1)
+            if end < 0:
+                self.fail("a text does not end")
+            before = end - 1
+            while body[before] == BACKSLASH:
+                before -= 1
+            if (end - before) % 2:
+                self.at = end + 1
+                return
+
+    def _skip_nested(self) -> None:
+        """Over an array or object that nobody looks into; what is in it need only be balanced."""
+        depth = 0
+        while True:
+            match = _structure(self.body, self.at)
+            if match is None:
+                self.fail("a value does not end")
+            self.at = match.start()
+            mark = self.body[self.at]
+            if mark == QUOTE:
+                self._skip_string()
+                continue
+            self.at += 1
+            depth += 1 if mark in (ARRAY, OBJECT) else -1
+            if depth == 0:
+                return

@@ -1,0 +1,244 @@
+"""How records are written in the body of a GetRecords answer: read once by field, then by a pattern. Pure.
+
+Rules: AWS JSON 1.1; protocol spec, 2 and 3 (what a child gets). `columns_of` takes one record apart whatever it looks
+like; `source_of_layout` and `compiled` make a pattern of it for those that are written alike.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii as quote
+from typing import NamedTuple
+
+from mld.retrieval.jsonscan import ARRAY, BACKSLASH, OBJECT, QUOTE
+
+LAYOUTS_KEPT_MAX = 64
+"""Layouts kept for the next bodies; a service has one, or one more for encrypted streams."""
+ARRIVAL_UNKNOWN = b"0"
+"""For a record without an arrival time, which only stand-ins of Kinesis produce; see `mld.aws.kinesis`."""
+MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
+"""How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
+
+_SECONDS_MAX = 253_402_300_800  # the year 10000
+_E9_DIGITS = 12  # of 1.763661600123E9 after the point: milliseconds without its first digit
+_TIME = "ApproximateArrivalTimestamp"
+_COLUMN_NAMES = ("PartitionKey", "SequenceNumber", _TIME)
+
+_comma = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*").match
+_sequence = re.compile(rb'"([0-9]+)"').fullmatch
+_e9_time = re.compile(rb"([1-9])\.[0-9]{1,12}E9").fullmatch
+_plain_time = re.compile(rb"[1-9][0-9]{0,11}(?:\.[0-9]{1,3})?").fullmatch
+_PLAIN_KEY = rb'"[ !#-\[\]-~]*"'  # neither escapes nor anything that the child's line would have to escape
+_plain_key = re.compile(_PLAIN_KEY).fullmatch
+_PLAIN_TEXT = rb'"[^"\\\x00-\x1f]*"'
+_plain_text = re.compile(_PLAIN_TEXT).fullmatch
+_NUMBER = rb"-?[0-9][0-9.eE+-]*"
+_WORD = rb"(?:true|false|null)"
+
+
+class Columns(NamedTuple):
+    """A record as the child's line has it: payload in base64, key as JSON text, decimal digits."""
+
+    data: bytes
+    key: bytes
+    sequence: bytes
+    arrival_ms: bytes
+
+
+class Member(NamedTuple):
+    """Where the value of a field stands."""
+
+    start: int
+    end: int
+
+
+def columns_of(body: bytes, members: dict[str, Member]) -> Columns:
+    def text(name: str) -> bytes:
+        if name not in members:
+            raise ValueError(f"a record without {name}")
+        start, end = members[name]
+        if body[start] != QUOTE:
+            raise ValueError(f"{name} of a record is no text")
+        return body[start:end]
+
+    time = members.get(_TIME)
+    return Columns(
+        _data(text("Data")),
+        _key(text("PartitionKey")),
+        _digits(text("SequenceNumber")),
+        ARRIVAL_UNKNOWN if time is None else _arrival_ms(body[time.start : time.end]),
+    )
+
+
+def _data(text: bytes) -> bytes:
+    if BACKSLASH not in text and len(text) % 4 == 2:  # of the two quotes
+        return text[1:-1]
+    return b2a_base64(a2b_base64(json.loads(text.decode())), newline=False)
+
+
+def _key(text: bytes) -> bytes:
+    return text if _plain_key(text) else quote(json.loads(text.decode())).encode()
+
+
+def _digits(text: bytes) -> bytes:
+    digits: str = json.loads(text.decode())
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"not a sequence number: {digits!r}")
+    return digits.encode()
+
+
+def _arrival_ms(text: bytes) -> bytes:
+    """To the microsecond as the SDK rounds, then to the millisecond, half up."""
+    if text == b"null":
+        return ARRIVAL_UNKNOWN
+    if _e9_time(text):
+        return text[:1] + _e9_millis(text[2:-2])
+    if _plain_time(text):
+        return _plain_millis(text)
+    value = json.loads(text)
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _SECONDS_MAX:
+        raise ValueError(f"not an arrival time: {text[:40]!r}")
+    fraction, seconds = math.modf(value)
+    micros = int(seconds) * 1_000_000 + round(fraction * 1_000_000)
+    return b"%d" % ((micros + 500) // 1000)
+
+
+def _e9_millis(digits: bytes) -> bytes:
+    """Of the digits after the point in 1.763661600123E9; the service leaves out zeros at the end."""
+    return digits.ljust(_E9_DIGITS, b"0")
+
+
+def _plain_millis(text: bytes) -> bytes:
+    """Of 1763661600.123."""
+    seconds, _, fraction = text.partition(b".")
+    return seconds + fraction.ljust(3, b"0")
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a run of records is written. The numbers are those of groups of its expressions, the same in all of them.
+
+    `head` matches a record up to behind the quote that begins its payload. `between` matches from the quote that ends a
+    payload to behind the quote that begins the next one, or behind the end of the array; `to_plain` is the same, but
+    not before an aggregate; `next` is where the next record begins. Groups of what stands before a payload belong to
+    the record after the match; the `in_head` flags say so. Arrival times: `time_head`, then the group if it has
+    `time_chars` characters, else `time_fill` of it.
+    """
+
+    head: re.Pattern[bytes]
+    between: re.Pattern[bytes]
+    to_plain: re.Pattern[bytes]
+    next: int
+    key: int
+    key_in_head: bool
+    sequence: int
+    sequence_in_head: bool
+    time: int
+    time_in_head: bool
+    time_head: bytes
+    time_chars: int
+    time_fill: Callable[[bytes], bytes]
+
+
+class Source(NamedTuple):
+    """What a layout is compiled of: patterns before and behind the payload, and between records; how times are."""
+
+    head: bytes
+    tail: bytes
+    between: bytes
+    names_in_head: tuple[str, ...]
+    names_in_tail: tuple[str, ...]
+    time_head: bytes
+
+
+def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> Source | None:
+    """The layout of the record `body[start:end]`; None if a regular expression had better not try."""
+    parts: list[bytes] = []
+    names: list[str] = []
+    head: tuple[bytes, tuple[str, ...]] | None = None
+    time_head = b""
+    for name, member in members.items():
+        literal = body[start : member.start]
+        start = member.end
+        if BACKSLASH in literal:
+            return None
+        parts.append(re.escape(literal))
+        if name == "Data":
+            head = b"".join(parts), tuple(names)
+            parts, names = [], []
+            continue
+        value = body[member.start : member.end]
+        if name == _TIME:
+            time_head, pattern = _time_pattern(value)
+        else:
+            pattern = _pattern(name, value)
+        if pattern is None:
+            return None
+        parts.append(pattern)
+        if name in _COLUMN_NAMES:
+            names.append(name)
+    assert head is not None
+    if _TIME not in members:
+        time_head = ARRIVAL_UNKNOWN
+        parts.append(b"()")
+        names.append(_TIME)
+    parts.append(re.escape(body[start:end]))
+    comma = _comma(body, end)
+    return Source(
+        head[0], b"".join(parts), b"," if comma is None else re.escape(comma[0]), head[1], tuple(names), time_head
+    )
+
+
+def _pattern(name: str, value: bytes) -> bytes | None:
+    if name == "PartitionKey":
+        return b"(%b)" % _PLAIN_KEY if _plain_key(value) else None
+    if name == "SequenceNumber":
+        return b'"([0-9]+)"' if _sequence(value) else None
+    if value[0] == QUOTE:
+        return _PLAIN_TEXT if _plain_text(value) else None
+    if value[0] in (OBJECT, ARRAY):
+        return None
+    return _WORD if value in (b"true", b"false", b"null") else _NUMBER
+
+
+def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
+    if value == b"null":
+        return ARRIVAL_UNKNOWN, b"null()"
+    if match := _e9_time(value):
+        return match[1], match[1] + rb"\.([0-9]{1,12})E9"
+    return b"", b"([1-9][0-9]{0,11}(?:\\.[0-9]{1,3})?)" if _plain_time(value) else None
+
+
+@lru_cache(LAYOUTS_KEPT_MAX)
+def compiled(source: Source) -> Layout:
+    """The layout itself; making a new one takes some 0.3 ms."""
+    opening = source.head + b'"'
+    before = b'"' + source.tail + b"(?:" + source.between + b"()" + opening
+    close = rb"|[ \t\r\n]*\])"
+    groups = (*source.names_in_tail, "", *source.names_in_head)
+    number = {name: place for place, name in enumerate(groups, 1)}
+    is_e9 = source.time_head not in (b"", ARRIVAL_UNKNOWN)
+    return Layout(
+        head=re.compile(b"()" * number[""] + opening),
+        to_plain=re.compile(before + b"(?!" + MAGIC_IN_BASE64.pattern + b")" + close),
+        between=re.compile(before + close),
+        next=number[""],
+        key=number["PartitionKey"],
+        key_in_head="PartitionKey" in source.names_in_head,
+        sequence=number["SequenceNumber"],
+        sequence_in_head="SequenceNumber" in source.names_in_head,
+        time=number[_TIME],
+        time_in_head=_TIME in source.names_in_head,
+        time_head=source.time_head,
+        time_chars=_E9_DIGITS if is_e9 else 0,
+        time_fill=_e9_millis if is_e9 else _plain_millis,
+    )

@@ -1,0 +1,301 @@
+"""`RawPage`: a page that keeps the body of its GetRecords answer, and frames the child's line straight from it.
+
+Rules: those of `mld.retrieval.page`, whose `RecordsPage` is the reference: for every body both give the same values,
+and the same lines byte for byte. Base64 text stays base64 text; only aggregates are decoded, and only while the line is
+framed. Making a page takes some milliseconds for a large body, so that is done where the body was read, in a thread;
+what is left for the loop comes in pieces of well under 2 ms.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import a2b_base64
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import lt
+
+from mld.positions import Position
+from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
+from mld.retrieval.page import PIECE_BYTES, Aggregates, extremes
+from mld.retrieval.rawbody import Odds, Run, index_of
+from mld.streams import ChildShard, HashRange, child_shard_of
+from protocol.codec import RECORD_FRAME, RECORDS_HEAD, encode_record, records_tail
+from protocol.messages import Record
+
+Span = tuple[Run | Odds, int, int]
+"""Records first (inclusive) to last (exclusive) of a run."""
+
+_DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
+_BETWEEN = _END + b"," + _DATA
+
+
+def page_of(body: bytes) -> RawPage:
+    """The page of an answer. Raises ValueError, with what is wrong, if the body is not a GetRecords answer."""
+    try:
+        index = index_of(body)
+        children = tuple(child_shard_of(item) for item in index.child_shards)  # type: ignore[arg-type]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    sequences = list(chain.from_iterable(run.sequences() for run in index.runs))
+    is_ordered = _is_ordered(sequences)
+    ends = (sequences[0], sequences[-1]) if sequences else (b"", b"")
+    extreme = ends if is_ordered else extremes(sequences)
+    return RawPage(
+        runs=index.runs,
+        count=len(sequences),
+        data_bytes=index.data_bytes,
+        first_sequence=ends[0].decode() or None,
+        last_sequence=ends[1].decode() or None,
+        lowest=extreme[0].decode() or None,
+        highest=extreme[1].decode() or None,
+        is_ordered=is_ordered,
+        next_iterator=index.next_iterator,
+        millis_behind_latest=index.millis_behind_latest,
+        child_shards=children,
+    )
+
+
+def _is_ordered(sequences: Sequence[bytes]) -> bool:
+    """Whether each is greater than the one before, and all are of one length, as those of a shard nearly always are."""
+    return len(set(map(len, sequences))) <= 1 and all(map(lt, sequences, sequences[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class RawPage:
+    """One GetRecords answer; see `mld.streams.Page`. `lowest` and `highest` are sequence numbers."""
+
+    runs: tuple[Run | Odds, ...]
+    count: int
+    data_bytes: int
+    first_sequence: str | None
+    last_sequence: str | None
+    lowest: str | None
+    highest: str | None
+    is_ordered: bool
+    next_iterator: str | None
+    millis_behind_latest: int | None
+    child_shards: tuple[ChildShard, ...]
+
+    @property
+    def first_arrival_ms(self) -> int | None:
+        return int(self.runs[0].columns(0).arrival_ms) if self.count else None
+
+    def after(self, position: Position, hash_range: HashRange | None = None) -> RawBatch | RawAggregatesBatch:
+        """The user records strictly after `position`, in order; see `mld.streams.Page`."""
+        lag_ms = self.millis_behind_latest
+        if self.lowest is None or self.highest is None or position.is_shard_end:
+            return RawBatch((), None, 0, lag_ms)
+        number = -1 if position.number is None else position.number  # every record lies after the other sentinels
+        if any(run.bears_magic for run in self.runs):
+            opened = Aggregates(number, position.sub, hash_range)
+            return RawAggregatesBatch(self._in_order(), opened, (number, position.sub), lag_ms)
+        below = number - (position.sub < 0)
+        if int(self.lowest) > below:
+            spans = tuple((run, 0, len(run)) for run in self.runs)
+            return RawBatch(spans, Position(self.highest), self.data_bytes, lag_ms)
+        spans = tuple(self._spans_above(below))
+        largest = Position(self.highest) if spans else None
+        return RawBatch(spans, largest, sum(map(_data_bytes, spans)), lag_ms)
+
+    def _spans_above(self, below: int) -> Iterator[Span]:
+        for run in self.runs:
+            if self.is_ordered:
+                start = bisect_right(range(len(run)), below, key=lambda n, run=run: int(run.sequence(n)))  # type: ignore[misc]
+                if start < len(run):
+                    yield run, start, len(run)
+            else:
+                yield from ((run, n, n + 1) for n, text in enumerate(run.sequences()) if int(text) > below)
+
+    def _in_order(self) -> list[tuple[Run | Odds, int]]:
+        places = [(run, number) for run in self.runs for number in range(len(run))]
+        if not self.is_ordered:
+            places.sort(key=lambda place: int(place[0].sequence(place[1])))
+        return places
+
+
+def _data_bytes(span: Span) -> int:
+    run, start, end = span
+    return sum(_size(run.columns(number).data) for number in range(start, end))
+
+
+def _size(data: bytes) -> int:
+    """Of base64 text, decoded."""
+    return len(data) // 4 * 3 - data[-2:].count(b"=")
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """Records of a page without aggregates; see `mld.streams.Batch`."""
+
+    spans: tuple[Span, ...]
+    largest: Position | None
+    data_bytes: int
+    millis_behind_latest: int | None
+
+    @property
+    def malformed(self) -> Mapping[str, str]:
+        return {}
+
+    def line(self) -> Iterator[bytes]:
+        """The `processRecords` line in pieces; every call starts a new, equal line."""
+        parts = [RECORDS_HEAD]
+        opening = _DATA
+        for run, start, end in self.spans:
+            frame = _frame_run if isinstance(run, Run) else _frame_odds
+            yield from frame(parts, opening, run, start, end)  # type: ignore[arg-type]
+            opening = _BETWEEN
+        if self.spans:
+            parts.append(_END)
+        parts.append(records_tail(self.millis_behind_latest))
+        yield b"".join(parts)
+
+
+def _frame_run(parts: list[bytes], opening: bytes, run: Run, start: int, end: int) -> Iterator[bytes]:
+    """Append records to `parts`, each but for its end, and give off full pieces. All that is spent on most records."""
+    body, layout, matches = run.body, run.layout, run.matches
+    key, key_first = layout.key - 1, layout.key_in_head
+    sequence, sequence_first = layout.sequence - 1, layout.sequence_in_head
+    time, time_first = layout.time - 1, layout.time_in_head
+    chars, fill = layout.time_chars, layout.time_fill
+    time_opening = _TIME + layout.time_head
+    extend = parts.extend
+    before, data_start = matches[start].groups(), matches[start].end()
+    limit = data_start + PIECE_BYTES
+    for match in matches[start + 1 : end + 1]:
+        after = match.groups()
+        data_end, next_start = match.span()
+        digits = (before if time_first else after)[time]
+        if data_end > limit:
+            parts.append(opening)
+            yield b"".join(parts)
+            parts.clear()
+            opening = b""
+            limit = data_end - PIECE_BYTES
+            while data_start < limit:
+                yield body[data_start : data_start + PIECE_BYTES]
+                data_start += PIECE_BYTES
+            limit = data_end + PIECE_BYTES
+        extend(
+            (
+                opening,
+                body[data_start:data_end],
+                _KEY,
+                (before if key_first else after)[key],
+                _SEQUENCE,
+                (before if sequence_first else after)[sequence],
+                time_opening,
+                digits if len(digits) == chars else fill(digits),
+            )
+        )
+        opening, before, data_start = _BETWEEN, after, next_start
+
+
+def _frame_odds(parts: list[bytes], opening: bytes, run: Odds, start: int, end: int) -> Iterator[bytes]:
+    """The same for records that were read one by one."""
+    size = 0
+    for columns in run.records[start:end]:
+        size += len(columns.data) + len(columns.key)
+        parts.append(opening)
+        if size > PIECE_BYTES:
+            yield b"".join(parts)
+            parts.clear()
+            size = 0
+        yield from _frame(parts, columns)
+        opening = _BETWEEN
+
+
+def _frame(parts: list[bytes], columns: Columns) -> Iterator[bytes]:
+    """Append one record without its beginning and end; a long payload is given off by itself."""
+    data, key, sequence, arrival_ms = columns
+    if len(data) > PIECE_BYTES:
+        yield b"".join(parts)
+        parts.clear()
+        for start in range(0, len(data), PIECE_BYTES):
+            yield data[start : start + PIECE_BYTES]
+        data = b""
+    parts += (data, _KEY, key, _SEQUENCE, sequence, _TIME, arrival_ms)
+
+
+class RawAggregatesBatch:
+    """User records of a page with aggregates, which are opened one by one while the line is framed.
+
+    `data_bytes` and `malformed` are those of the records framed by the latest `line`, and grow with it.
+    """
+
+    def __init__(
+        self,
+        places: list[tuple[Run | Odds, int]],
+        opened: Aggregates,
+        floor: tuple[int, int],
+        millis_behind_latest: int | None,
+    ) -> None:
+        self.data_bytes = 0
+        self.millis_behind_latest = millis_behind_latest
+        self._places = places
+        self._opened = opened
+        self._floor = floor
+        self.largest = self._find_largest()
+
+    @property
+    def malformed(self) -> Mapping[str, str]:
+        return self._opened.malformed
+
+    def line(self) -> Iterator[bytes]:
+        """The `processRecords` line in pieces; every call starts a new, equal line."""
+        self.data_bytes = 0
+        parts = [RECORDS_HEAD]
+        separator = b""
+        size = 0
+        for run, number in self._places:
+            columns = run.columns(number)
+            for record in self._user_records(columns):
+                parts.append(separator)
+                separator = b","
+                if isinstance(record, Columns):
+                    self.data_bytes += _size(columns.data)
+                    parts.append(_DATA)
+                    yield from _frame(parts, columns)
+                    parts.append(_END)
+                    size += len(columns.data)
+                else:
+                    self.data_bytes += len(record.data)
+                    parts.append(encode_record(record))
+                    size += len(parts[-1])
+                if size > PIECE_BYTES:
+                    yield b"".join(parts)
+                    parts.clear()
+                    size = 0
+        parts.append(records_tail(self.millis_behind_latest))
+        yield b"".join(parts)
+
+    def _user_records(self, columns: Columns) -> Sequence[Record | Columns]:
+        """Those after the position: of an aggregate what is in it, else the record itself as it is."""
+        if MAGIC_IN_BASE64.match(columns.data):
+            return self._opened.after(_record(columns))
+        return (columns,) if (int(columns.sequence), 0) > self._floor else ()
+
+    def _find_largest(self) -> Position | None:
+        """Open from the end until something is left; that is as far as a checkpoint may go."""
+        places = self._places
+        while places:
+            run, number = places[-1]
+            users = self._user_records(run.columns(number))
+            if users:
+                last = users[-1]
+                if isinstance(last, Columns):
+                    return Position(last.sequence.decode())
+                return Position(last.sequence_number, last.sub_sequence_number)
+            places.pop()
+        return None
+
+
+def _record(columns: Columns) -> Record:
+    return Record(
+        a2b_base64(columns.data),
+        json.loads(columns.key),
+        columns.sequence.decode(),
+        0,
+        int(columns.arrival_ms),
+    )

@@ -1,0 +1,149 @@
+"""The raw page against the plain way of reading, on bodies of any legal form; and what it must refuse."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mld.positions import LATEST
+from mld.retrieval.rawbody import Run, index_of
+from mld.retrieval.rawpage import page_of
+from tests.support.bodies import BodyMaker, reference_page
+from tests.support.pages import assert_same
+
+RECORD = '{"Data":"aGVsbG8=","PartitionKey":"k","ApproximateArrivalTimestamp":1.7E9,"SequenceNumber":"1"}'
+BODY = f'{{"MillisBehindLatest":0,"NextShardIterator":"next","Records":[{RECORD},{RECORD}]}}'
+
+
+@settings(max_examples=400)
+@given(st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_body_means_the_same_read_raw_and_read_plainly(rng: Random, plain: float) -> None:
+    body = BodyMaker(rng, plain=plain).body()
+    reference = reference_page(body)
+    assert reference is not None
+    assert_same(page_of(body), reference, rng)
+
+
+@given(st.randoms(use_true_random=False), st.floats(0, 1, exclude_max=True))
+def test_a_truncated_body_is_refused(rng: Random, place: float) -> None:
+    body = BodyMaker(rng).body().rstrip(b" \t\r\n")
+    with pytest.raises(ValueError):
+        page_of(body[: int(place * len(body))])
+
+
+@given(st.binary(max_size=40), st.integers(0, len(BODY)), st.integers(0, 4))
+def test_a_damaged_body_is_refused_or_means_what_it_says(patch: bytes, place: int, removed: int) -> None:
+    """Never another exception."""
+    body = BODY.encode()
+    body = body[:place] + patch + body[place + removed :]
+    try:
+        page = page_of(body)
+    except ValueError:
+        return
+    b"".join(page.after(LATEST).line())
+
+
+def changed(old: str, new: str) -> bytes:
+    assert old in BODY
+    return BODY.replace(old, new).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"Records":null}',
+        b'{"Records":[]}x',
+        b'{"Records":[],}',
+        b'{"Records":[,]}',
+        b'{"Records":[1]}',
+        b'{"Records":[{}]}',
+        b'{"Records":[],"Records":null}',
+        changed('"Data":"aGVsbG8=",', ""),
+        changed('"PartitionKey":"k",', ""),
+        changed(',"SequenceNumber":"1"', ""),
+        changed('"k"', "null"),
+        changed('"1"', "1"),
+        changed('"1"', '"12a"'),
+        changed('"1"', '""'),
+        changed('"aGVsbG8="', "null"),
+        changed('"aGVsbG8="', '"aGVsbG8"'),
+        changed("1.7E9", '"yesterday"'),
+        changed("1.7E9", "true"),
+        changed("1.7E9", "1e999"),
+        changed("1.7E9", "1.7E"),
+        changed('"next"', "5"),
+        changed("0,", '"0",'),
+        changed("}]", "},]"),
+        changed("},{", "}{"),
+        changed("},{", "},,{"),
+        changed('"k"', '"\n"'),
+        changed('"k"', '"\\x"'),
+        BODY.encode().replace(b'"k"', b'"\xff"'),
+        changed('"NextShardIterator":"next"', '"ChildShards":[{"ShardId":"c"}]'),
+        changed('"NextShardIterator":"next"', '"ChildShards":[7]'),
+        changed('"NextShardIterator":"next"', '"ChildShards":' + "[" * 100_000 + "]" * 100_000),
+    ],
+    ids=repr,
+)
+def test_what_is_not_as_documented_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        page_of(body)
+
+
+def many(count: int, **changes: str) -> bytes:
+    records = [RECORD.replace('"1"', f'"{1000 + n}"') for n in range(count)]
+    for place, text in changes.items():
+        records[int(place.removeprefix("at"))] = text
+    return ('{"Records":[' + ",".join(records) + "]}").encode()
+
+
+def test_records_that_are_written_alike_are_read_by_one_pattern() -> None:
+    runs = index_of(many(1000)).runs
+    assert [(type(run).__name__, len(run)) for run in runs] == [("Odds", 1), ("Run", 999)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        RECORD.replace('"k"', '"\\u006b"'),
+        RECORD.replace('"k"', '"\u00e9"'),
+        RECORD.replace("aGVsbG8=", "aGVsbG8\\u003d"),
+        RECORD.replace('"k"', '"k","EncryptionType":"KMS"'),
+        RECORD.replace("1.7E9", "1700000000"),
+        RECORD.replace(",", " , "),
+    ],
+)
+def test_one_odd_record_costs_the_others_nothing(odd: str) -> None:
+    runs = index_of(many(1000, at500=odd)).runs
+    assert sum(len(run) for run in runs if isinstance(run, Run)) >= 997
+
+
+def test_a_body_of_many_kinds_of_records_is_still_read() -> None:
+    records = [RECORD.replace('"k"', f'"k","Field{n}":1') for n in range(200)]
+    assert page_of(('{"Records":[' + ",".join(records) + "]}").encode()).count == 200
+
+
+def test_reading_takes_time_in_proportion_to_the_body() -> None:
+    """The worst kinds of bodies: backslashes everywhere, quotes everywhere, many layouts in turn."""
+    kinds = [
+        lambda n: many(1, at0=RECORD.replace('"k"', '"' + "\\\\" * n + '"')),
+        lambda n: ('{"Records":[],"x":[' + ",".join(['"\\""'] * n) + "]}").encode(),
+        lambda n: many(n // 20, **{f"at{m}": RECORD.replace(",", " ,") for m in range(0, n // 20, 2)}),
+    ]
+    for kind in kinds:
+        small, large = (min(timed(kind(size)) for _ in range(3)) for size in (20_000, 80_000))
+        assert large < 4 * small * 3 + 0.01
+
+
+def timed(body: bytes) -> float:
+    began = time.thread_time()
+    page_of(body)
+    return time.thread_time() - began
