@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from mld.clock import Clock
 from mld.errors import TableError
-from mld.fleet.watching import Look, Verdict, Watched, life_signs, look, orphans
+from mld.fleet.watching import Look, Verdict, Watched, is_proof, life_signs, look, orphans
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, LeaseTable, Refusal
 
@@ -42,7 +42,8 @@ Report = Callable[[str, Sequence[Lease]], Awaitable[int]]
 @dataclass(slots=True)
 class _State:
     look: Look = field(default_factory=Look)
-    baseline: dict[str, Lease] | None = None
+    baseline: Mapping[str, Lease] | None = None
+    baseline_at: float = 0.0
     dealt_with: bool = False
 
 
@@ -133,11 +134,10 @@ class Watch:
             match state.look.verdict:
                 case Verdict.ALIVE:
                     state.baseline, state.dealt_with = None, False
-                case Verdict.LATE if state.baseline is None:
-                    scan = await self._table.fleet_scan()
-                    state.baseline = {lease.key: lease for lease in scan.leases}
-                case Verdict.SILENT if state.baseline is not None and not state.dealt_with:
-                    state.dealt_with = await self._bury(watched.worker, state.baseline)
+                case Verdict.LATE | Verdict.SILENT if state.baseline is None:
+                    self._set_baseline(state, await self._table.fleet_scan())
+                case Verdict.SILENT if not state.dealt_with and self._proves(state, now):
+                    await self._bury(watched.worker, state)
                 case Verdict.GONE:
                     await self._choose_another(watched)
                 case _:
@@ -145,9 +145,19 @@ class Watch:
         except TableError as error:
             log.debug("cannot look at %s: %s", watched.worker, error, extra={"action": "watch_failed"})
 
+    def _set_baseline(self, state: _State, scan: FleetScan) -> None:
+        """What moved during the scan does not count as moved, so its age counts from its end."""
+        state.baseline = {lease.key: lease for lease in scan.leases}
+        state.baseline_at = self._clock.monotonic()
+
+    def _proves(self, state: _State, now: float) -> bool:
+        return is_proof(now - state.baseline_at, self._lease_duration_s)
+
     async def _choose_another(self, watched: Watched) -> None:
         """The representative went elsewhere, by a hand-over or because another watcher was quicker."""
         keys = await self._table.keys_owned_by(watched.worker)
+        if self._watched.get(watched.worker) != watched:
+            return  # told otherwise meanwhile
         key = min((key for key in keys if key != watched.key), default=None)
         self._states.pop(watched.worker, None)
         if key is None:
@@ -155,18 +165,25 @@ class Watch:
         else:
             self._watched[watched.worker] = Watched(watched.worker, key)
 
-    async def _bury(self, worker: str, baseline: Mapping[str, Lease]) -> bool:
-        """Give a silent worker's leases to others; True if nothing of it is left to do."""
+    async def _bury(self, worker: str, state: _State) -> None:
+        """Give a silent worker's leases to others."""
+        assert state.baseline is not None
         scan = await self._table.fleet_scan()
-        orphaned = orphans(worker, baseline, scan.leases)
-        still, moving = life_signs(baseline, scan.leases)
+        orphaned = orphans(worker, state.baseline, scan.leases)
+        if not orphaned:  # it came back in this moment, or the base line was older than it should have been
+            self._set_baseline(state, scan)
+            return
+        still, moving = life_signs(state.baseline, scan.leases)
         self._dead = (self._dead - moving | still) - {self._worker_id} | {worker}
         self.watch_also(await self._choose(scan, self._dead))
-        if await self._report(worker, orphaned) == len(orphaned):
-            return True
+        by_leader = await self._report(worker, orphaned)
+        state.dealt_with = by_leader == len(orphaned) or await self._share_out(worker, scan, orphaned)
+
+    async def _share_out(self, worker: str, scan: FleetScan, orphaned: Sequence[Lease]) -> bool:
+        """Re-assign what the leader in this process has not; True if each lease has got an heir."""
         heirs = await self._spread(scan, orphaned, self._dead)
         if not heirs:
-            return not orphaned
+            return False
         log.warning(
             "worker %s is silent for %.0f s; %d of its leases go to %d others",
             worker,

@@ -5,9 +5,9 @@ read every second shows the same within the lease duration (coordination spec, 4
 
 Evidence: the representative lease has not moved for a whole lease duration since it was first *seen* with its counter,
 which is later than the worker's last renewal of it; so that lease has expired by the ordinary rule. For the worker's
-other leases a base line is read when the representative is late. Those that have not moved since, for longer than a
-renewal interval, share its fate. Each of them is re-assigned under the condition that its counter is still the one of
-the base line, so a lease that was renewed meanwhile is left alone.
+other leases a base line is read when the representative is late, or as soon after that as it can be read. Those that
+have not moved since, for longer than a renewal interval, share its fate. Each of them is re-assigned under the
+condition that its counter is still the one of the base line, so a lease that was renewed meanwhile is left alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from mld.leases.lease import Lease
 
 LATE_SHARE = 0.5
 """Share of the lease duration after which a representative is late: above the renewal interval (a third)."""
+BASELINE_SHARE = 0.4
+"""Share of the lease duration that a base line must be old before it proves anything: above the renewal interval."""
 WATCHED_MAX = 64
 """Entries read from one publication; a ring names two per worker, the rest is for fleets with few mld workers."""
 
@@ -36,9 +38,9 @@ class Watched:
 class Verdict(Enum):
     ALIVE = "alive"
     LATE = "late"
-    """Read a base line of its leases now; said once per silence."""
+    """Its leases may become orphans: a base line of them is needed."""
     SILENT = "silent"
-    """Its leases are orphaned; said once per silence."""
+    """Its leases are orphans, those that have not moved since the base line."""
     GONE = "gone"
     """The lease does not stand for the worker any more: choose another one."""
 
@@ -64,6 +66,11 @@ def look(before: Look, watched: Watched, row: Lease | None, now: float, lease_du
     if silent_s > LATE_SHARE * lease_duration_s:
         return replace(before, verdict=Verdict.LATE)
     return before
+
+
+def is_proof(baseline_age_s: float, lease_duration_s: float) -> bool:
+    """Whether a lease that has not moved since a base line of that age has missed a renewal."""
+    return baseline_age_s > BASELINE_SHARE * lease_duration_s
 
 
 def orphans(worker: str, baseline: Mapping[str, Lease], now_rows: Iterable[Lease]) -> list[Lease]:
@@ -112,7 +119,7 @@ def parse_watch(text: str | None) -> tuple[Watched, ...]:
     """What a leader published for us (`[["worker", "lease key"], ...]`); nothing for anything else."""
     try:
         entries = json.loads(text) if text else []
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     if not isinstance(entries, list):
         return ()
