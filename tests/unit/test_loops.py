@@ -1,0 +1,194 @@
+"""`mld.fleet.loops`: which background loops run, when they end, and who hears of one that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from mld.fleet.loops import Loops
+from tests.virtual_time import run_virtual
+
+
+class Bed:
+    """Loops a, b and c, which note when they begin and end; `slow` ones take a second to end."""
+
+    def __init__(self, slow: str = "") -> None:
+        self.slow = slow
+        self.events: list[str] = []
+        self.failures: list[BaseException | None] = []
+        self.end: dict[str, BaseException | None] = {}
+        self.loops = Loops({name: self._factory(name) for name in "abc"}, self.failures.append)
+
+    def _factory(self, name: str):  # type: ignore[no-untyped-def]
+        async def run() -> None:
+            self.events.append(f"+{name}")
+            try:
+                while name not in self.end:
+                    await asyncio.sleep(0.1)
+                error = self.end[name]
+                if error is not None:
+                    raise error
+            except asyncio.CancelledError:
+                if name in self.slow:
+                    await asyncio.sleep(1)
+                raise
+            finally:
+                self.events.append(f"-{name}")
+
+        return run
+
+    async def settle(self) -> list[str]:
+        """What has happened since the last call, after a moment."""
+        await asyncio.sleep(0.01)
+        events, self.events = self.events, []
+        return events
+
+
+def test_nothing_runs_before_it_is_allowed() -> None:
+    async def main() -> None:
+        bed = Bed()
+        await bed.loops.want(["a", "b"])
+        assert await bed.settle() == []
+        await bed.loops.want(["b", "c"])
+        await bed.loops.allow()
+        assert await bed.settle() == ["+b", "+c"]
+        assert bed.loops.running() == {"b", "c"}
+        await bed.loops.stop()
+
+    run_virtual(main())
+
+
+def test_only_what_changes_is_started_and_ended() -> None:
+    async def main() -> None:
+        bed = Bed()
+        await bed.loops.allow()
+        await bed.loops.want(["a", "b"])
+        assert await bed.settle() == ["+a", "+b"]
+        await bed.loops.want(["b", "c"])
+        assert sorted(await bed.settle()) == ["+c", "-a"]
+        await bed.loops.want(["b", "c"])
+        await bed.loops.allow()
+        assert await bed.settle() == []
+        await bed.loops.stop()
+        assert sorted(await bed.settle()) == ["-b", "-c"]
+        assert bed.loops.running() == frozenset()
+
+    run_virtual(main())
+
+
+def test_a_mode_change_returns_when_the_old_loops_have_ended() -> None:
+    async def main() -> None:
+        bed = Bed(slow="a")
+        await bed.loops.allow()
+        await bed.loops.want(["a"])
+        await bed.settle()
+        before = asyncio.get_running_loop().time()
+        await bed.loops.want(["b"])
+        assert asyncio.get_running_loop().time() - before == pytest.approx(1.0, abs=0.05)
+        assert "-a" in bed.events
+        await bed.loops.stop()
+
+    run_virtual(main())
+
+
+def test_what_was_stopped_by_name_stays_stopped_and_the_rest_runs_on() -> None:
+    async def main() -> None:
+        bed = Bed()
+        await bed.loops.want(["a", "b"])
+        await bed.loops.stop(["a", "c"])
+        await bed.loops.allow()
+        assert await bed.settle() == ["+b"]
+        await bed.loops.stop(["b"])
+        await bed.loops.allow()
+        assert await bed.settle() == ["-b"]
+
+    run_virtual(main())
+
+
+def test_an_ended_loop_may_be_wanted_again() -> None:
+    async def main() -> None:
+        bed = Bed()
+        await bed.loops.allow()
+        for _ in range(3):
+            await bed.loops.want(["a"])
+            assert await bed.settle() == ["+a"]
+            await bed.loops.want([])
+            assert await bed.settle() == ["-a"]
+        assert bed.failures == []
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("error", [None, ValueError("broken")], ids=["returned", "raised"])
+def test_a_loop_that_ends_by_itself_is_told(error: ValueError | None) -> None:
+    async def main() -> None:
+        bed = Bed()
+        await bed.loops.allow()
+        await bed.loops.want(["a", "b"])
+        bed.end["a"] = error
+        await asyncio.sleep(1)
+        assert bed.failures == [error]
+        assert bed.loops.running() >= {"b"}
+        await bed.loops.stop()
+        assert bed.failures == [error], "an ordinary end is no failure"
+
+    run_virtual(main())
+
+
+def test_a_loop_that_fails_while_it_is_being_ended_is_not_told() -> None:
+    async def main() -> None:
+        failures: list[BaseException | None] = []
+
+        async def stubborn() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise ValueError("on the way out")
+
+        loops = Loops({"a": stubborn}, failures.append)
+        await loops.allow()
+        await loops.want(["a"])
+        await asyncio.sleep(0)
+        await loops.stop()
+        assert failures == []
+
+    run_virtual(main())
+
+
+def test_a_loop_may_end_itself_by_changing_the_mode() -> None:
+    async def main() -> None:
+        ended: list[str] = []
+
+        async def switching() -> None:
+            try:
+                await asyncio.sleep(1)
+                await loops.want(["b"])
+                ended.append("not waited for itself")
+                await asyncio.sleep(1)
+                ended.append("not cancelled")
+            finally:
+                ended.append("end")
+
+        async def other() -> None:
+            await asyncio.Event().wait()
+
+        loops = Loops({"a": switching, "b": other}, lambda _: None)
+        await loops.allow()
+        await loops.want(["a"])
+        await asyncio.sleep(5)
+        assert ended == ["not waited for itself", "end"]
+        assert loops.running() == {"b"}
+        await loops.stop()
+
+    run_virtual(main())
+
+
+def test_an_unknown_loop_is_a_mistake_of_ours() -> None:
+    async def main() -> None:
+        with contextlib.suppress(AssertionError):
+            await Bed().loops.want(["nobody"])
+            raise RuntimeError("accepted")
+
+    run_virtual(main())
