@@ -439,17 +439,24 @@ class Fleet:
             self._election.abandon()
         for task in self._adopting:
             task.cancel()
+        self._parts.migration.abandon()
         await self._loops.stop()
 
     async def _give_on_late_ones(self) -> None:
-        heirs = self._parts.keeper.heirs
-        others = sorted(set(heirs.values()))
-        keys = await self._parts.table.keys_owned_by(self._worker_id)
-        for number, key in enumerate(keys):
-            lease = await self._parts.table.get(key)
-            if lease is None or lease.actual_owner != self._worker_id or not others:
-                continue
-            heir = heirs.get(key) or others[number % len(others)]
-            answer = await self._parts.table.assign(lease, heir)
-            if not isinstance(answer, Refusal):
-                log.info("late lease %s given to %s", key, heir, extra={"action": "late_lease", "shard": key})
+        """Leases that were assigned to us and never held: the heirs of the others get them, else they are released."""
+        found = [await self._parts.table.get(key) for key in await self._parts.table.keys_owned_by(self._worker_id)]
+        late = [lease for lease in found if lease is not None and lease.actual_owner == self._worker_id]
+        if not late:
+            return
+        others = sorted(set(self._parts.keeper.heirs.values()))
+        heirs = {lease.key: others[number % len(others)] for number, lease in enumerate(late) if others}
+        if not others:  # nothing was held when we began to leave, so nobody was looked for
+            scan = await self._parts.table.fleet_scan()
+            heirs = await self._deal(scan, [lease.key for lease in late], without=frozenset(), with_us=False)
+        for lease in late:
+            heir = heirs.get(lease.key)
+            if heir is None:
+                await self._parts.table.release(lease)
+            elif not isinstance(await self._parts.table.assign(lease, heir), Refusal):
+                fields = {"action": "late_lease", "shard": lease.key}
+                log.info("late lease %s given to %s", lease.key, heir, extra=fields)

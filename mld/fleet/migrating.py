@@ -321,6 +321,10 @@ class TableMigration:
                 )
                 return
 
+    def abandon(self) -> None:
+        """End without waiting: what is on its way may still be applied."""
+        self._stop_move()
+
     async def close(self) -> None:
         self._stop_move()
         if self._move is not None:
