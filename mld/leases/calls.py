@@ -39,11 +39,16 @@ class TableCalls:
         *,
         refusals: tuple[str, ...] = (),
         timeout_s: float | None = None,
+        one_table: bool = True,
     ) -> dict[str, Any]:
-        """One request. Raises RefusedError for the codes in `refusals`, else the TableError of section 6."""
+        """One request. Raises RefusedError for the codes in `refusals`, else the TableError of section 6.
+
+        `one_table`: the operation has the parameter TableName.
+        """
+        named = {"TableName": self.table_name, **params} if one_table else dict(params)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
-            return await self._service.call(operation, {"TableName": self.table_name, **params}, timeout_s=limit_s)
+            return await self._service.call(operation, named, timeout_s=limit_s)
         except AwsUnreachableError as error:
             raise table_error(error, self.table_name) from error
         except AwsError as error:

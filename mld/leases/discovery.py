@@ -93,8 +93,18 @@ class LeaseDiscovery:
         except TableError as error:
             log.warning("cannot look for assigned leases: %s", error, extra={"action": "discovery_failed"})
             return
+        await self._confirm_unlisted(keys)
         held = self._keeper.held()
         self._enqueue(key for key in keys if key not in held and key not in self._pending)
+
+    async def _confirm_unlisted(self, keys: Iterable[str]) -> None:
+        """A carried lease that the index does not name as ours may be handed off or gone: nothing else would show it.
+
+        The index may as well lag, so this is a reason to look and no more.
+        """
+        if carried := self._keeper.carrier.carried():
+            listed = set(keys)
+            await self._keeper.carrier.confirm([key for key in carried if key not in listed])
 
     async def _poll_pending_forever(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from mld.errors import TableMissingError, TableThrottledError, TableUnavailableE
 from mld.leases import rows, writes
 from mld.leases.calls import RefusedError, TableCalls
 from mld.leases.lease import Lease
-from mld.leases.owner_index import SCAN_SPACING_S, OwnerIndex
+from mld.leases.owner_index import FORBIDDEN_CODES, SCAN_SPACING_S, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
 from mld.positions import Position
@@ -37,6 +37,7 @@ SEGMENTS_MAX = 32
 SEGMENT_BYTES = 0.2 * 2**30  # one segment per 0.2 GiB
 TABLE_SIZE_VALID_S = 7200.0  # DynamoDB itself refreshes the figure only every six hours
 ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
+GETS_PER_BATCH = 100  # DynamoDB's limit
 RELEASE_WRITES_MAX = 2  # the second one with the owners that the first one's refusal showed
 
 EXISTS_CODE = "ResourceInUseException"
@@ -78,6 +79,7 @@ class DynamoLeaseTable:
         self._consistent_scans = consistent_scans
         self._scan_timeout_s = scan_timeout_s
         self._had_many_pages = False
+        self._told_no_batches = False
         self._size_segments = 1
         self._size_known_until = clock.monotonic()
 
@@ -198,21 +200,55 @@ class DynamoLeaseTable:
         row = answer.get("Item")
         return rows.parse_row(row) if row else None
 
+    async def get_many(self, keys: Sequence[str]) -> dict[str, Lease]:
+        """See `LeaseTable.get_many`. Raises TableError."""
+        found = _Found()
+        for start in range(0, len(keys), GETS_PER_BATCH):
+            wanted = list(keys[start : start + GETS_PER_BATCH])
+            while wanted:
+                wanted = await self._get_batch(wanted, found)
+        return {lease.key: lease for lease in found.leases}
+
+    async def _get_batch(self, keys: list[str], found: _Found) -> list[str]:
+        """Read these rows; returns the keys that DynamoDB has left for another request, never all of them."""
+        wanted = {"Keys": [{rows.KEY: {"S": key}} for key in keys], "ConsistentRead": True}
+        params = {"RequestItems": {self._table_name: wanted}}
+        try:
+            answer = await self._calls.send("BatchGetItem", params, refusals=FORBIDDEN_CODES, one_table=False)
+        except RefusedError as refused:
+            level = logging.DEBUG if self._told_no_batches else logging.WARNING
+            self._told_no_batches = True
+            log.log(level, "rows are read one by one: %s", refused, extra={"action": "batch_reads_forbidden"})
+            await _all_or_first_error(self._get_into(key, found) for key in keys)
+            return []
+        await _parse_page(answer.get("Responses", {}).get(self._table_name, ()), found)
+        rest = answer.get("UnprocessedKeys", {}).get(self._table_name, {}).get("Keys", ())
+        if len(rest) >= len(keys):
+            raise TableThrottledError(f"table {self._table_name}: no row of a batch was read")
+        return [row[rows.KEY]["S"] for row in rest]
+
+    async def _get_into(self, key: str, found: _Found) -> None:
+        answer = await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": True})
+        if row := answer.get("Item"):
+            found.note(row)
+
     # --- writes -------------------------------------------------------------------------------------------------------
 
     async def create(self, lease: Lease) -> bool:
         return await self._try("PutItem", writes.create(lease))
 
-    async def renew(self, lease: Lease, *, resent: bool = False) -> Lease | Refusal:
+    async def renew(self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None) -> Lease | Refusal:
         try:
-            return await self._update(writes.renew(lease))
+            return await self._update(writes.renew(lease, heartbeat))
         except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused(lease, row, resent=resent)
 
-    async def checkpoint(self, lease: Lease, position: Position, *, resent: bool = False) -> Lease | Refusal:
+    async def checkpoint(
+        self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
+    ) -> Lease | Refusal:
         try:
-            return await self._update(writes.checkpoint(lease, position))
+            return await self._update(writes.checkpoint(lease, position, throughput_kbps))
         except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused(lease, row, resent=resent, position=position)

@@ -13,6 +13,8 @@ A handoff asked for by the leader shows in the answer to one of our writes. It i
 is transferred we go on as before. Once we have begun to give a lease away, it is not renewed any more: what cannot be
 given away expires, and others take it.
 
+Where the worker's heartbeat stands for renewals, `carrier` decides how long a lease is valid, and what is written.
+
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
 """
 
@@ -22,11 +24,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import LeaseLostError, TableError
+from mld.leases.carrier import Carrier
 from mld.leases.handoff import Parting
+from mld.leases.holding import Holding
 from mld.leases.lease import Lease
 from mld.leases.retrying import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -56,30 +60,6 @@ class HeldLease:
     def handoff_to(self) -> str | None:
         """The worker that waits for this lease, once we know of it."""
         return self.lease.handoff_to
-
-
-@dataclass(eq=False, slots=True)
-class _Holding:
-    lease: Lease
-    token: str
-    valid_until: float
-    throughput: Throughput
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    unknown_since: float | None = None
-    """Send time of the first write with the current counter whose outcome is unknown."""
-    expired: bool = False
-    renewing: bool = False
-    leaving: bool = False
-    """Being given away."""
-    handoff_by: float | None = None
-    """When a pending handoff is completed, whether or not the consumer has finished."""
-
-    @property
-    def due_at(self) -> float:
-        """When something must be done about this holding at the latest."""
-        if self.handoff_by is None or self.leaving:
-            return self.valid_until
-        return min(self.valid_until, self.handoff_by)
 
 
 def _ignore_handoff(key: str, token: str, next_owner: str) -> None:
@@ -124,8 +104,10 @@ class LeaseKeeper:
         self._resuming: set[str] = set()
         self._contested: dict[str, tuple[int, float]] = {}
         """Leases that a twin goes on with: the counter seen last, and since when it stands still."""
-        self._holdings: dict[str, _Holding] = {}
+        self._holdings: dict[str, Holding] = {}
         self._times_changed = asyncio.Event()
+        self.carrier = Carrier(table, clock, rng, self, self._holdings, lease_duration_s, self._slots)
+        self._tasks: asyncio.TaskGroup | None = None
         self.heirs: Mapping[str, str] = {}
         """Who gets which lease when it is released, known once this worker leaves its fleet."""
 
@@ -145,14 +127,15 @@ class LeaseKeeper:
 
         None if the answer came so late that the lease has expired already.
         """
-        valid_until = sent_at + self._lease_duration_s
-        if self._clock.monotonic() >= valid_until:
+        throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
+        holding = Holding(lease, "", sent_at, throughput, sent_at)
+        self.carrier.accept(holding, lease, sent_at)
+        if self._clock.monotonic() >= holding.valid_until:
             log.warning(
                 "lease %s expired before its answer came", lease.key, extra=self._about(lease.key, "lease_late")
             )
             return None
-        throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
-        holding = _Holding(lease, self._new_token(), valid_until, throughput)
+        holding.token = self._new_token()
         self._holdings[lease.key] = holding
         self._contested.pop(lease.key, None)
         self._times_changed.set()
@@ -165,7 +148,7 @@ class LeaseKeeper:
         holding = self._holdings.get(key)
         if holding is None or holding.token != token:
             return False
-        self._forget(holding)
+        self.forget(holding)
         return True
 
     def record_delivery(self, key: str, data_bytes: int) -> None:
@@ -187,13 +170,16 @@ class LeaseKeeper:
             attempt += 1
             try:
                 lease = await self._write(
-                    holding, lambda seen, resent: self._table.checkpoint(seen, position, resent=resent)
+                    holding,
+                    lambda seen, resent: self._table.checkpoint(
+                        seen, position, resent=resent, throughput_kbps=holding.kbps if holding.carried else None
+                    ),
                 )
             except TableError as error:
                 delay_s = self._retry_delay_s(holding, attempt, CHECKPOINT_ATTEMPTS_MAX)
                 if delay_s is None:
                     log.warning("checkpoint of %s failed: %s", key, error, extra=self._about(key, "checkpoint_failed"))
-                    if not self._is_current(holding):
+                    if not self.is_current(holding):
                         raise LeaseLostError(key, "expired while a checkpoint was under way") from error
                     raise
                 await self._clock.sleep(delay_s)
@@ -227,9 +213,9 @@ class LeaseKeeper:
         holding.leaving = True
         async with holding.lock:
             try:
-                return self._is_current(holding) and await give(holding.lease, holding.valid_until)
+                return self.is_current(holding) and await give(holding.lease, holding.valid_until)
             finally:
-                self._forget(holding)
+                self.forget(holding)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -273,7 +259,8 @@ class LeaseKeeper:
             try:
                 async with self._slots:
                     sent_at = self._clock.monotonic()
-                    answer = await self._table.renew(seen, resent=unknown_since is not None)
+                    mark = self.carrier.mark()
+                    answer = await self._table.renew(seen, resent=unknown_since is not None, heartbeat=mark)
             except TableError as error:
                 if unknown_since is None and may_be_applied(error):
                     unknown_since = sent_at
@@ -292,6 +279,8 @@ class LeaseKeeper:
                 continue
             if answer.checkpoint_owner is not None or lease.key in self._holdings:
                 return False  # a handoff began meanwhile, or somebody adopted it first
+            if self.carrier.is_of_lost_epoch(answer):
+                return False
             return self.adopt(answer, sent_at) is not None
         return False
 
@@ -300,7 +289,9 @@ class LeaseKeeper:
     async def run(self) -> None:
         """Renew and expire until cancelled. Nothing in the table changes when it ends."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             tasks.create_task(self._mind_times(tasks))
+            tasks.create_task(self.carrier.run())
             await self._renew_forever(tasks)
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
@@ -317,13 +308,13 @@ class LeaseKeeper:
         """A task per lease that has none, the most urgent first."""
         urgent_first = sorted(self._holdings.values(), key=lambda holding: holding.valid_until)
         for number, holding in enumerate(urgent_first, start=1):
-            if not holding.renewing and not holding.leaving:
+            if not holding.renewing and not holding.leaving and not self.carrier.is_kept(holding):
                 holding.renewing = True
                 tasks.create_task(self._renew(holding))
             if number % STARTS_PER_SLICE == 0:
                 await asyncio.sleep(0)
 
-    async def _renew(self, holding: _Holding) -> None:
+    async def _renew(self, holding: Holding) -> None:
         """Renew one lease, retrying until it is renewed, lost, or expired."""
         key = holding.lease.key
         kbps = holding.throughput.sample_kbps()
@@ -337,7 +328,11 @@ class LeaseKeeper:
                             return
                         await self._write(
                             holding,
-                            lambda seen, resent: self._table.renew(replace(seen, throughput_kbps=kbps), resent=resent),
+                            lambda seen, resent: self._table.renew(
+                                replace(seen, throughput_kbps=kbps),
+                                resent=resent,
+                                heartbeat=self.carrier.prepare_mark(holding),
+                            ),
                         )
                     return
                 except LeaseLostError:
@@ -358,13 +353,13 @@ class LeaseKeeper:
             self._times_changed.clear()
             now = self._clock.monotonic()
             for holding in list(self._holdings.values()):
-                if self._is_current(holding) and holding.due_at <= now:
+                if self.is_current(holding) and holding.due_at <= now:
                     self._force_handoff(holding, tasks)
             now = self._clock.monotonic()
             next_s = min((holding.due_at - now for holding in self._holdings.values()), default=None)
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
 
-    def _force_handoff(self, holding: _Holding, tasks: asyncio.TaskGroup) -> None:
+    def _force_handoff(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
         key, next_owner = holding.lease.key, holding.lease.handoff_to
         log.warning(
             "handoff of %s to %s is forced: its processor has not finished within %.1f s",
@@ -378,14 +373,14 @@ class LeaseKeeper:
 
     # --- the one way to write -----------------------------------------------------------------------------------------
 
-    async def _write(self, holding: _Holding, send: Send) -> Lease:
+    async def _write(self, holding: Holding, send: Send) -> Lease:
         """One conditional write of a holding; afterwards the holding has the row as it is now.
 
         Raises LeaseLostError if the holding is over or the row refused, TableError if the outcome is unknown.
         """
         async with holding.lock:
             key = holding.lease.key
-            if not self._is_current(holding):
+            if not self.is_current(holding):
                 raise LeaseLostError(key, "expired or given up")
             before = holding.lease
             resent = holding.unknown_since is not None
@@ -398,23 +393,26 @@ class LeaseKeeper:
                     holding.unknown_since = None
                 raise
             if isinstance(answer, Refusal):
-                self._lose(holding, answer)
+                self.lose(holding, answer)
                 raise LeaseLostError(key, answer.why)
             self._accept(holding, answer, valid_from)
             return answer
 
-    def _accept(self, holding: _Holding, row: Lease, valid_from: float) -> None:
+    def _accept(self, holding: Holding, row: Lease, valid_from: float) -> None:
         before, holding.lease = holding.lease, row
         if row.counter != before.counter:  # else nothing was written: an unknown write stays unknown
             holding.unknown_since = None
-            holding.valid_until = valid_from + self._lease_duration_s
+            self.carrier.accept(holding, row, valid_from)
             if holding.expired and row.key not in self._holdings and row.checkpoint_owner is None:
                 self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
                 return
-        if row.handoff_to is not None and holding.handoff_by is None and self._is_current(holding):
+        self.note_handoff(holding, row)
+
+    def note_handoff(self, holding: Holding, row: Lease) -> None:
+        if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
             self._report_handoff(holding, row.handoff_to)
 
-    def _report_handoff(self, holding: _Holding, next_owner: str) -> None:
+    def _report_handoff(self, holding: Holding, next_owner: str) -> None:
         key = holding.lease.key
         log.info("handoff of %s to %s asked for", key, next_owner, extra=self._about(key, "handoff_asked"))
         holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
@@ -422,15 +420,21 @@ class LeaseKeeper:
         self._on_handoff(key, holding.token, next_owner)
         self._on_change()
 
+    def renew_each(self) -> None:
+        """Our heartbeat is to end: from now on each lease is renewed by itself again."""
+        self.carrier.stop_marking()
+        if self._tasks is not None:
+            self._tasks.create_task(self._start_renewals(self._tasks))
+
     # --- ends ---------------------------------------------------------------------------------------------------------
 
-    def _current(self, key: str, token: str) -> _Holding:
+    def _current(self, key: str, token: str) -> Holding:
         holding = self._holdings.get(key)
-        if holding is None or holding.token != token or not self._is_current(holding):
+        if holding is None or holding.token != token or not self.is_current(holding):
             raise LeaseLostError(key, "not held under this token")
         return holding
 
-    def _is_current(self, holding: _Holding) -> bool:
+    def is_current(self, holding: Holding) -> bool:
         """Whether a holding still is one; ends it if its time is over."""
         if self._holdings.get(holding.lease.key) is not holding:
             return False
@@ -439,15 +443,15 @@ class LeaseKeeper:
         key = holding.lease.key
         holding.expired = True
         log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
-        self._forget(holding)
+        self.forget(holding)
         return False
 
-    def _lose(self, holding: _Holding, refusal: Refusal) -> None:
+    def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             self._log_loss(holding.lease.key, refusal)
-            self._forget(holding)
+            self.forget(holding)
 
-    def _forget(self, holding: _Holding) -> None:
+    def forget(self, holding: Holding) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             self._on_change()
@@ -467,7 +471,7 @@ class LeaseKeeper:
 
     # --- small helpers ------------------------------------------------------------------------------------------------
 
-    def _retry_delay_s(self, holding: _Holding, attempt: int, attempts_max: int | None) -> float | None:
+    def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
         if attempts_max is not None and attempt >= attempts_max:
             return None
         return retry_delay_s(attempt, holding.valid_until - self._clock.monotonic(), self._rng)

@@ -34,6 +34,8 @@ class Lease:
     children: frozenset[str] = frozenset()
     hash_range: HashRange | None = None
     throughput_kbps: float | None = None
+    heartbeat: str | None = None
+    """The epoch of the worker heartbeat that stands for the renewals of this lease; None if it is renewed by itself."""
 
     @property
     def actual_owner(self) -> str | None:

@@ -34,6 +34,8 @@ HASH_START = "startingHashKey"
 HASH_END = "endingHashKey"
 THROUGHPUT = "throughputKBps"
 ENTITY_TYPE = "entityType"
+HEARTBEAT = "mldHeartbeat"
+"""Ours: which worker heartbeat stands for the renewals of this row. Java readers ignore it, Java writers keep it."""
 
 LEASE_ENTITY = "LEASE"
 UNKNOWN_KEY = "(no leaseKey)"
@@ -125,6 +127,7 @@ def _parse(row: Row, key: str | None) -> Lease:
         children=_names(row, CHILDREN),
         hash_range=_hash_range(row),
         throughput_kbps=_throughput(row),
+        heartbeat=_heartbeat(row),
     )
 
 
@@ -206,6 +209,12 @@ def _throughput(row: Row) -> float | None:
         return float(row[THROUGHPUT]["N"])
     except (KeyError, ValueError):
         return None
+
+
+def _heartbeat(row: Row) -> str | None:
+    """Anything but a text is no mark of ours: the row is judged by its counter."""
+    value = row.get(HEARTBEAT, {}).get("S")
+    return value if isinstance(value, str) and value else None
 
 
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:

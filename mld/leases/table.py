@@ -8,7 +8,7 @@ then is a row that an earlier attempt of ours left behind accepted as our own su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -69,15 +69,20 @@ class LeaseTable(Protocol):
         """One lease, strongly consistent; None if there is no such row or the row is not a lease."""
         ...
 
+    async def get_many(self, keys: Sequence[str]) -> Mapping[str, Lease]:
+        """Many leases, strongly consistent. Rows that are absent, unreadable or no leases are left out."""
+        ...
+
     async def create(self, lease: Lease) -> bool:
         """Put the row if the key is free; False if it exists."""
         ...
 
-    async def renew(self, lease: Lease, *, resent: bool = False) -> Lease | Refusal:
+    async def renew(self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None) -> Lease | Refusal:
         """Raise the counter by one if the row still is `lease`'s holding; returns the row as it is now.
 
         A handoff that somebody else began shows as `checkpoint_owner` on the returned lease. `throughput_kbps` is
         written if `lease` has one. `resent`: an earlier write of ours with this counter has an unknown outcome.
+        `heartbeat`: mark the row as kept by the worker heartbeat of this epoch; None: take such a mark away.
         """
         ...
 
@@ -114,7 +119,9 @@ class LeaseTable(Protocol):
         """
         ...
 
-    async def checkpoint(self, lease: Lease, position: Position, *, resent: bool = False) -> Lease | Refusal:
+    async def checkpoint(
+        self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
+    ) -> Lease | Refusal:
         """Store `position` and drop any pending checkpoint, if the row still is `lease`'s holding.
 
         Returns the row as it is now. Its checkpoint differs from `position` in two cases: the row is complete, because

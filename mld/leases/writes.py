@@ -57,18 +57,30 @@ def create(lease: Lease) -> Request:
     }
 
 
-def renew(lease: Lease) -> Request:
-    """The heartbeat; carries the throughput if the lease has one."""
+def renew(lease: Lease, heartbeat: str | None = None) -> Request:
+    """The heartbeat; carries the throughput if the lease has one.
+
+    `heartbeat` is the epoch of a worker heartbeat that stands for the renewals from now on. None: no heartbeat does,
+    and a mark that says otherwise is taken away.
+    """
     update = "SET #leaseCounter = :next"
     values = _guard_values(lease)
     if lease.throughput_kbps is not None:
         update += ", #throughputKBps = :throughput"
         values[":throughput"] = {"N": rows.number_text(lease.throughput_kbps)}
+    if heartbeat is not None:
+        update += f", #{rows.HEARTBEAT} = :heartbeat"
+        values[":heartbeat"] = {"S": heartbeat}
+    elif lease.heartbeat is not None:
+        update += f" REMOVE #{rows.HEARTBEAT}"
     return _update(lease.key, GUARD, update, values)
 
 
-def checkpoint(lease: Lease, position: Position) -> Request:
-    """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END."""
+def checkpoint(lease: Lease, position: Position, throughput_kbps: float | None = None) -> Request:
+    """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
+
+    With `throughput_kbps` where hardly any renewal is written that would tell it.
+    """
     values = _guard_values(lease) | {
         ":checkpoint": {"S": position.sequence},
         ":sub": {"N": str(0 if position.is_sentinel else position.sub)},
@@ -81,15 +93,18 @@ def checkpoint(lease: Lease, position: Position) -> Request:
     update = (
         "SET #leaseCounter = :next, #checkpoint = :checkpoint, #checkpointSubSequenceNumber = :sub,"
         " #ownerSwitchesSinceCheckpoint = :zero"
-        " REMOVE #pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
     )
+    if throughput_kbps is not None:
+        update += ", #throughputKBps = :throughput"
+        values[":throughput"] = {"N": rows.number_text(throughput_kbps)}
+    update += " REMOVE #pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
     return _update(lease.key, condition, update, values)
 
 
 def take(lease: Lease, owner: str) -> Request:
     """Change the owner if the counter stands where it was read; ends a pending handoff. Counts a switch as 5.4 says."""
     values = {":seen": _number(lease.counter), ":next": _number(lease.counter + 1), ":owner": {"S": owner}}
-    update = "SET #leaseCounter = :next, #leaseOwner = :owner REMOVE #checkpointOwner"
+    update = "SET #leaseCounter = :next, #leaseOwner = :owner REMOVE #checkpointOwner" + _and_mark(lease)
     if is_owner_switch(lease, owner):
         update += " ADD #ownerSwitchesSinceCheckpoint :one"
         values[":one"] = _number(1)
@@ -118,7 +133,7 @@ def assign(lease: Lease, owner: str) -> Request:
         else:
             condition += f" AND #{name} = {value}"
             values[value] = {"S": seen}
-    update = "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one"
+    update = f"SET #leaseOwner = :newOwner REMOVE #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
     if is_owner_switch(lease, owner):
         update += ", #ownerSwitchesSinceCheckpoint :one"
     return _update(lease.key, condition, update, values)
@@ -141,7 +156,7 @@ def release(lease: Lease) -> Request:
     values = {":key": {"S": lease.key}, ":one": _number(1), ":me": {"S": lease.actual_owner}}
     if lease.checkpoint_owner is None:
         condition = "#leaseKey = :key AND #leaseOwner = :me AND attribute_not_exists(#checkpointOwner)"
-        update = "REMOVE #leaseOwner, #checkpointOwner ADD #leaseCounter :one"
+        update = f"REMOVE #leaseOwner, #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
     else:
         condition = "#leaseKey = :key AND #checkpointOwner = :me AND "
         if lease.owner is None:
@@ -149,7 +164,7 @@ def release(lease: Lease) -> Request:
         else:
             condition += "#leaseOwner = :nextOwner"
             values[":nextOwner"] = {"S": lease.owner}
-        update = "REMOVE #checkpointOwner ADD #leaseCounter :one"
+        update = f"REMOVE #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
     return _update(lease.key, condition, update, values)
 
 
@@ -209,6 +224,21 @@ def judge_refused(
     if row.counter > lease.counter:
         return Refusal(f"counter moved from {lease.counter} to {row.counter} without us", by_twin=True)
     return Refusal(f"the row was recreated or restored (counter {row.counter}, ours {lease.counter})")
+
+
+def judge_read(lease: Lease, row: Lease | None) -> Lease | Refusal:
+    """Whether our `lease`, of which no write is under way or unknown, still is what a consistent read shows.
+
+    A handoff that somebody else began shows on the returned lease.
+    """
+    if row is not None and row.counter == lease.counter and row.actual_owner == lease.actual_owner:
+        if row.checkpoint_owner is not None and row.owner != row.checkpoint_owner:
+            return row
+        if row.checkpoint_owner is None and lease.checkpoint_owner is None:
+            return row
+    judged = judge_refused(lease, row, resent=False)
+    assert isinstance(judged, Refusal)
+    return judged
 
 
 def judge_refused_take(lease: Lease, owner: str, row: Lease | None, *, resent: bool) -> Lease | Refusal:
@@ -280,6 +310,11 @@ def _update(key: str, condition: str, update: str, values: Mapping[str, Any]) ->
 
 def _names(expressions: str) -> dict[str, str]:
     return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}
+
+
+def _and_mark(lease: Lease) -> str:
+    """The mark of a worker heartbeat goes with the owner, where there is one."""
+    return "" if lease.heartbeat is None else f", #{rows.HEARTBEAT}"
 
 
 def _owners(lease: Lease) -> str:

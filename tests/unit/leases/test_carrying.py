@@ -1,0 +1,344 @@
+"""Leases carried by a worker's heartbeat: validity, marks, reads instead of renewals (`mld.leases.carrying`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from mld.clock import LoopClock
+from mld.leases import writes
+from mld.leases.carrying import REFRESH_S, Beat, is_carried, mark_for, valid_until
+from mld.leases.lease import Lease
+from mld.leases.table import Refusal
+from mld.positions import TRIM_HORIZON, Position
+from tests.twins.dynamo import MemoryDynamo, lost_reply, lost_request, throttled
+from tests.unit.leases.support import (
+    DURATION_S,
+    INTERVAL_S,
+    TABLE,
+    FaultPlan,
+    Worker,
+    attribute,
+    counter_of,
+    new_dynamo,
+)
+from tests.virtual_time import run_virtual
+
+EPOCH, OTHER = "0" * 16, "1" * 16
+ROW = Lease("a", TRIM_HORIZON, counter=7, owner="me", heartbeat=EPOCH)
+
+
+# --- decisions
+
+
+@pytest.mark.parametrize(
+    ("confirmed_at", "beat", "until"),
+    [
+        (100.0, None, 110.0),
+        (100.0, Beat(EPOCH, 90.0), 100.0),
+        (100.0, Beat(EPOCH, 105.0), 110.0),
+    ],
+)
+def test_a_carried_lease_is_valid_as_long_as_the_older_of_its_two_confirmations(
+    confirmed_at: float, beat: Beat | None, until: float
+) -> None:
+    assert valid_until(confirmed_at, beat, 10.0) == until
+
+
+@pytest.mark.parametrize(
+    ("beat", "now", "mark"),
+    [(None, 0.0, None), (Beat(EPOCH, 0.0), 5.0, EPOCH), (Beat(EPOCH, 0.0), 5.1, None)],
+)
+def test_rows_are_marked_only_while_the_heartbeat_is_recent(beat: Beat | None, now: float, mark: str | None) -> None:
+    assert mark_for(beat, now, 10.0) == mark
+
+
+def test_only_the_mark_of_the_present_epoch_counts() -> None:
+    assert is_carried(ROW, Beat(EPOCH, 0.0))
+    assert not is_carried(ROW, Beat(OTHER, 0.0))
+    assert not is_carried(ROW, None)
+    assert not is_carried(replace(ROW, heartbeat=None), Beat(EPOCH, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("row", "is_ours"),
+    [
+        (ROW, True),
+        (replace(ROW, heartbeat=None), True),
+        (replace(ROW, owner="next", checkpoint_owner="me"), True),
+        (replace(ROW, counter=8), False),
+        (replace(ROW, owner="other"), False),
+        (replace(ROW, owner="me", checkpoint_owner="me"), False),
+        (replace(ROW, owner="me", checkpoint_owner="other"), False),
+        (replace(ROW, owner=None), False),
+        (None, False),
+    ],
+)
+def test_what_a_read_says_of_a_held_lease(row: Lease | None, is_ours: bool) -> None:
+    answer = writes.judge_read(ROW, row)
+    assert answer == row if is_ours else isinstance(answer, Refusal)
+
+
+def test_a_handoff_that_was_given_back_is_found_anew() -> None:
+    held = replace(ROW, owner="next", checkpoint_owner="me")
+    assert isinstance(writes.judge_read(held, replace(held, owner="me", checkpoint_owner=None)), Refusal)
+
+
+def test_without_marks_every_write_is_what_it_was() -> None:
+    plain = replace(ROW, heartbeat=None)
+    for request in (
+        writes.renew(plain),
+        writes.checkpoint(plain, Position("1")),
+        writes.take(plain, "b"),
+        writes.assign(plain, "b"),
+        writes.release(plain),
+        writes.begin_handoff(plain, "b"),
+    ):
+        assert "mldHeartbeat" not in str(request)
+        assert "throughput" not in str(request).lower()
+
+
+def test_the_mark_goes_with_the_owner_and_stays_in_a_handoff() -> None:
+    for request in (writes.renew(ROW), writes.take(ROW, "b"), writes.assign(ROW, "b"), writes.release(ROW)):
+        assert "#mldHeartbeat" in request["UpdateExpression"].split("REMOVE")[1]
+    assert "mldHeartbeat" not in str(writes.begin_handoff(ROW, "b"))
+    assert "mldHeartbeat" not in str(writes.checkpoint(ROW, Position("1")))
+
+
+# --- the keeper
+
+
+@asynccontextmanager
+async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
+    """The keeper's loops, and heartbeats that are accepted at once, every third of the lease duration."""
+
+    async def beat() -> None:
+        while True:
+            worker.keeper.carrier.carry(Beat(EPOCH, LoopClock().monotonic()))
+            await asyncio.sleep(DURATION_S / 3)
+
+    tasks = [asyncio.ensure_future(worker.keeper.run())]
+    if beats:
+        tasks.append(asyncio.ensure_future(beat()))
+        await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def started() -> tuple[MemoryDynamo, Worker]:
+    dynamo = await new_dynamo()
+    return dynamo, Worker(dynamo, "me")
+
+
+def test_a_carried_lease_is_marked_once_and_then_only_read() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a", "b")
+        async with running(me):
+            await asyncio.sleep(2 * INTERVAL_S)
+            dynamo.forget_usage()
+            await asyncio.sleep(20 * DURATION_S)
+            assert set(me.keeper.held()) == {"a", "b"}
+            assert dynamo.usage(operation="UpdateItem").requests == 0
+            assert 40 <= dynamo.usage(operation="BatchGetItem").requests <= 60
+        assert attribute(dynamo, "a", "mldHeartbeat") == EPOCH
+        assert counter_of(dynamo, "a") <= 3
+
+    run_virtual(main())
+
+
+def test_without_heartbeats_carried_leases_end_a_lease_duration_after_the_last_one_was_sent() -> None:
+    async def main() -> None:
+        _, me = await started()
+        await me.hold("a")
+        async with running(me, beats=False):
+            await asyncio.sleep(0.1)
+            me.keeper.carrier.carry(Beat(EPOCH, 0.1))
+            await asyncio.sleep(INTERVAL_S + 0.1)
+            assert me.keeper.carrier.carried() == ("a",)
+            await asyncio.sleep(0.1 + DURATION_S - LoopClock().monotonic() - 0.05)
+            assert me.keeper.held()
+            await asyncio.sleep(0.06)
+            assert not me.keeper.held()
+
+    run_virtual(main())
+
+
+def test_a_checkpoint_does_not_prolong_a_carried_lease() -> None:
+    async def main() -> None:
+        _, me = await started()
+        (held,) = await me.hold("a")
+        async with running(me, beats=False):
+            me.keeper.carrier.carry(Beat(EPOCH, LoopClock().monotonic()))
+            await asyncio.sleep(INTERVAL_S + DURATION_S / 2)
+            await me.keeper.checkpoint("a", held.token, Position("5"))
+            await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
+            assert not me.keeper.held()
+
+    run_virtual(main())
+
+
+def test_heartbeats_alone_do_not_keep_a_lease_whose_row_cannot_be_read() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(INTERVAL_S + 0.1)
+            faults = FaultPlan(dynamo)
+            faults.when = lambda operation, _: operation == "BatchGetItem"
+            faults.always = lost_request()
+            await asyncio.sleep(DURATION_S)
+            assert not me.keeper.held()
+
+    run_virtual(main())
+
+
+def test_a_lease_taken_by_hand_is_given_up_within_a_lease_duration() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a", "b")
+        async with running(me):
+            await asyncio.sleep(3 * DURATION_S + 0.3)
+            row = dynamo.row(TABLE, "a")
+            assert row is not None
+            dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "thief"}})
+            await asyncio.sleep(DURATION_S)
+            assert set(me.keeper.held()) == {"b"}
+
+    run_virtual(main())
+
+
+def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        other = Worker(dynamo, "other")
+        held, _ = await me.hold("a", "b")
+        async with running(me):
+            await asyncio.sleep(INTERVAL_S + 0.1)
+            seen = await other.table.get("a")
+            assert seen is not None
+            await other.table.begin_handoff(seen, "other")
+            await me.keeper.carrier.confirm(["a", "b"])
+            assert me.handoffs == [("a", held.token, "other")]
+            assert me.keeper.held()["a"].handoff_to == "other"
+            await asyncio.sleep(2 * DURATION_S)
+            assert me.keeper.is_held("a", held.token), "it goes on until it has given the lease away"
+            assert await me.keeper.transfer("a", held.token)
+        assert attribute(dynamo, "a", "leaseOwner") == "other"
+        assert attribute(dynamo, "a", "mldHeartbeat") is None
+
+    run_virtual(main())
+
+
+def test_fenced_it_drops_what_is_or_may_be_carried_and_nothing_else() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(INTERVAL_S + 0.1)
+            await me.hold("b")  # held, and not marked yet
+            assert me.keeper.carrier.drop() == ("a",)
+            assert set(me.keeper.held()) == {"b"}
+            assert dynamo.usage(operation="UpdateItem").requests
+
+    run_virtual(main())
+
+
+def test_a_mark_whose_reply_is_lost_already_limits_the_belief() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a")
+        async with running(me, beats=False):
+            await asyncio.sleep(0.01)
+            me.keeper.carrier.carry(Beat(EPOCH, 0.0))
+            faults = FaultPlan(dynamo)
+            faults.always = lost_reply()
+            await asyncio.sleep(INTERVAL_S + 0.1)
+            assert attribute(dynamo, "a", "mldHeartbeat") == EPOCH
+            assert me.keeper.carrier.carried() == ("a",)
+            await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
+            assert not me.keeper.held()
+
+    run_virtual(main())
+
+
+def test_after_heartbeats_every_lease_is_renewed_by_itself_before_it_stops_resting_on_them() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a", "b")
+        async with running(me):
+            await asyncio.sleep(2 * INTERVAL_S)
+            faults = FaultPlan(dynamo)
+            faults.next(throttled())
+            me.keeper.renew_each()
+            await asyncio.sleep(0.01)
+            assert len(me.keeper.carrier.carried()) == 1
+            await asyncio.sleep(1.0)
+            assert me.keeper.carrier.carried() == ()
+            assert [attribute(dynamo, key, "mldHeartbeat") for key in "ab"] == [None, None]
+            before = counter_of(dynamo, "a")
+            await asyncio.sleep(10 * INTERVAL_S)
+            assert counter_of(dynamo, "a") == before + 10
+
+    run_virtual(main())
+
+
+def test_throughput_is_written_with_checkpoints_and_now_and_then() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        (held,) = await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(2 * INTERVAL_S + 1.0)
+            for _ in range(10):
+                me.keeper.record_delivery("a", 102_400)
+                await asyncio.sleep(INTERVAL_S)
+            assert attribute(dynamo, "a", "throughputKBps") is None
+            await me.keeper.checkpoint("a", held.token, Position("9"))
+            stored = attribute(dynamo, "a", "throughputKBps")
+            assert stored is not None
+            assert float(stored) == pytest.approx(100 / INTERVAL_S, rel=0.02)
+            before = counter_of(dynamo, "a")
+            await asyncio.sleep(1.3 * REFRESH_S)
+            assert counter_of(dynamo, "a") == before + 1
+
+    run_virtual(main())
+
+
+def test_an_unknown_checkpoint_is_cleared_up_by_a_renewal() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        (held,) = await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(INTERVAL_S + 0.1)
+            faults = FaultPlan(dynamo)
+            faults.next(lost_reply(), lost_reply(), lost_reply(), lost_reply())
+            with pytest.raises(Exception, match="reset"):
+                await me.keeper.checkpoint("a", held.token, Position("5"))
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert me.keeper.is_held("a", held.token)
+            assert me.keeper.held()["a"].lease.checkpoint == Position("5")
+
+    run_virtual(main())
+
+
+def test_rows_of_a_batch_that_are_left_out_are_asked_for_again() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        keys = [f"k{number}" for number in range(7)]
+        for key in keys:
+            await me.table.create(Lease(key, TRIM_HORIZON))
+        dynamo.batch_rows_max = 3
+        assert sorted(await me.table.get_many([*keys, "absent"])) == keys
+        assert dynamo.usage(operation="BatchGetItem").requests == 3
+        dynamo.forbidden = {"BatchGetItem"}
+        assert sorted(await me.table.get_many(keys)) == keys
+
+    run_virtual(main())
