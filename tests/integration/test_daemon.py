@@ -17,15 +17,15 @@ Keys = dict[str, object]
 both_modes = pytest.mark.parametrize(
     "mode", [{**ASSIGNED, **SHORT_LEASE}, {**TAKEN, **SHORT_LEASE}], ids=["assigned", "taken"]
 )
-LATE_WRITE_S = 7.0  # above the time in which another worker takes an expired lease
+LATE_WRITE_S = 12.0  # above the time in which another worker starts and takes an expired lease on a loaded machine
 
 
-def reshard_while_running(world: World, count: int) -> None:
+def reshard_while_running(world: World, count: int, **keys: object) -> None:
     """Put `count` records around a split and a merge."""
     shards = sorted(shard["ShardId"] for shard in world.shards())
     quarter = count // 4
     world.put(quarter)
-    world.daemon()
+    world.daemon(**keys)
     world.until_delivered()
     world.put(quarter)
     world.split(shards[0])
@@ -36,11 +36,12 @@ def reshard_while_running(world: World, count: int) -> None:
     world.until_caught_up()
 
 
+@pytest.mark.parametrize("mode", [{}, TAKEN], ids=["default", "taken"])
 def test_ten_thousand_records_survive_a_split_and_a_merge_in_order_and_children_after_parents(
-    make_world: MakeWorld,
+    make_world: MakeWorld, mode: Keys
 ) -> None:
     world = make_world(shards=4)
-    reshard_while_running(world, 10_000)
+    reshard_while_running(world, 10_000, **mode)
     assert world.daemons[0].stop() == 0
     world.check()
     parents = {parent for its_parents in world.parents.values() for parent in its_parents}
@@ -94,6 +95,25 @@ def test_two_workers_share_the_shards_and_each_record_has_one_reader(make_world:
     assert (one.stop(), two.stop()) == (0, 0)
     world.check()
     assert {life.worker for life in world.history.lives() if life.delivered} == {"w1", "w2"}
+
+
+def test_a_worker_that_leaves_hands_its_leases_over_and_nothing_is_repeated(make_world: MakeWorld) -> None:
+    world = make_world(shards=4)
+    one = world.daemon("w1", **ASSIGNED)
+    one.wait_for_event("consumer_started")
+    two = world.daemon("w2", **ASSIGNED)
+    world.until(lambda: "w2" in {lease.owner for lease in world.leases().values()}, what="a share for w2")
+    world.put(400)
+    world.until_delivered()
+    world.until_caught_up()
+    assert one.stop() == 0
+    assert {lease.owner for lease in world.leases().values()} == {"w2"}
+    world.put(400)
+    world.until_delivered()
+    assert two.stop() == 0
+    world.check()
+    delivered = [record.data for life in world.history.lives() for record in life.delivered]
+    assert len(delivered) == len(set(delivered)) == 800
 
 
 @both_modes
