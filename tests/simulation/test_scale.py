@@ -46,6 +46,9 @@ def row_of(lease: Lease) -> Row:
         row["leaseOwner"] = {"S": lease.owner}
     if lease.checkpoint_owner is not None:
         row["checkpointOwner"] = {"S": lease.checkpoint_owner}
+    if lease.hash_range is not None:
+        row["startingHashKey"] = {"S": str(lease.hash_range.start)}
+        row["endingHashKey"] = {"S": str(lease.hash_range.end)}
     if lease.pending is not None:
         row["pendingCheckpoint"] = {"S": lease.pending.position.sequence}
     return row
@@ -64,7 +67,9 @@ class LeanRows:
         except CorruptRowError as error:
             self._table.corrupt[error.key] = error.reason
             return
-        if lease is not None:
+        if lease is None:
+            self._table.others[row["leaseKey"]["S"]] = row
+        else:
             self._table.leases[lease.key] = lease
             self._foreign[lease.key] = {name: value for name, value in row.items() if name == "foreign"}
 
