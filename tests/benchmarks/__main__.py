@@ -11,19 +11,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, hand_over, start_up
+from tests.benchmarks import cost, gaps, hand_over, start_up
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "handover", "cost")
+SECTIONS = ("start", "handover", "gaps", "cost")
 RUNS = 5
+CHAINS = 3
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", help=f"any of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--runs", type=int, default=RUNS, help="starts per case (default %(default)s)")
+    parser.add_argument("--chains", type=int, default=CHAINS, help="chains of gaps side by side (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the logs, and say where they are")
     arguments = parser.parse_args()
     sections = arguments.sections or SECTIONS
@@ -38,6 +40,8 @@ def main() -> int:
                 start_up.measure(aws, scratch, arguments.runs)
             if "handover" in sections:
                 hand_over.measure(aws, scratch)
+            if "gaps" in sections:
+                gaps.measure(aws, scratch, arguments.chains)
             if "cost" in sections:
                 cost.measure(aws, scratch)
     except BenchError as error:

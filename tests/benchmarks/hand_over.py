@@ -1,4 +1,4 @@
-"""How long the shards of a worker that goes away stay without a reader, beside the bound.
+"""How long the shards of a worker of a 2.x fleet stay without a reader when it goes away, beside the bound.
 
 Two workers share four shards, two each; a producer puts a record into every shard ten times a second, and the children
 checkpoint every batch. Then one worker is stopped or killed, and the time counts from the signal to the first record in
@@ -77,7 +77,7 @@ def measure(aws: EmbeddedAws, scratch: Path) -> None:
         tracks = pool.map(lambda track: [_row(story, _tell(aws, scratch, story)) for story in track], TRACKS)
         rows = [row for track in tracks for row in track]
     table(
-        "Hand-over: signal to one of two workers until the other's child has the shard's next record, seconds",
+        "Hand-over in 2.x mode: signal to one of two workers until the shard's next record in the other's child, s",
         ("end", "failover", "shards", "min", "median", "max", "bound", "process gone"),
         rows,
         "bound: P after SIGTERM, 2 P after kill -9, P = 2 x (failover + 25 ms), plus taking and the child's start\n"
@@ -114,6 +114,7 @@ def _once(aws: EmbeddedAws, scratch: Path, story: Story, stream: str) -> HandOve
             "streamName": stream,
             "workerId": worker,
             "failoverTimeMillis": str(story.failover_ms),
+            "clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1",
             "idleTimeBetweenReadsInMillis": str(IDLE_READ_MS),
         }
         return Daemon(scratch / worker, aws.endpoint, {**basic, **keys}, env={"BENCH_CHECKPOINTS": "1"})
