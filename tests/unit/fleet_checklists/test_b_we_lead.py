@@ -154,16 +154,22 @@ async def test_it_checks_leadership_before_each_run_sync_and_migration_step(stag
 @story(4, **V3X)
 async def test_only_workers_of_the_last_60_s_get_leases(stage):
     await stage.create(LEASES, index=True)
-    for worker, age_s, figures in (
-        ("recent", 30, ()),
-        ("silent", 61, ()),
-        ("ahead", -5, ()),
-        ("failing", 1, ("20.0", "-1.0")),
-    ):
-        plant_report(stage, worker, age_s, figures=figures)
+    for worker, age_s in (("recent", 30), ("silent", 61), ("ahead", -5)):
+        plant_report(stage, worker, age_s)
     await led_by_us(stage, None, None, None, None)
     await stage.until(lambda: None not in stage.owners().values(), 30)
     assert set(stage.owners().values()) == {"w1", "recent", "ahead"}
+
+
+@pytest.mark.parametrize(("newest", "gets"), [("1.0", True), ("-1.0", False)])
+@story(4, **V3X)
+async def test_a_worker_whose_metric_failed_last_gets_none(stage, newest, gets):
+    await stage.create(LEASES, index=True)
+    plant_report(stage, "idle", 1, figures=("1.0", newest))
+    plant_report(stage, "busy", 1, figures=("90.0",))
+    await led_by_us(stage, None, None, None, None)
+    await stage.until(lambda: None not in stage.owners().values(), 30)
+    assert ("idle" in stage.owners().values()) is gets
 
 
 @story(4, **V3X)
