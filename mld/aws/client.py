@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.pool import DaemonPool, PoolClosedError
 from mld.errors import AwsError, AwsUnreachableError, StartupError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CALL_TIMEOUT_S = 90.0
 """Backstop of a call without a limit of its own: above any sensible read time-out, for an answer that only trickles."""
 OPEN_TIMEOUT_S = 60.0
@@ -34,6 +36,8 @@ CLOSE_TIMEOUT_S = 2.0
 """How long `close` waits for calls under way before it leaves them to the end of the process."""
 
 STATUS_UNKNOWN = 400
+RAW_BODY = "RawBody"
+"""Under this name an answer that `keep_raw_body` has let through has its body."""
 PARAMETERS_REFUSED = "ParamValidationError"
 """Code of a request that botocore itself refused to send, for example an empty name."""
 
@@ -75,9 +79,12 @@ class BotoService:
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """See `mld.aws.service.Service.call`; `timeout_s` includes the wait for a free thread."""
+        return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
+
+    async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
         limit_s = self._call_timeout_s if timeout_s is None else timeout_s
         try:
-            future = self._pool.submit(partial(self._call_in_thread, operation, params))
+            future = self._pool.submit(work)
         except PoolClosedError:
             raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
         try:
@@ -85,6 +92,16 @@ class BotoService:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
+
+    async def fetch(
+        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
+    ) -> T:
+        """See `mld.aws.service.RawService.fetch`."""
+        return await self._awaited(operation, partial(self._fetch_in_thread, operation, params, read), timeout_s)
+
+    async def with_client(self, use: Callable[[BaseClient], T]) -> T:
+        """What `use` makes of the client, in a thread; it may block."""
+        return await asyncio.wrap_future(self._pool.submit(lambda: use(self._made_client())))
 
     async def close(self) -> None:
         """End the threads. Queued calls are cancelled; calls under way get `CLOSE_TIMEOUT_S`. May be called again."""
@@ -116,20 +133,44 @@ class BotoService:
     def _call_in_thread(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         try:
             import botocore
-            from botocore.exceptions import ClientError, ParamValidationError
 
             method = getattr(self._made_client(), botocore.xform_name(operation))
         except Exception as error:
             raise AwsUnreachableError(operation, f"no {self._name} client: {_reason(error)}") from error
         try:
             answer: dict[str, Any] = method(**params)
-        except ClientError as error:
-            raise _aws_error(operation, error) from error
-        except ParamValidationError as error:
-            raise AwsError(operation, PARAMETERS_REFUSED, str(error)) from error
-        except Exception as error:  # a provider of credentials may raise anything; in every case there is no answer
-            raise AwsUnreachableError(operation, _reason(error)) from error
+        except Exception as error:
+            raise aws_failure(operation, error) from error
         return answer
+
+    def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
+        return read(self._call_in_thread(operation, params)[RAW_BODY])
+
+
+def keep_raw_body(client: BaseClient, operation: str) -> None:
+    """Let good answers of `operation` through unparsed, for `BotoService.fetch`; its other calls are empty then.
+
+    A body is taken away before botocore parses it, which costs a hundred times as much as reading it.
+    """
+
+    def take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
+        if response_dict["status_code"] < 300:
+            customized_response_dict[RAW_BODY] = response_dict["body"]
+            response_dict["body"] = b"{}"
+
+    service = client.meta.service_model.service_id.hyphenize()
+    client.meta.events.register(f"before-parse.{service}.{operation}", take_body, unique_id=f"mld-raw-{operation}")
+
+
+def aws_failure(operation: str, error: Exception) -> AwsError | AwsUnreachableError:
+    """What an exception of botocore, or of a provider of credentials, means."""
+    from botocore.exceptions import ClientError, ParamValidationError
+
+    if isinstance(error, ClientError):
+        return _aws_error(operation, error)
+    if isinstance(error, ParamValidationError):
+        return AwsError(operation, PARAMETERS_REFUSED, str(error))
+    return AwsUnreachableError(operation, _reason(error))  # a provider may raise anything: there is no answer
 
 
 def _aws_error(operation: str, error: ClientError) -> AwsError:

@@ -9,12 +9,14 @@ Pages of records are made by an injected factory, because `retrieval` may import
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import Service
+from mld.aws.service import RawService, Service
 from mld.errors import (
     AwsError,
     AwsUnreachableError,
@@ -87,13 +89,31 @@ class PageFactory(Protocol):
     ) -> Page: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RawPages:
+    """Pages made from the bodies of answers: `page_of` runs in a thread, and raises ValueError for what is none."""
+
+    service: RawService
+    page_of: Callable[[bytes], Page]
+
+
 class KinesisStreams:
-    """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads)."""
+    """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
+
+    With `raw` the pages of records come from there, and `page_factory` is not used.
+    """
 
     def __init__(
-        self, service: Service, *, stream_name: str, page_factory: PageFactory, stream_arn: str | None = None
+        self,
+        service: Service,
+        *,
+        stream_name: str,
+        page_factory: PageFactory,
+        stream_arn: str | None = None,
+        raw: RawPages | None = None,
     ) -> None:
         self._service = service
+        self._raw = raw
         self._stream_name = stream_name
         self._page_factory = page_factory
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
@@ -137,6 +157,8 @@ class KinesisStreams:
         params: dict[str, Any] = {"ShardIterator": iterator, **self._arn}
         if limit is not None:
             params["Limit"] = limit
+        if self._raw is not None:
+            return await self._raw_page(self._raw, params)
         answer = await self._call("GetRecords", params, RECORDS_TIMEOUT_S)
         try:
             return self._page_factory(
@@ -148,12 +170,24 @@ class KinesisStreams:
         except (KeyError, TypeError, ValueError) as error:
             raise self._malformed("GetRecords", error) from error
 
+    async def _raw_page(self, raw: RawPages, params: dict[str, Any]) -> Page:
+        with self._our_errors():
+            try:
+                return await raw.service.fetch("GetRecords", params, raw.page_of, timeout_s=RECORDS_TIMEOUT_S)
+            except ValueError as error:
+                raise self._malformed("GetRecords", error) from error
+
     def _stream(self) -> dict[str, Any]:
         return {"StreamName": self._stream_name, **self._arn}
 
     async def _call(self, operation: str, params: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        try:
+        with self._our_errors():
             return await self._service.call(operation, params, timeout_s=timeout_s)
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        try:
+            yield
         except AwsError as error:
             kind = _ERRORS.get(error.code, StreamUnavailableError)
             raise kind(f"stream {self._stream_name}: {error}") from error

@@ -1,11 +1,15 @@
 """The narrow door to AWS: an async call with plain values, and errors of our own tree.
 
-`mld.aws.client` implements it with botocore in a bounded thread pool; in-memory twins implement it in tests.
+`mld.aws.client` implements it with botocore in a bounded thread pool, `mld.aws.wire.client` with sockets of its own;
+in-memory twins implement it in tests.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Service(Protocol):
@@ -16,5 +20,18 @@ class Service(Protocol):
 
         Raises `errors.AwsError` if AWS refused, `errors.AwsUnreachableError` if there was no answer within
         `timeout_s` (default: the client's own read time-out).
+        """
+        ...
+
+
+class RawService(Service, Protocol):
+    """A service that also hands out the bodies of answers."""
+
+    async def fetch(
+        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
+    ) -> T:
+        """As `call`, but the answer is what `read` makes of the body of a good answer, in a thread.
+
+        What `read` raises comes out here.
         """
         ...

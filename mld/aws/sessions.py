@@ -22,6 +22,7 @@ from properties.settings import Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
+    from botocore.credentials import Credentials
     from botocore.loaders import Loader
     from botocore.session import Session
 
@@ -131,6 +132,18 @@ class ClientFactory:
                    "credentials": resolved.provider, "took_ms": round((time.monotonic() - started_at) * 1000, 1)},
         )  # fmt: skip
         return client
+
+    def credentials_of(self, service: ServiceName) -> Credentials | None:
+        """Those that the clients of `service` sign with, refreshed by themselves; None: requests go unsigned."""
+        with self._lock:
+            return self._credentials(self._access[service].credentials).credentials
+
+    def ca_bundle_of(self, service: ServiceName) -> str | None:
+        """The file that the environment or the profile names for verifying servers."""
+        with self._lock:
+            chain = self._access[service].credentials
+            bundle = self._session_with(chain, self._credentials(chain)).get_config_variable("ca_bundle")
+        return None if bundle is None else str(bundle)
 
     def _credentials(self, chain: CredentialsChain) -> ResolvedCredentials:
         from mld.aws.credentials import CredentialsResolver

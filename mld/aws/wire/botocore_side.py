@@ -1,0 +1,155 @@
+"""What the wire client asks of botocore, through its public events only.
+
+`Canned` lets a client's call run without a network: the answer is given to it. With an empty answer one sees the
+request that botocore would have sent, endpoint, headers and scope of the signature included (`blueprint`); with the
+answer to a real request botocore says what it means (`explain`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from mld.aws.wire.connection import Answer, Origin
+from mld.aws.wire.sigv4 import Scope
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+    from botocore.client import BaseClient
+
+_SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
+_PER_REQUEST = frozenset(
+    {
+        "accept-encoding",
+        "amz-sdk-invocation-id",
+        "amz-sdk-request",
+        "authorization",
+        "connection",
+        "content-length",
+        "host",
+        "x-amz-date",
+        "x-amz-security-token",
+    }
+)
+_KNOWN = frozenset({"content-type", "user-agent", "x-amz-target", "x-amzn-query-mode"})
+_PORTS = {"http": 80, "https": 443}
+
+
+class UnusualError(Exception):
+    """Something the wire client had better leave to botocore; the text says what."""
+
+
+class Blueprint(NamedTuple):
+    """What all requests of one operation have in common. `scope` is None if they go out unsigned."""
+
+    origin: Origin
+    host: str
+    content_type: str
+    target: str
+    head: str
+    scope: Scope | None
+
+
+class Canned:
+    """A client whose calls can be answered from here, in each thread by itself."""
+
+    def __init__(self, client: BaseClient) -> None:
+        self._client = client
+        self._here = threading.local()
+        handler: Any = self._before_send
+        client.meta.events.register("before-send", handler, unique_id=f"mld-wire-{id(self)}")
+
+    def _before_send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse | None:
+        answer: Answer | None = getattr(self._here, "answer", None)
+        if answer is None:
+            return None
+        from botocore.awsrequest import AWSResponse
+
+        self._here.request = request
+        headers: Any = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers.items()}
+        raw: Any = _Raw(answer.body)
+        return AWSResponse(request.url, answer.status, headers, raw)
+
+    def explain(self, operation: str, params: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+        """What botocore makes of an answer; raises what it raises."""
+        import botocore
+
+        self._here.answer = answer
+        try:
+            made: dict[str, Any] = getattr(self._client, botocore.xform_name(operation))(**params)
+            return made
+        finally:
+            self._here.answer = None
+
+    def blueprint(self, operation: str, params: Mapping[str, Any], context: ssl.SSLContext | None) -> Blueprint:
+        """Raises UnusualError; and what botocore raises, who checks the parameters at this."""
+        self.explain(operation, params, Answer(200, {}, b"{}"))
+        request: AWSPreparedRequest = self._here.request
+        return _blueprint(str(request.method), str(request.url), dict(request.headers.items()), context)
+
+
+class _Raw:
+    """The part of urllib3's response that botocore reads."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterator[bytes]:
+        yield self._body
+
+
+def _blueprint(method: str, url: str, raw_headers: dict[str, Any], context: ssl.SSLContext | None) -> Blueprint:
+    address = urlsplit(url)
+    if method != "POST" or address.path not in ("", "/") or address.query or address.username:
+        raise UnusualError(f"{method} to the path {address.path}")
+    if address.scheme not in _PORTS or not address.hostname:
+        raise UnusualError(f"the scheme {address.scheme}")
+    headers = {name.lower(): value.decode() if isinstance(value, bytes) else str(value)
+               for name, value in raw_headers.items()}  # fmt: skip
+    if unknown := headers.keys() - _PER_REQUEST - _KNOWN:
+        raise UnusualError(f"the header {min(unknown)}")
+    authorization = headers.get("authorization")
+    match = None if authorization is None else _SCOPE.match(authorization)
+    if authorization is not None and match is None:
+        raise UnusualError("another signature than version 4")
+    fixed = {name: headers[name] for name in sorted(_KNOWN & headers.keys())}
+    head = f"POST / HTTP/1.1\r\nHost: {address.netloc}\r\nAccept-Encoding: identity\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
+    return Blueprint(
+        Origin(
+            address.hostname, address.port or _PORTS[address.scheme], context if address.scheme == "https" else None
+        ),
+        address.netloc,
+        headers["content-type"],
+        headers["x-amz-target"],
+        head,
+        None if match is None else Scope(match[1], match[2]),
+    )
+
+
+def tls_context(client: BaseClient, ca_bundle: str | None) -> ssl.SSLContext:
+    """Verifies as botocore does. `ca_bundle` is the session's; raises UnusualError for what only botocore honours.
+
+    Looks at proxies too: `HTTPS_PROXY`, `NO_PROXY` and the rest are botocore's business.
+    """
+    from botocore.httpsession import get_cert_path
+    from botocore.utils import get_environ_proxies
+
+    config: Any = client.meta.config
+    if config.proxies or get_environ_proxies(client.meta.endpoint_url):
+        raise UnusualError("a proxy")
+    if config.client_cert:
+        raise UnusualError("a client certificate")
+    bundle: Any = ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or True
+    verify = str(get_cert_path(bundle))
+    try:
+        if os.path.isdir(verify):  # noqa: PTH112
+            return ssl.create_default_context(capath=verify)
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        raise UnusualError(f"the CA bundle {verify}: {error}") from error

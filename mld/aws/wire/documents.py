@@ -1,0 +1,53 @@
+"""Parameters and answers of the JSON protocol as the SDK has them: times and bytes are its own, the rest is JSON."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+MICROSECOND = 1_000_000
+_BLOB, _BLOBS = "B", "BS"
+
+
+def encode(params: Mapping[str, Any]) -> bytes:
+    """The body of a request. A time is rounded down to the millisecond, never up."""
+    return json.dumps(params, default=_plain, separators=(",", ":")).encode()
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime():
+            whole = int(value.replace(microsecond=0).timestamp())
+            return whole if value.microsecond < 1000 else float(f"{whole}.{value.microsecond // 1000:03d}")
+        case bytes() | bytearray():
+            return b64encode(value).decode()
+        case _:
+            raise TypeError(f"{type(value).__name__} is not part of the JSON protocol")
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """An answer; attribute values of DynamoDB have their bytes decoded. Raises ValueError."""
+    answer = json.loads(body) if body else {}
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no object")
+    if b'"B"' in body or b'"BS"' in body:
+        answer = {name: _with_bytes(value) for name, value in answer.items()}
+    return answer
+
+
+def _with_bytes(value: Any) -> Any:
+    """`{"B": "base64"}` and `{"BS": [...]}`, wherever they stand as attribute values; names are not looked at."""
+    if isinstance(value, list):
+        return [_with_bytes(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((kind, content),) = value.items()
+        if kind == _BLOB and isinstance(content, str):
+            return {kind: b64decode(content)}
+        if kind == _BLOBS and isinstance(content, list) and all(isinstance(item, str) for item in content):
+            return {kind: [b64decode(item) for item in content]}
+    return {name: _with_bytes(item) for name, item in value.items()}

@@ -1,0 +1,623 @@
+"""The lean wire client against a scripted server, and its parts against botocore's."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from email.utils import formatdate
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials, RefreshableCredentials
+
+from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.wire import documents
+from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
+from mld.aws.wire.client import WireService
+from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
+from mld.aws.wire.sigv4 import Scope, Signer
+from mld.errors import AwsError, AwsUnreachableError
+
+KEYS = Credentials("AKID", "secret", None)
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+CHUNKED = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n"
+HANG_S = 5.0
+
+
+class Server:
+    """Answers the n-th request with the n-th script: bytes to send (then keep), or a function of the socket."""
+
+    def __init__(self, *scripts: bytes | Callable[[socket.socket], None]) -> None:
+        self._scripts = list(scripts)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self.port = self._listener.getsockname()[1]
+        self.requests: list[bytes] = []
+        self.connections = 0
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(peer)
+            self._threads.append(threading.Thread(target=self._serve, args=(peer,), daemon=True))
+            self._threads[-1].start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        with peer:
+            try:
+                while (request := _read_request(peer)) is not None:
+                    with self._lock:
+                        self.requests.append(request)
+                        script = self._scripts.pop(0) if self._scripts else GOOD
+                    if isinstance(script, bytes):
+                        peer.sendall(script)
+                    else:
+                        script(peer)
+                        return
+            except OSError:
+                return
+
+    def __enter__(self) -> Server:
+        self._threads.append(threading.Thread(target=self._accept, daemon=True))
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for peer in self._open:
+            try:
+                peer.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+        for thread in self._threads:
+            thread.join(HANG_S)
+
+
+def _read_request(peer: socket.socket) -> bytes | None:
+    request = b""
+    while b"\r\n\r\n" not in request:
+        piece = peer.recv(65536)
+        if not piece:
+            return None
+        request += piece
+    head, _, body = request.partition(b"\r\n\r\n")
+    length = int(
+        next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1]
+    )
+    while len(body) < length:
+        piece = peer.recv(65536)
+        body += piece
+        request += piece
+    return request
+
+
+def then_close(answer: bytes) -> Callable[[socket.socket], None]:
+    return lambda peer: peer.sendall(answer)
+
+
+def reset(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+
+
+def answer(body: bytes, *headers: str, status: str = "200 OK", length: bool = True) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *headers, *([f"content-length: {len(body)}"] if length else []), "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def refusal(code: str, message: str = "no", *headers: str, status: str = "400 Bad Request", **fields: Any) -> bytes:
+    body = json.dumps({"__type": f"com.amazonaws#{code}", "message": message, **fields}).encode()
+    return answer(body, *headers, status=status)
+
+
+# --- a connection ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connection_to(server: Server) -> Iterator[Connection]:
+    connection = Connection(Origin("127.0.0.1", server.port, None), connect_timeout_s=2, read_timeout_s=2)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "body", "keep"),
+    [
+        (answer(b"abc"), b"abc", True),
+        (answer(b""), b"", True),
+        (answer(b"abc", "Connection: Close"), b"abc", False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + answer(b"abc"), b"abc", True),
+        (
+            answer(b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n", "Transfer-Encoding: chunked", length=False),
+            b"abcde",
+            True,
+        ),
+        (answer(b"abc", f"x-amz-crc32: {zlib.crc32(b'abc')}"), b"abc", True),
+        (b"HTTP/1.1 200 \r\nContent-Length:1\r\n\r\nx", b"x", True),
+        (answer(b"x" * 3_000_000), b"x" * 3_000_000, True),
+    ],
+    ids=range(8),
+)
+def test_a_whole_answer_is_read(sent: bytes, body: bytes, keep: bool) -> None:
+    with Server(sent, GOOD) as server, connection_to(server) as connection:
+        got, again = connection.exchange(REQUEST)
+        assert (got.status, got.body, again) == (200, body, keep)
+        if keep:
+            assert connection.exchange(REQUEST)[0].body == b"{}"
+
+
+def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    with Server(then_close(answer(b"abc", length=False))) as server, connection_to(server) as connection:
+        got, again = connection.exchange(REQUEST)
+        assert (got.body, again) == (b"abc", False)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        answer(b"abc")[:-1],
+        answer(b"abc")[:-4],
+        answer(b"abc")[:20],
+        answer(b"abc")[:5],
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 2x0 OK\r\n\r\n",
+        answer(b"abc", "content-length: 2"),
+        answer(b"", "content-length: -1", length=False),
+        answer(b"", "content-length: 999999999999", length=False),
+        answer(b"3\r\nab", "transfer-encoding: chunked", length=False),
+        answer(b"3\r\nabc\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"3\r\nabc\r\n0\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"zz\r\nabc\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"-3\r\nabc\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"3\r\nabcde", "transfer-encoding: chunked", length=False),
+        answer(b"abc", "transfer-encoding: gzip", length=False),
+        answer(b"abc", "x-amz-crc32: 1"),
+        answer(b"", *(f"h{n}: 1" for n in range(300))),
+        answer(b"", "h: " + "x" * 70_000),
+    ],
+    ids=range(19),
+)
+def test_what_is_no_whole_answer_is_an_error_and_never_data(sent: bytes) -> None:
+    with Server(then_close(sent)) as server, connection_to(server) as connection, pytest.raises(BrokenAnswerError):
+        connection.exchange(REQUEST)
+
+
+@pytest.mark.parametrize("script", [then_close(b""), reset])
+def test_a_connection_that_ends_without_an_answer_is_told_apart(script: Callable[[socket.socket], None]) -> None:
+    with Server(script) as server, connection_to(server) as connection, pytest.raises(NothingSentBackError):
+        connection.exchange(REQUEST)
+
+
+def test_a_connection_closed_while_idle_is_stale() -> None:
+    with Server(then_close(GOOD)) as server, connection_to(server) as connection:
+        connection.exchange(REQUEST)
+        deadline = time.monotonic() + HANG_S
+        while not connection.is_stale() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert connection.is_stale()
+
+
+# --- signatures and documents ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [None, "session/token+="])
+def test_a_signature_is_that_of_botocore(monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
+    moment = datetime(2026, 3, 1, 23, 59, 59, tzinfo=UTC)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda remove_tzinfo=True: moment.replace(tzinfo=None))
+    keys = Credentials("AKID", "secret/+", token)
+    body = b'{"ShardIterator":"x"}'
+    request = AWSRequest(
+        "POST",
+        "https://kinesis.eu-west-1.amazonaws.com/",
+        {"X-Amz-Target": "Kinesis_20131202.GetRecords", "Content-Type": "application/x-amz-json-1.1"},
+        body,
+    )
+    SigV4Auth(keys, "kinesis", "eu-west-1").add_auth(request)
+    signer = Signer(Scope("eu-west-1", "kinesis"))
+    for _ in range(2):
+        ours = signer.headers(
+            keys.get_frozen_credentials(),
+            moment.timestamp(),
+            content_type="application/x-amz-json-1.1",
+            host="kinesis.eu-west-1.amazonaws.com",
+            target="Kinesis_20131202.GetRecords",
+            body=body,
+        )
+        expected = {name: request.headers[name] for name in ("X-Amz-Date", "Authorization")}
+        if token:
+            expected["X-Amz-Security-Token"] = token
+        assert dict(line.split(": ", 1) for line in ours.splitlines()) == expected
+
+
+def test_the_key_is_made_anew_with_another_day_or_secret() -> None:
+    signer = Signer(Scope("r", "s"))
+    signatures = {
+        signer.headers(keys.get_frozen_credentials(), at, content_type="c", host="h", target="t", body=b"")[-70:]
+        for keys in (KEYS, Credentials("AKID", "other"))
+        for at in (0.0, 86_400.0)
+    }
+    assert len(signatures) == 4
+
+
+def test_parameters_are_written_as_json_with_times_rounded_down() -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
+    whole = when.replace(microsecond=999)
+    assert documents.encode({"a": b"\xff", "t": when, "w": whole, "n": [True, None, "\u00e9"]}) == (
+        b'{"a":"/w==","t":1767323045.678,"w":1767323045,"n":[true,null,"\\u00e9"]}'
+    )
+
+
+def test_bytes_in_attribute_values_are_decoded_and_nothing_else() -> None:
+    body = b'{"Attributes":{"B":{"S":"B"},"x":{"B":"/w=="},"l":{"L":[{"BS":["AA==",""]},{"M":{"BS":{"SS":["B"]}}}]}}}'
+    assert documents.decode(body) == {
+        "Attributes": {
+            "B": {"S": "B"},
+            "x": {"B": b"\xff"},
+            "l": {"L": [{"BS": [b"\x00", b""]}, {"M": {"BS": {"SS": ["B"]}}}]},
+        }
+    }
+
+
+# --- the service -----------------------------------------------------------------------------------------------------
+
+
+def boto_client(service: str, url: str, credentials: Any = KEYS, **config: Any) -> Any:
+    session = botocore.session.Session()
+    session.register_component("credential_provider", _Fixed(credentials))
+    client = session.create_client(
+        service,
+        region_name="eu-west-1",
+        endpoint_url=url,
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=2, **config),
+    )
+    if service == "kinesis":
+        keep_raw_body(client, "GetRecords")
+    return client
+
+
+class _Fixed:
+    def __init__(self, credentials: Any) -> None:
+        self._credentials = credentials
+
+    def load_credentials(self) -> Any:
+        return self._credentials
+
+
+@asynccontextmanager
+async def wire(
+    server: Server,
+    service: str = "kinesis",
+    *,
+    credentials: Any = KEYS,
+    wall: Callable[[], float] = time.time,
+    threads_max: int = 2,
+    **config: Any,
+) -> AsyncIterator[WireService]:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    client = boto_client(service, f"http://127.0.0.1:{server.port}", credentials, **config)
+    made = WireService(
+        BotoService(lambda: client, threads_max=1, name=service),
+        credentials=lambda: credentials,
+        ca_bundle=lambda: None,
+        threads_max=threads_max,
+        name=service,
+        read_timeout_s=2,
+        connect_timeout_s=2,
+        wall=wall,
+    )
+    await made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
+        gc.collect()
+        assert unheard == [], "an exception nobody fetched"
+
+
+def headers_of(request: bytes) -> dict[str, str]:
+    lines = request.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    return {name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:])}
+
+
+async def test_a_request_is_what_botocore_would_have_sent() -> None:
+    with Server(answer(b'{"ShardIterator":"i"}'), answer(b'{"ShardIterator":"i"}')) as server:
+        params = {"StreamName": "clicks", "ShardId": "s", "ShardIteratorType": "LATEST"}
+        async with wire(server) as service:
+            assert await service.call("GetShardIterator", params) == {"ShardIterator": "i"}
+        boto_client("kinesis", f"http://127.0.0.1:{server.port}").get_shard_iterator(**params)
+        ours, theirs = server.requests
+    for name in ("host", "x-amz-target", "content-type", "user-agent"):
+        assert headers_of(ours)[name].split(" ua/")[0] == headers_of(theirs)[name].split(" ua/")[0], name
+    assert json.loads(ours.partition(b"\r\n\r\n")[2]) == json.loads(theirs.partition(b"\r\n\r\n")[2])
+    assert headers_of(ours)["authorization"].split("/")[2:4] == headers_of(theirs)["authorization"].split("/")[2:4]
+
+
+async def test_one_thread_keeps_one_connection_for_all_its_calls() -> None:
+    with Server() as server:
+        async with wire(server, threads_max=1) as service:
+            for _ in range(20):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+        assert (server.connections, len(server.requests)) == (1, 20)
+
+
+async def test_a_body_is_read_in_the_thread_and_what_reading_raises_comes_out() -> None:
+    def refuse(body: bytes) -> str:
+        raise ValueError(f"{body!r} in {threading.current_thread().name}")
+
+    with Server() as server:
+        async with wire(server) as service:
+            with pytest.raises(ValueError, match=r"b'\{\}' in wire-kinesis-1"):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, refuse)
+
+
+async def test_unsigned_requests_carry_no_signature() -> None:
+    from botocore import UNSIGNED
+
+    with Server() as server:
+        async with wire(server, credentials=None, signature_version=UNSIGNED) as service:
+            await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+        assert "authorization" not in headers_of(server.requests[0])
+
+
+async def test_refreshed_credentials_are_used_at_once() -> None:
+    fetched = iter(("second", "third"))
+    expired = datetime(2000, 1, 1, tzinfo=UTC)
+
+    def metadata(key: str, expiry: datetime) -> dict[str, Any]:
+        return {"access_key": key, "secret_key": "s", "token": f"token-{key}", "expiry_time": expiry.isoformat()}
+
+    credentials = RefreshableCredentials.create_from_metadata(
+        metadata("first", expired),
+        refresh_using=lambda: metadata(next(fetched), datetime(2099, 1, 1, tzinfo=UTC)),
+        method="test",
+    )
+    with Server() as server:
+        async with wire(server, credentials=credentials) as service:
+            await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+        sent = headers_of(server.requests[0])
+    assert "Credential=second/" in sent["authorization"]
+    assert sent["x-amz-security-token"] == "token-second"
+
+
+async def test_a_refusal_is_what_botocore_makes_of_it() -> None:
+    refused = refusal("ConditionalCheckFailedException", Item={"leaseCounter": {"N": "7"}, "x": {"B": "/w=="}})
+    with Server(refused) as server:
+        async with wire(server, "dynamodb") as service:
+            with pytest.raises(AwsError) as caught:
+                await service.call("UpdateItem", {"TableName": "t", "Key": {"leaseKey": {"S": "a"}}})
+    error = caught.value
+    assert (error.code, error.status, error.operation) == ("ConditionalCheckFailedException", 400, "UpdateItem")
+    assert error.item == {"leaseCounter": {"N": "7"}, "x": {"B": b"\xff"}}
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"{"])
+async def test_a_failure_without_a_document_is_an_error_of_the_service_or_no_answer(body: bytes) -> None:
+    with Server(answer(body, status="503 Service Unavailable")) as server:
+        async with wire(server) as service:
+            with pytest.raises((AwsError, AwsUnreachableError)):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"a":', b"[]", b'"x"'])
+async def test_a_good_answer_that_is_no_document_is_no_answer(body: bytes) -> None:
+    with Server(answer(body)) as server:
+        async with wire(server, "dynamodb") as service:
+            with pytest.raises(AwsUnreachableError, match="the answer is no JSON"):
+                await service.call("GetItem", {"TableName": "t", "Key": {"leaseKey": {"S": "a"}}})
+
+
+async def test_parameters_that_botocore_refuses_are_refused() -> None:
+    with Server() as server:
+        async with wire(server, "dynamodb") as service:
+            with pytest.raises(AwsError) as caught:
+                await service.call("UpdateItem", {"TableName": "t"})
+        assert (caught.value.code, server.requests) == ("ParamValidationError", [])
+
+
+async def test_a_read_on_a_connection_that_was_closed_meanwhile_is_sent_again() -> None:
+    with Server(GOOD, then_close(b""), GOOD) as server:
+        async with wire(server, threads_max=1) as service:
+            for _ in range(2):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+        assert (server.connections, len(server.requests)) == (2, 3)
+
+
+async def test_a_write_whose_connection_ends_is_never_sent_again() -> None:
+    with Server(answer(b"{}"), then_close(b"")) as server:
+        async with wire(server, "dynamodb", threads_max=1) as service:
+            params = {"TableName": "t", "Key": {"leaseKey": {"S": "a"}}}
+            await service.call("UpdateItem", params)
+            with pytest.raises(AwsUnreachableError):
+                await service.call("UpdateItem", params)
+        assert len(server.requests) == 2
+
+
+async def test_a_truncated_answer_is_no_answer_and_the_next_call_has_a_new_connection() -> None:
+    with Server(then_close(answer(b'{"Records":[]}')[:-3]), GOOD) as server:
+        async with wire(server, threads_max=1) as service:
+            with pytest.raises(AwsUnreachableError, match="cut off"):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) == b"{}"
+        assert server.connections == 2
+
+
+async def test_a_clock_that_is_off_is_corrected_from_the_answer() -> None:
+    now = time.time()
+    skewed = refusal("InvalidSignatureException", "Signature expired", f"Date: {formatdate(now, usegmt=True)}")
+    with Server(skewed, GOOD, GOOD) as server:
+        async with wire(server, wall=lambda: now - 3600) as service:
+            for _ in range(2):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+        dates = [datetime.strptime(headers_of(r)["x-amz-date"], "%Y%m%dT%H%M%S%z").timestamp() for r in server.requests]
+    assert [date - now for date in dates] == [pytest.approx(ahead, abs=2) for ahead in (-3600, 0, 0)]
+
+
+async def test_a_wrong_key_is_refused_once() -> None:
+    refused = refusal("InvalidSignatureException", "wrong", f"Date: {formatdate(usegmt=True)}", status="403 Forbidden")
+    with Server(refused) as server:
+        async with wire(server) as service:
+            with pytest.raises(AwsError, match="InvalidSignatureException"):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+        assert len(server.requests) == 1
+
+
+def hang(peer: socket.socket) -> None:
+    peer.recv(1)
+
+
+def trickle(peer: socket.socket) -> None:
+    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        peer.sendall(b"x")
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("script", [hang, trickle])
+async def test_a_call_is_given_up_after_its_time_out_and_its_thread_is_free_at_once(
+    script: Callable[[socket.socket], None],
+) -> None:
+    with Server(script, GOOD) as server:
+        async with wire(server, threads_max=1) as service:
+            with pytest.raises(AwsUnreachableError, match=r"no answer within 0\.05 s"):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=0.05)
+            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=1.5) == b"{}"
+
+
+async def test_a_cancelled_caller_frees_its_thread() -> None:
+    with Server(hang, GOOD) as server:
+        async with wire(server, threads_max=1) as service:
+            caller = asyncio.create_task(service.fetch("GetRecords", {"ShardIterator": "i"}, bytes))
+            while not server.requests:
+                await asyncio.sleep(0.001)
+            caller.cancel()
+            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=1.5) == b"{}"
+
+
+async def test_a_call_given_up_in_the_queue_is_never_sent() -> None:
+    with Server(hang) as server:
+        async with wire(server, threads_max=1) as service:
+            first = asyncio.create_task(service.fetch("GetRecords", {"ShardIterator": "1"}, bytes))
+            while not server.requests:
+                await asyncio.sleep(0.001)
+            with pytest.raises(AwsUnreachableError):
+                await service.fetch("GetRecords", {"ShardIterator": "2"}, bytes, timeout_s=0.02)
+            first.cancel()
+        assert len(server.requests) == 1
+
+
+async def test_a_closed_service_answers_with_an_error_and_ends_calls_under_way() -> None:
+    with Server(hang) as server:
+        async with wire(server) as service:
+            caller = asyncio.create_task(service.fetch("GetRecords", {"ShardIterator": "1"}, bytes))
+            while not server.requests:
+                await asyncio.sleep(0.001)
+            await service.close()
+            with pytest.raises(AwsUnreachableError):
+                await caller
+            with pytest.raises(AwsUnreachableError, match="closed"):
+                await service.fetch("GetRecords", {"ShardIterator": "1"}, bytes)
+
+
+async def test_nobody_listening_is_unreachable() -> None:
+    with Server() as server:
+        pass
+    async with wire(server) as service:
+        with pytest.raises(AwsUnreachableError, match="ConnectionRefusedError"):
+            await service.fetch("GetRecords", {"ShardIterator": "1"}, bytes)
+
+
+async def test_operations_of_other_kinds_go_through_botocore() -> None:
+    with Server(answer(b'{"TableNames":["a"]}')) as server:
+        async with wire(server, "dynamodb") as service:
+            assert (await service.call("ListTables", {}))["TableNames"] == ["a"]
+
+
+# --- what is left to botocore ----------------------------------------------------------------------------------------
+
+
+async def test_behind_a_proxy_calls_go_through_botocore(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with Server(answer(b'{"Records":[]}')) as proxy, Server() as server:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        async with wire(server) as service:
+            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) == b'{"Records":[]}'
+        assert (len(proxy.requests), len(server.requests)) == (1, 0)
+    assert "kinesis is called through botocore: a proxy" in caplog.text
+
+
+async def test_an_endpoint_with_a_path_goes_through_botocore(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with Server(answer(b'{"ShardIterator":"i"}')) as server:
+        client = boto_client("kinesis", f"http://127.0.0.1:{server.port}/gate")
+        with pytest.raises(UnusualError, match="/gate"):
+            Canned(client).blueprint("GetRecords", {"ShardIterator": "i"}, None)
+        assert server.requests == []
+
+
+def test_what_only_botocore_honours_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto_client("kinesis", "https://kinesis.eu-west-1.amazonaws.com")
+    assert tls_context(client, None).check_hostname
+    with pytest.raises(UnusualError, match="CA bundle /nowhere"):
+        tls_context(client, "/nowhere")
+    with pytest.raises(UnusualError, match="client certificate"):
+        tls_context(boto_client("kinesis", "https://x", client_cert="/c"), None)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/elsewhere")
+    with pytest.raises(UnusualError, match="CA bundle /elsewhere"):
+        tls_context(client, None)
+
+
+@pytest.mark.parametrize(
+    ("params", "host"),
+    [
+        ({"ShardIterator": "i"}, "kinesis.eu-west-1.amazonaws.com"),
+        (
+            {"ShardIterator": "i", "StreamARN": "arn:aws:kinesis:eu-west-1:123456789012:stream/s"},
+            "123456789012.data-kinesis.eu-west-1.amazonaws.com",
+        ),
+    ],
+)
+def test_endpoints_are_those_of_botocore(params: dict[str, Any], host: str) -> None:
+    session = botocore.session.Session()
+    session.register_component("credential_provider", _Fixed(KEYS))
+    blueprint = Canned(session.create_client("kinesis", region_name="eu-west-1")).blueprint("GetRecords", params, None)
+    assert (blueprint.host, blueprint.origin.host, blueprint.origin.port) == (host, host, 443)
+    assert blueprint.scope == Scope("eu-west-1", "kinesis")
+
+
+def test_canned_answers_stay_in_their_thread() -> None:
+    with Server(answer(b'{"ShardIterator":"real"}')) as server:
+        client = boto_client("kinesis", f"http://127.0.0.1:{server.port}")
+        canned = Canned(client)
+        params = {"StreamName": "s", "ShardId": "s", "ShardIteratorType": "LATEST"}
+        inside = canned.explain("GetShardIterator", params, Answer(200, {}, b'{"ShardIterator":"canned"}'))
+        assert inside["ShardIterator"] == "canned"
+        assert client.get_shard_iterator(**params)["ShardIterator"] == "real"
