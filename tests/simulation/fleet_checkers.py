@@ -28,6 +28,8 @@ SCAN_TO_WRITE_S = 25.0
 """A leader's scan, its retries, and its writes: a lease may be renewed again meanwhile."""
 WATCHER_SHARE = 0.35
 """Of the lease duration: what stands still with its worker's first lease is taken with it, sooner than alone."""
+GIVEN_S = 0.5
+"""Whoever gives a lease away has stopped before."""
 STUCK_S = 260.0
 """A handoff that is pending in calm: the owner's deadline, an expiry, two assignment runs, a new leader."""
 
@@ -63,6 +65,8 @@ class FleetLedger:
         self._released: dict[str, float] = {}
         self._lock_at: dict[str, float] = {}
         """By table: when the lock row was written last."""
+        self._given: dict[tuple[str, str], float] = {}
+        """By process and key: when it gave a lease away."""
         self._two_since: float | None = None
         self.reasons: dict[str, int] = {}
         """Why leases changed their owners."""
@@ -175,6 +179,8 @@ class FleetLedger:
             age_s = self._now() - row.moved_at
             text = f"{write.sender} gives {key} of {actual} to {new} {who}, {age_s:.1f} s after its last heartbeat"
             raise self._violation(11, text)
+        if reason in ("handoff completed", "given away", "released"):
+            self._given[write.sender, key] = self._now()
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self._ledger.trace(f"{key}: {reason} by {write.sender}: {owner}/{pending} -> {new}/{new_pending}")
 
@@ -206,6 +212,11 @@ class FleetLedger:
 
     def batch_begins(self, process: str, worker: str, key: str, row: Item | None) -> None:
         """A child gets records: its worker does not wait for somebody else to finish."""
+        given_at = self._given.get((process, key), float("-inf"))
+        if given_at > self._ledger.sent_by(process, key) and self._now() - given_at > GIVEN_S:
+            raise self._violation(
+                10, f"{process} goes on with {key} {self._now() - given_at:.1f} s after giving it away"
+            )
         if row is None or self._ledger.shard(key).edited or key in self._by_hand:
             return
         owner, pending = _pair(row)

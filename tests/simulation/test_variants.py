@@ -26,9 +26,11 @@ def test_a_broken_variant_is_caught(name: str) -> None:
     pytest.fail(f"survives, or is seen by another checker: {violations}")
 
 
-@pytest.mark.parametrize("seed, needs", sorted({(c[0].seed, BY_NAME[name].needs) for name, c in CATCHES.items()}))
-def test_the_same_plan_passes_unbroken(seed: int, needs: str) -> None:
-    assert run_plan(plan_of(seed, needs)).violation == ""
+@pytest.mark.parametrize(
+    "seed, needs, mode", sorted({(c[0].seed, BY_NAME[name].needs, BY_NAME[name].mode) for name, c in CATCHES.items()})
+)
+def test_the_same_plan_passes_unbroken(seed: int, needs: str, mode: str) -> None:
+    assert run_plan(plan_of(seed, needs, mode)).violation == ""
 
 
 def test_variants_have_names_of_their_own() -> None:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tests.simulation.variants.catalog3x import VARIANTS_3X
 from tests.simulation.variants.patching import Patch
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """`breaks` says in one sentence what goes wrong in the daemon."""
-
-    name: str
-    breaks: str
-    patches: tuple[Patch, ...]
-    needs: str
-    """The rare combination of faults (`plan.special_of`) that its test puts into the drawn plan several times."""
+from tests.simulation.variants.variant import Variant
 
 
 def _variant(name: str, breaks: str, *patches: tuple[str, str, str]) -> Variant:
@@ -37,7 +26,7 @@ _NEEDS = {
 }
 
 
-VARIANTS: tuple[Variant, ...] = (
+VARIANTS_2X: tuple[Variant, ...] = (
     # --- leases ---
     _variant(
         "validity_from_response",
@@ -375,4 +364,5 @@ VARIANTS: tuple[Variant, ...] = (
     ),
 )
 
+VARIANTS = (*VARIANTS_2X, *VARIANTS_3X)
 BY_NAME = {variant.name: variant for variant in VARIANTS}

@@ -9,7 +9,9 @@ from random import Random
 from tests.simulation.run import Result, run_plan
 from tests.simulation.variants.catalog import Variant
 from tests.simulation.variants.patching import patched
-from tests.simulation.world.plan import Plan, draw, in_order, special_of
+from tests.simulation.world import plan3x
+from tests.simulation.world.modes import draw_of
+from tests.simulation.world.plan import Plan, in_order, special_of
 
 TIMES = 5
 SIZE_MAX = 32
@@ -24,12 +26,14 @@ class Catch:
     kind: str
 
 
-def plan_of(seed: int, needs: str = "") -> Plan:
+def plan_of(seed: int, needs: str = "", mode: str = "2x") -> Plan:
     """The plan of a seed with our workers only: a Java worker has nothing that could be broken.
 
     `needs` names a rare combination of faults, which comes `TIMES` times on top.
     """
-    plan = draw(seed)
+    plan = draw_of(mode, seed)
+    if mode == "3x" and needs in plan3x.SPECIALS:
+        return plan3x.with_special(plan, needs, TIMES)
     plan = replace(plan, workers=tuple(replace(worker, kind="mld") for worker in plan.workers))
     if not needs:
         return plan
@@ -41,10 +45,10 @@ def plan_of(seed: int, needs: str = "") -> Plan:
     return replace(plan, actions=in_order(dict.fromkeys(actions)), rates=replace(plan.rates, **rates))
 
 
-def small_seeds(seeds: Iterable[int]) -> list[int]:
-    return [seed for seed in seeds if (plan := plan_of(seed)).shards * len(plan.workers) <= SIZE_MAX]
+def small_seeds(seeds: Iterable[int], mode: str = "2x") -> list[int]:
+    return [seed for seed in seeds if (plan := plan_of(seed, mode=mode)).shards * len(plan.workers) <= SIZE_MAX]
 
 
 def run_broken(variant: Variant, seed: int) -> Result:
     with patched(variant.patches):
-        return run_plan(plan_of(seed, variant.needs))
+        return run_plan(plan_of(seed, variant.needs, variant.mode))

@@ -107,3 +107,32 @@ def _action(rng: Random, kind: Kind, plan: Plan) -> Action:
             return Action(at_s, kind, worker, rng.uniform(10.0, 200.0))
         case _:
             return Action(at_s, kind, worker)
+
+
+SPECIALS = ("leaders", "shuffles", "hangs", "silences")
+
+
+def with_special(plan: Plan, kind: str, times: int) -> Plan:
+    """The plan with a rare combination of faults so many times on top."""
+    rng = Random(f"{kind} {plan.seed}")
+    actions, rates, settings = list(plan.actions), plan.rates, dict(plan.settings)
+    for _ in range(times):
+        at_s, worker = rng.uniform(15.0, plan.trouble_s - 10.0), rng.randrange(64)
+        match kind:
+            case "leaders":  # some are cut off for longer than their lock lasts, some die
+                actions.append(Action(at_s / 3, Kind.LEADER_CUT, worker, rng.uniform(125.0, 170.0)))
+                actions.append(Action(at_s, Kind.LEADER_CRASH, worker, rng.uniform(0.5, 30.0), "new"))
+            case "shuffles":  # several hands move the same leases
+                actions.append(Action(at_s, Kind.CRASH, worker, rng.uniform(5.0, 20.0), "same"))
+                actions.append(Action(at_s + rng.uniform(5.0, 15.0), Kind.LEADER_PAUSE, worker, rng.uniform(5.0, 30.0)))
+                actions.append(Action(at_s + rng.uniform(5.0, 30.0), Kind.DEPLOY, worker + 1, 2.0, "new"))
+            case "hangs":  # children that hang while their leases are to go to somebody else
+                actions.append(Action(at_s, Kind.CRASH, worker, rng.uniform(5.0, 20.0), "new"))
+                settings["timeoutInSeconds"] = "300"
+            case "silences":
+                actions.append(Action(at_s, Kind.PARTITION, worker, rng.uniform(3.0, 12.0), "dynamo"))
+    if kind == "hangs":
+        rates = replace(rates, child_hangs=0.02)
+    if kind in ("shuffles", "silences"):
+        rates = replace(rates, dynamo_slow=0.3, dynamo_lost_reply=0.2)
+    return replace(plan, actions=in_order(actions), rates=rates, settings=settings)

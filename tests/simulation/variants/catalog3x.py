@@ -1,0 +1,202 @@
+"""The variants of what a fleet in 3.x mode needs: the lock, reports, assignment, handoffs, discovery, the watch.
+
+Their plans are those of mode `3x`; `needs` names a rare combination of `plan3x.special_of`.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.variants.patching import Patch
+from tests.simulation.variants.variant import Variant
+
+_HANDOFF = (
+    '    return _update(lease.key, condition, "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner", values)\n'
+)
+_COUNTED = (
+    '    update = "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner ADD #leaseCounter :one"\n'
+    '    return _update(lease.key, condition, update, values | {":one": _number(1)})\n'
+)
+_ANYBODY = "(#rvn = :mine OR #rvn <> :mine) AND (#ownerName = :me OR #ownerName <> :me)"
+
+
+def _variant(name: str, breaks: str, *patches: tuple[str, str, str], needs: str = "") -> Variant:
+    return Variant(name, breaks, tuple(Patch(f"mld.{module}", old, new) for module, old, new in patches), needs, "3x")
+
+
+VARIANTS_3X: tuple[Variant, ...] = (
+    _variant(
+        "handoff_counts",
+        "the beginning of a handoff raises the counter, and the owner's next write fails",
+        ("leases.writes", _HANDOFF, _COUNTED),
+    ),
+    _variant(
+        "assign_without_owner_pair",
+        "an assignment does not look whether the owners are those that were seen",
+        (
+            "leases.writes",
+            '            condition += f" AND attribute_not_exists(#{name})"\n',
+            "            pass\n",
+        ),
+        (
+            "leases.writes",
+            '            condition += f" AND #{name} = {value}"\n            values[value] = {"S": seen}\n',
+            "            pass\n",
+        ),
+        needs="shuffles",
+    ),
+    _variant(
+        "receiver_does_not_wait",
+        "the next owner renews and begins while the previous one still finishes",
+        (
+            "leases.discovery",
+            "        if lease is not None and lease.owner == self._worker_id and lease.checkpoint_owner is not None:\n",
+            "        if lease is not None and not lease.key:\n",
+        ),
+        (
+            "leases.keeper",
+            "        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None\n",
+            "        is_ours = lease.owner == self._worker_id\n",
+        ),
+        (
+            "leases.keeper",
+            "            if answer.checkpoint_owner is not None or lease.key in self._holdings:\n",
+            "            if lease.key in self._holdings:\n",
+        ),
+        (
+            "leases.writes",
+            "    return _update(lease.key, GUARD, update, values)\n\n\ndef checkpoint(",
+            '    return _update(lease.key, "#leaseCounter = :seen AND #leaseKey <> :me", update, values)'
+            "\n\n\ndef checkpoint(",
+        ),
+    ),
+    _variant(
+        "transferred_at_once",
+        "a lease is transferred while its processor goes on",
+        (
+            "worker",
+            "                running.consumer.hand_off()\n",
+            "                asyncio.ensure_future(self._parts.keeper.transfer(key, held[key].token))\n",
+        ),
+        (
+            "leases.keeper",
+            "                return self._is_current(holding) and await give(holding.lease, holding.valid_until)\n"
+            "            finally:\n                self._forget(holding)\n",
+            "                return self._is_current(holding) and await give(holding.lease, holding.valid_until)\n"
+            "            finally:\n                pass\n",
+        ),
+    ),
+    _variant(
+        "handoff_without_deadline",
+        "the owner takes all the time it wants to finish",
+        (
+            "leases.keeper",
+            "        holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s\n",
+            "        holding.handoff_by = self._clock.monotonic() + 1e6\n",
+        ),
+        needs="hangs",
+    ),
+    _variant(
+        "lock_heartbeat_without_condition",
+        "a leader writes its heartbeat whoever holds the lock, and never finds that it has expired",
+        (
+            "fleet.lock",
+            '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
+            f'    request["ConditionExpression"] = "{_ANYBODY}"\n'
+            '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
+        ),
+        (
+            "fleet.election",
+            "        return self._holding is not None and self._holding.is_valid(self._clock.monotonic())\n",
+            "        return self._holding is not None\n",
+        ),
+        needs="leaders",
+    ),
+    _variant(
+        "leader_outlives_its_lock",
+        "a leader that cannot renew its lock goes on leading",
+        (
+            "fleet.election",
+            "        return self._holding is not None and self._holding.is_valid(self._clock.monotonic())\n",
+            "        return self._holding is not None\n",
+        ),
+        needs="leaders",
+    ),
+    _variant(
+        "lock_taken_too_early",
+        "a lock counts as given up before its lease is over",
+        (
+            "fleet.lock",
+            "    return Claim(lock) if now > observation.stale_at else Wait(observation)\n",
+            "    return Claim(lock) if now > observation.stale_at - 95.0 else Wait(observation)\n",
+        ),
+        needs="leaders",
+    ),
+    _variant(
+        "new_leader_trusts_nobody",
+        "a new leader takes every lease that it sees for the first time for an expired one",
+        (
+            "fleet.observing",
+            "            moved_at = None if lease.actual_owner is None else now\n",
+            "            moved_at = None\n",
+        ),
+        needs="leaders",
+    ),
+    _variant(
+        "moves_without_handoff",
+        "the leader takes leases away from living owners",
+        (
+            "fleet.loads",
+            "        graceful = why is Why.BALANCE and self.rules.graceful and lease.actual_owner is not None\n",
+            "        graceful = False\n",
+        ),
+    ),
+    _variant(
+        "pending_handoff_forced",
+        "the leader completes handoffs before their deadline",
+        (
+            "fleet.observing",
+            "        return seen is not None and seen.handoff is not None and now > seen.handoff.deadline\n",
+            "        return seen is not None and seen.handoff is not None\n",
+        ),
+        needs="hangs",
+    ),
+    _variant(
+        "discovered_without_renewal",
+        "a discovered lease is held from its reading on",
+        (
+            "leases.keeper",
+            "                    answer = await self._table.renew(seen, resent=unknown_since is not None)\n",
+            "                    answer: Lease | Refusal = seen\n",
+        ),
+    ),
+    _variant(
+        "twin_resumed_at_once",
+        "a lease that a twin goes on with is resumed within a second, for ever",
+        (
+            "leases.keeper",
+            "        contested = self._contested.get(lease.key)\n        if contested is None:\n",
+            "        contested = self._contested.get(lease.key)\n        if contested is None or lease.counter >= 0:\n",
+        ),
+        needs="twin",
+    ),
+    _variant(
+        "reports_never_expire",
+        "whoever reported once gets leases for ever",
+        (
+            "fleet.reports",
+            "    return now_s - report.updated_at_s > EXPIRED_AFTER_PERIODS * rules.report_period_s\n",
+            "    return False\n",
+        ),
+        needs="leaders",
+    ),
+    _variant(
+        "watch_without_counter",
+        "a watcher takes a lease that has been renewed since it looked",
+        (
+            "leases.writes",
+            '    request["ConditionExpression"] += " AND #leaseCounter = :seen"\n'
+            '    request["ExpressionAttributeValues"][":seen"] = _number(lease.counter)\n',
+            "",
+        ),
+        needs="silences",
+    ),
+)
