@@ -17,7 +17,6 @@ Keys = dict[str, object]
 both_modes = pytest.mark.parametrize(
     "mode", [{**ASSIGNED, **SHORT_LEASE}, {**TAKEN, **SHORT_LEASE}], ids=["assigned", "taken"]
 )
-LATE_WRITE_S = 12.0  # above the time in which another worker starts and takes an expired lease on a loaded machine
 
 
 def reshard_while_running(world: World, count: int, **keys: object) -> None:
@@ -204,15 +203,16 @@ def test_a_write_of_a_frozen_worker_that_arrives_after_the_takeover_is_refused_b
     zombie = world.daemon("w1", world.recorder(checkpoint="last"), **mode)
     world.until_delivered()
     world.until_caught_up()
-    world.aws.inject_faults({"operation": "UpdateItem", "contains": ":checkpoint", "delay_s": LATE_WRITE_S, "count": 1})
+    checkpoint = world.taps["w1"].hold("UpdateItem", ":checkpoint")
     world.put(20)
-    world.until(lambda: world.aws.control("GET", "faults")["active"] == 0, what="the checkpoint is on its way")
+    world.until(checkpoint.caught.is_set, what="the checkpoint is on its way")
     zombie.freeze()
     heir = world.daemon("w2", **mode)
     world.until(lambda: world.lease("0").owner == "w2", what="the lease moves")
     world.until_caught_up()
     assert not world.taps["w1"].refused
-    world.until(lambda: world.taps["w1"].refused, within_s=2 * LATE_WRITE_S, what="the late checkpoint is refused")
+    checkpoint.released.set()
+    world.until(lambda: world.taps["w1"].refused, what="the late checkpoint is refused")
     world.put(20)
     zombie.thaw()
     world.until_delivered()

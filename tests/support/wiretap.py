@@ -18,6 +18,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 UPSTREAM_TIMEOUT_S = 60.0
+HOLD_MAX_S = 120.0  # a test that fails while it holds a request must not keep its thread
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 
 
@@ -66,6 +67,19 @@ class RowWrite:
         return ":checkpoint" in self.expression
 
 
+class Held:
+    """One request on its way for as long as the test wants."""
+
+    def __init__(self, operation: str, text: str) -> None:
+        self.caught = threading.Event()
+        self.released = threading.Event()
+        self._operation = operation
+        self._text = text.encode()
+
+    def is_meant(self, target: str, body: bytes) -> bool:
+        return not self.caught.is_set() and target.endswith(f".{self._operation}") and self._text in body
+
+
 class WireTap:
     """Listens on `endpoint`, forwards to `upstream`. A call that gets no answer there gets none here either."""
 
@@ -74,6 +88,7 @@ class WireTap:
         self.writer = writer
         self.writes = writes
         self.refused: list[str] = []
+        self._held: Held | None = None
 
         class Handler(_Handler):
             owner = tap
@@ -91,6 +106,18 @@ class WireTap:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def hold(self, operation: str, text: str) -> Held:
+        """Keep the next request of that operation whose body contains `text` until it is released."""
+        self._held = Held(operation, text)
+        return self._held
+
+    def delay(self, target: str, body: bytes) -> None:
+        """Return when the request may travel on."""
+        held = self._held
+        if held is not None and held.is_meant(target, body):
+            held.caught.set()
+            held.released.wait(HOLD_MAX_S)
 
     def note(self, target: str, body: bytes, status: int, answer: bytes, sent_at: int) -> None:
         if not target.endswith(".UpdateItem"):
@@ -130,6 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         sent_at = time.monotonic_ns()
+        self.owner.delay(self.headers.get("x-amz-target", ""), body)
         try:
             self.upstream.request("POST", self.path, body, dict(self.headers.items()))
             response = self.upstream.getresponse()
