@@ -8,6 +8,8 @@ a fleet in 3.x mode runs one; only the leader's does anything. Differences to Ja
 * A worker that came or went is reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (section 7, 3).
 * A worker reported dead (`orphaned`) loses its leases at once and gets none until it has sent a newer report.
+* A worker that seems to be alone gets few of the free leases until those that start with it can have reported: the
+  first of a thousand workers would get every lease, start a child for each, and keep many for good.
 * The decisions yield to the event loop every millisecond.
 
 It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
@@ -21,7 +23,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from mld.clock import Clock, millis_since, wait_for_event
@@ -47,6 +49,8 @@ LOAD_RETRY_S = 0.5  # most throttling is over by then
 PIECE_S = 0.001  # half of what the event loop's law allows
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 FAILED_RUNS_MAX = 3
+ALONE_S = 5.0  # two captures before a first report, and the start of a worker
+ALONE_LEASES_MAX = 32  # so that a small application begins at once
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
 
@@ -143,6 +147,7 @@ class Assigner:
         self._failures = 0
         self._balanced_among: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
+        self._leading_since = 0.0
         self._dead: dict[str, float] = {}
         self._published: dict[str, Duties] = {}
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
@@ -215,6 +220,7 @@ class Assigner:
 
     def _take_over(self) -> None:
         self._leading = True
+        self._leading_since = self._clock.monotonic()
         self._runs = self._failures = 0
         self._observations.forget()
         self._counts.clear()
@@ -258,6 +264,8 @@ class Assigner:
         due = self._runs % self._settings.balance_every == 0 and (first or not early)
         balance = due or (not early and present != self._balanced_among)
         plan = await self._decide(scan.leases, active, read_from, balance=balance)
+        if len(active) == 1:
+            plan = self._held_back(plan, active[0].worker, scan.leases)
         if not await self._leader.is_leader():
             self._leading = False
             return None
@@ -320,6 +328,16 @@ class Assigner:
         return await self._paced(
             decide(leases, workers, self._observations, now, settings.rules, order, balance=balance)
         )
+
+    def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease]) -> Plan:
+        """What the only worker known may get by now; the next run comes soon if that is not everything."""
+        if self._clock.monotonic() - self._leading_since >= ALONE_S:
+            return plan
+        room = max(0, ALONE_LEASES_MAX - sum(lease.owner == alone for lease in leases))
+        if len(plan.moves) <= room:
+            return plan
+        self.wake()
+        return replace(plan, moves=plan.moves[:room])
 
     async def _paced(self, steps: Steps[T]) -> T:
         """Make a decision, and let others run after each millisecond of it."""

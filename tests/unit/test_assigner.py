@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,16 @@ import pytest
 from mld.clock import LoopClock
 from mld.errors import MldError, TableUnavailableError
 from mld.fleet import reports
-from mld.fleet.assigner import HOLD_OFF_JITTER_S, HOLD_OFF_S, Assigner, AssignerHooks, AssignerSettings, Loaded
+from mld.fleet.assigner import (
+    ALONE_LEASES_MAX,
+    ALONE_S,
+    HOLD_OFF_JITTER_S,
+    HOLD_OFF_S,
+    Assigner,
+    AssignerHooks,
+    AssignerSettings,
+    Loaded,
+)
 from mld.fleet.loads import AssignmentRules, Why
 from mld.fleet.move_writer import WRITES_CONCURRENT_MAX
 from mld.fleet.ring import Duties
@@ -145,6 +155,37 @@ def test_unassigned_leases_are_given_to_the_live_workers_at_once() -> None:
         (mine,) = it.heard.assigned
         assert it.owners(mine) == dict.fromkeys(mine, "me")
         assert counter_of(it.dynamo, "s1") == 1
+
+    run_virtual(main())
+
+
+def test_who_seems_to_be_alone_gets_few_leases_until_the_others_can_have_reported() -> None:
+    async def main() -> None:
+        it = await bed()
+        keys = [f"s{number:03d}" for number in range(100)]
+        await it.leases(dict.fromkeys(keys))
+        for already in (0, ALONE_LEASES_MAX):
+            report = await it.assigner.run_once()
+            assert report is not None
+            assert report.moved == ALONE_LEASES_MAX - already
+        it.report("me", "java")
+        await it.assigner.run_once()
+        assert Counter(it.owners(keys).values()) == {"me": ALONE_LEASES_MAX, "java": 100 - ALONE_LEASES_MAX}
+
+    run_virtual(main())
+
+
+def test_who_is_alone_gets_everything_soon() -> None:
+    async def main() -> None:
+        it = await bed()
+        keys = [f"s{number:03d}" for number in range(100)]
+        await it.leases(dict.fromkeys(keys))
+        running = asyncio.create_task(it.assigner.run())
+        await CLOCK.sleep(ALONE_S - 0.5)
+        assert Counter(it.owners(keys).values()) == {"me": ALONE_LEASES_MAX, None: 100 - ALONE_LEASES_MAX}
+        await CLOCK.sleep(2.0)
+        assert Counter(it.owners(keys).values()) == {"me": 100}
+        running.cancel()
 
     run_virtual(main())
 
@@ -542,7 +583,7 @@ def test_a_publication_that_failed_is_made_up_for() -> None:
 def test_many_moves_are_written_a_few_at_a_time() -> None:
     async def main() -> None:
         it = await bed()
-        it.report("me")
+        it.report("me", "java")
         await it.leases({f"s{number:03d}": None for number in range(200)})
         under_way = most = 0
 
