@@ -46,6 +46,8 @@ class Fleet3x:
     index_lag_max_s: float = 0.0
     takes: bool = False
     """Leases may be taken as well: the fleet is on its way from or to 2.x mode."""
+    config: str = "3X"
+    """clientVersionConfig of the first workers, without its prefix."""
     is_legacy: bool = False
     """The coordinator and worker-metrics tables of 3.0 to 3.4 are there from the beginning."""
     hot: float = 0.0

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_mixed
+from tests.simulation.world.plan_migrate import draw_migration
 
+MIGRATION_KINDS = (Kind.REDEPLOY_AS, Kind.TOOL_BACK, Kind.TOOL_FORWARD, Kind.SINGLE_TABLE)
 FLEET_KINDS = (
     Kind.LEADER_CRASH,
     Kind.LEADER_PAUSE,
@@ -14,8 +16,9 @@ FLEET_KINDS = (
     Kind.INDEX_GONE,
     Kind.INDEX_FORBIDDEN,
     Kind.LOAD_FAILS,
+    *MIGRATION_KINDS,
 )
-MODES: dict[str, Callable[[int], Plan]] = {"2x": draw, "3x": draw_3x, "3xmix": draw_3x_mixed}
+MODES: dict[str, Callable[[int], Plan]] = {"2x": draw, "3x": draw_3x, "3xmix": draw_3x_mixed, "migrate": draw_migration}
 
 
 def draw_of(mode: str, seed: int) -> Plan:
@@ -27,5 +30,11 @@ def features_of(mode: str) -> frozenset[str]:
     """Which kinds of trouble a mode has at all."""
     if mode == "2x":
         return ALL_FEATURES - {kind.value for kind in FLEET_KINDS}
-    ours = ALL_FEATURES - {"java2", "retention_s"}
-    return ours if mode == "3x" else ours | {"java3", "java34"}
+    ours = ALL_FEATURES - {"java2", "retention_s"} - {kind.value for kind in MIGRATION_KINDS}
+    if mode == "3x":
+        return ours
+    if mode == "3xmix":
+        return ours | {"java3", "java34"}
+    kinds = (Kind.CRASH, Kind.PAUSE, Kind.PARTITION, Kind.SPLIT, *MIGRATION_KINDS)
+    rates = {"dynamo_error", "dynamo_lost_reply", "dynamo_throttled", "dynamo_slow", "child_silent"}
+    return frozenset({kind.value for kind in kinds} | rates | {"java2", "java3", "java34", "stale_reads"})

@@ -29,6 +29,7 @@ from tests.simulation.world.fleet3x import (
     leader_of,
 )
 from tests.simulation.world.loop import Process, in_world
+from tests.simulation.world.migrations import check_versions, redeploy_as, to_single_table, tool
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
 from tests.simulation.world.producer import Producer
@@ -99,13 +100,18 @@ class Machine:
         self.rates = CALM
         self.paused = False
         self.load: DrawnLoad | None = None
-        self.java_settings: dict[str, Any] = {}
-        """Of a Java 3.x worker."""
+        self.config = "" if world.plan.fleet is None else world.plan.fleet.config
+        """clientVersionConfig, without its prefix."""
+        self.migrates = False
+        """Whether everything is to go into one table."""
+        self.next_spec: WorkerSpec | None = None
+        self.next_config = self.config
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         world, plan = self.world, self.world.plan
+        self.spec, self.config = self.next_spec or self.spec, self.next_config
         self.incarnation += 1
         name = f"{self.worker_id}#{self.incarnation}"
         rng = world.rng(f"machine {self.number} {self.incarnation}")
@@ -135,7 +141,7 @@ class Machine:
 
     async def _main(self, rng: Random) -> bool:
         assert self.dynamo and self.kinesis and self.host
-        settings = self.world.settings
+        settings = self.world.settings_with(self.config, migrates=self.migrates)
         table = DynamoLeaseTable(
             self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
         )
@@ -191,7 +197,8 @@ class Machine:
         kind: type[JavaWorker] = JavaWorker
         if self.spec.kind != "java2":
             kind = JavaWorker3
-            more = {"tagged": self.spec.kind == "java3", "load": self._java_load(), **self.java_settings}
+            more = {"tagged": self.spec.kind == "java3", "load": self._java_load()}
+            more |= {"config": self.config, "migrate": self.migrates and self.spec.kind == "java3"}
         self.worker = kind(
             self.worker_id,
             self.dynamo,
@@ -359,9 +366,11 @@ class World:
         self.ledger.on_violation = self.failures.append
         self.settings: Settings = settings_of(**self._settings())
         self.initial = _initial(plan)
+        self._settings_by_config: dict[tuple[str, bool], Settings] = {}
         self._rows_to_repair: dict[str, Any] = {}
         self._events: set[asyncio.Task[None]] = set()
         self._stream_deleted = False
+        self._quiet_from_s = 0.0
         self.calls_at_quiet = (0, 0)
         self.worst_price = 0.0
         self._rows_before = 0
@@ -380,6 +389,17 @@ class World:
         self.failures.append(text)
         if error is not None:
             logging.getLogger(__name__).error("%s", text, exc_info=error)
+
+    def settings_with(self, config: str, *, migrates: bool) -> Settings:
+        """Those of a worker in a fleet on its way from one mode to the other."""
+        if not self.plan.fleet or not self.plan.fleet.takes:
+            return self.settings
+        if (config, migrates) not in self._settings_by_config:
+            more = {"clientVersionConfig": f"CLIENT_VERSION_CONFIG_{config}"}
+            if migrates:
+                more["migrateAllEntitiesToLeaseTable"] = "true"
+            self._settings_by_config[config, migrates] = settings_of(**{**self._settings(), **more})
+        return self._settings_by_config[config, migrates]
 
     def _settings(self) -> dict[str, str]:
         plan = self.plan
@@ -432,7 +452,7 @@ class World:
         await self._sleep_until(self.plan.trouble_s)
         await acting
         await self._calm()
-        await self._sleep_until(self.plan.end_s)
+        await self._sleep_until(max(self.plan.end_s, self._quiet_from_s + self.plan.quiet_s))
         producing.cancel()
         if not self._stream_deleted:
             await self._finish()
@@ -514,6 +534,12 @@ class World:
                 delete_index(self.dynamo)
             case Kind.INDEX_FORBIDDEN:
                 self._event(forbid_index(self.dynamo, action.argument))
+            case Kind.REDEPLOY_AS:
+                redeploy_as(machine, action.argument, action.text)
+            case Kind.TOOL_BACK | Kind.TOOL_FORWARD:
+                self._event(tool(self, back=action.kind is Kind.TOOL_BACK))
+            case Kind.SINGLE_TABLE:
+                self._event(to_single_table(self))
             case Kind.LOAD_FAILS:
                 self._event(machine.fail_load(action.argument))
             case Kind.CRASH:
@@ -677,7 +703,11 @@ class World:
         self.ledger.calm_at = self.now()
         self._set_rates(CALM)
         if self._events:
-            await asyncio.wait(set(self._events))
+            done, _ = await asyncio.wait(set(self._events))
+            for task in done:
+                if (error := task.exception()) is not None:
+                    raise error
+            self._quiet_from_s = self.now()
         for row in self._rows_to_repair.values():
             counter = int(row["leaseCounter"]["N"]) + 1000
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
@@ -685,6 +715,7 @@ class World:
         if (self.plan.touches_rows or mixed) and not self._stream_deleted:  # a start makes the table true to the stream
             ours = next(m for m in self.machines if m.spec.kind == "mld" and m.wanted)
             ours.deploy(1.0, new_id=True)
+            self._quiet_from_s = self.now()
 
     async def _finish(self) -> None:
         """Checkers 1, 6 and 7 at the end: a last record for every shard, then everything must be at rest."""
@@ -693,6 +724,8 @@ class World:
         for shard in self._open_shards():
             self.producer.put_one(shard.hash_range.start)
         await check_rest(self)
+        if self.plan.fleet is not None and self.plan.fleet.takes:
+            check_versions(self)
 
 
 class _Ears(logging.Handler):
