@@ -10,14 +10,17 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import TYPE_CHECKING
 
-from mld.aws.client import BotoService
-from mld.aws.kinesis import KinesisStreams
-from mld.aws.service import Service
-from mld.aws.sessions import ClientFactory, client_factory
+from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.kinesis import KinesisStreams, RawPages
+from mld.aws.service import RawService, Service
+from mld.aws.sessions import ClientFactory, ServiceName, client_factory
+from mld.aws.wire.client import WireService
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable
 from mld.consumer.host import ProcessorHost
@@ -31,8 +34,10 @@ from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.retrieval.buffer import Budget
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import PollingReader
+from mld.retrieval.rawpage import page_of
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector
@@ -44,11 +49,16 @@ from mld.worker import Worker, WorkerParts, WorkerSettings
 from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
 from properties.settings import Settings
-from properties.values import ChildFailurePolicy, InitialPositionKind
+from properties.values import ChildFailurePolicy, InitialPositionKind, WireClient
 from protocol.command import split_command
 from protocol.messages import Dialect
 
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
 log = logging.getLogger(__name__)
+
+AwsService = BotoService | WireService
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -64,6 +74,8 @@ DYNAMO_READ_TIMEOUT_MIN_S = 1.0
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 CONNECT_TIMEOUT_S = 3.0
 COMPLETED_CLEANUP_S = 60.0  # Java looks every 5 minutes
+SWITCH_INTERVAL_S = 0.0005  # a thread that reads a large body gives way this often: leases are renewed in time
+COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
 SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -97,6 +109,8 @@ async def run_daemon(settings: Settings, properties_file: str) -> int:
     }
     try:
         await asyncio.gather(kinesis.open(), dynamo.open())
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.set_threshold(COLLECT_EVERY)
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
         worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment)
         return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
@@ -119,30 +133,47 @@ def _check_command(command: list[str], text: str, properties_file: str) -> None:
         raise ConfigurationError([problem])
 
 
-def _services(settings: Settings, factory: ClientFactory) -> tuple[BotoService, BotoService]:
+def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, AwsService]:
     request_timeout_s = _request_timeout_s(settings)
-    dynamo_threads = settings.max_lease_renewal_threads
-    kinesis = BotoService(
-        lambda: factory.create_client(
-            "kinesis",
-            read_timeout_s=KINESIS_READ_TIMEOUT_S,
-            connect_timeout_s=CONNECT_TIMEOUT_S,
-            pool_connections_max=KINESIS_THREADS_MAX,
-        ),
-        threads_max=KINESIS_THREADS_MAX,
-        name="Kinesis",
-    )
-    dynamo = BotoService(
-        lambda: factory.create_client(
+    lean = settings.wire_client is WireClient.LEAN
+
+    def service(
+        name: ServiceName, label: str, threads_max: int, read_timeout_s: float, connect_timeout_s: float
+    ) -> AwsService:
+        def client() -> BaseClient:
+            made = factory.create_client(
+                name,
+                read_timeout_s=read_timeout_s,
+                connect_timeout_s=connect_timeout_s,
+                pool_connections_max=threads_max,
+            )
+            if name == "kinesis":
+                keep_raw_body(made, "GetRecords")
+            return made
+
+        plain = BotoService(client, threads_max=threads_max, name=label)
+        if not lean:
+            return plain
+        return WireService(
+            plain,
+            credentials=lambda: factory.credentials_of(name),
+            ca_bundle=lambda: factory.ca_bundle_of(name),
+            threads_max=threads_max,
+            name=label,
+            read_timeout_s=read_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+        )
+
+    return (
+        service("kinesis", "Kinesis", KINESIS_THREADS_MAX, KINESIS_READ_TIMEOUT_S, CONNECT_TIMEOUT_S),
+        service(
             "dynamodb",
-            read_timeout_s=request_timeout_s,
-            connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
-            pool_connections_max=dynamo_threads,
+            "DynamoDB",
+            settings.max_lease_renewal_threads,
+            request_timeout_s,
+            min(CONNECT_TIMEOUT_S, request_timeout_s),
         ),
-        threads_max=dynamo_threads,
-        name="DynamoDB",
     )
-    return kinesis, dynamo
 
 
 def _request_timeout_s(settings: Settings) -> float:
@@ -186,15 +217,19 @@ def build_worker(
     settings: Settings,
     command: list[str],
     worker_id: str,
-    kinesis: BotoService,
-    dynamo: BotoService,
+    kinesis: RawService,
+    dynamo: Service,
     environment: Mapping[str, str],
 ) -> Worker:
     """Wire the real adapters together."""
     clock = LoopClock()
     rng = Random()
     streams = KinesisStreams(
-        kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_factory=RecordsPage
+        kinesis,
+        stream_name=settings.stream_name,
+        stream_arn=settings.stream_arn,
+        page_factory=RecordsPage,
+        raw=RawPages(kinesis, page_of),
     )
     table = DynamoLeaseTable(
         dynamo,
@@ -329,6 +364,8 @@ def taking_rules(settings: Settings) -> TakingRules:
 
 
 def _reader_factory(settings: Settings, streams: Streams, clock: Clock, rng: Random) -> Callable[[str], PollingReader]:
+    budget = Budget(settings.prefetch_bytes_max)
+
     def new_reader(shard_id: str) -> PollingReader:
         return PollingReader(
             streams,
@@ -339,6 +376,7 @@ def _reader_factory(settings: Settings, streams: Streams, clock: Clock, rng: Ran
             idle_interval_s=settings.idle_time_between_reads_in_millis / 1000,
             catch_up_interval_s=settings.catch_up_interval_millis / 1000,
             reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+            budget=budget,
         )
 
     return new_reader

@@ -21,6 +21,7 @@ from properties.values import (
     MetadataLayout,
     MetricsLevel,
     RetrievalMode,
+    WireClient,
 )
 
 BOOL, CHOICE, DOUBLE, INT, LONG, TEXT = Kind.BOOL, Kind.CHOICE, Kind.DOUBLE, Kind.INT, Kind.LONG, Kind.TEXT
@@ -28,6 +29,7 @@ BOOL, CHOICE, DOUBLE, INT, LONG, TEXT = Kind.BOOL, Kind.CHOICE, Kind.DOUBLE, Kin
 FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; below this nothing can keep up
 READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
 MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
+PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows each of them, and far below a small host
 BAKE_SECONDS_MIN, BAKE_SECONDS_MAX = 3_600, 604_800  # Java clamps to an hour .. a week
 CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and only this, in any case
 
@@ -332,6 +334,13 @@ _OWN = (
         minimum=0),
     Key("mld.catchUpIntervalMillis", LONG, Section.OWN, "Pause between reads of a shard that is behind.",
         default=READ_INTERVAL_MILLIS_MIN, boxed=True, minimum=READ_INTERVAL_MILLIS_MIN),
+    Key("mld.prefetchBytesMax", LONG, Section.OWN,
+        "Most bytes of records that are fetched and wait for their children, over all shards; each has an equal share.",
+        default=PREFETCH_BYTES_MAX, boxed=True, minimum=1),
+    Key("mld.wireClient", CHOICE, Section.OWN,
+        "What sends GetRecords, GetShardIterator and the requests to the lease table: lean costs a tenth of botocore.",
+        default=WireClient.LEAN, choices=WireClient,
+        note="Behind a proxy, and whatever else is unusual, lean leaves the calls to botocore and says so."),
     Key("mld.leaseTableBillingMode", CHOICE, Section.OWN, "Billing of a new lease table.",
         default=BillingMode.PAY_PER_REQUEST, choices=BillingMode,
         note="PROVISIONED uses initialLeaseTableReadCapacity and initialLeaseTableWriteCapacity."),

@@ -20,6 +20,7 @@ from properties.values import (
     MetadataLayout,
     MetricsLevel,
     RetrievalMode,
+    WireClient,
 )
 
 Tags = tuple[tuple[str, str], ...]
@@ -156,6 +157,8 @@ class Settings:
     child_restart_backoff_max_millis: int
     child_stop_timeout_millis: int
     catch_up_interval_millis: int
+    prefetch_bytes_max: int
+    wire_client: WireClient
     lease_table_billing_mode: BillingMode
     lease_table_tags: Tags
     metadata_layout: MetadataLayout

@@ -59,6 +59,13 @@ class Heartbeat(Enum):
     WORKER = "worker"
 
 
+class WireClient(Enum):
+    """What sends the calls that are made all the time: our own client, or botocore's."""
+
+    LEAN = "lean"
+    BOTOCORE = "botocore"
+
+
 class ChildFailurePolicy(Enum):
     """What a failed child costs: a restart of its shard, or the daemon (as in Java)."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -18,7 +19,7 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from typing import IO, cast
 
 from mld.clock import Clock, wait_for_event
 from mld.consumer.host import ChildStartError
@@ -32,6 +33,9 @@ LINE_BYTES_MAX = 256 * 1024 * 1024  # of one line of stdout, the memory one mad 
 STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
 EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes open: how long to wait for the rest of the output after exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
+LARGE_PIECE_BYTES = 64 * 1024
+PIPE_BYTES = 256 * 1024  # of stdin: fewer switches to and fro; Linux allows a user 64 MiB, then pipes stay at 64 KiB
+F_SETPIPE_SZ = 1031
 EXIT_POLL_S = 0.05  # only where the system has no pidfd
 
 
@@ -104,7 +108,7 @@ class PipeChild:
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
-        self._stdin = _Input()
+        self._stdin: _Input | None = None
         self._stdout: asyncio.ReadTransport | None = None
         self._outputs: list[asyncio.BaseTransport] = []
         self._exit_watch: Callable[[], None] | None = None
@@ -119,7 +123,7 @@ class PipeChild:
         loop = asyncio.get_running_loop()
         process = self._process
         assert process.stdin and process.stdout and process.stderr
-        await loop.connect_write_pipe(lambda: self._stdin, process.stdin)
+        self._stdin = _Input(process.stdin)
         reader, _ = await loop.connect_read_pipe(lambda: _Output(self._stdout_bytes, self._stdout_eof), process.stdout)
         errors = LineSplitter()
         stderr, _ = await loop.connect_read_pipe(
@@ -133,8 +137,15 @@ class PipeChild:
     # --- stdin -------------------------------------------------------------------------------------------------------
 
     async def write(self, pieces: Iterable[bytes]) -> None:
+        assert self._stdin is not None
         for piece in pieces:
             await self._stdin.write(piece)
+            if len(piece) >= LARGE_PIECE_BYTES:
+                await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; then it is somebody else's turn
+
+    def _close_stdin(self) -> None:
+        if self._stdin is not None:
+            self._stdin.close()
 
     # --- stdout ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class PipeChild:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> str:
-        self._stdin.close()
+        self._close_stdin()
         self._resume_stdout()
         try:
             if not await self._gone_within(self._stop_timeout_s):
@@ -250,7 +261,7 @@ class PipeChild:
             self._exit_watch()
             self._exit_watch = None
         self._process.poll()
-        self._stdin.abort()
+        self._close_stdin()
         for transport in self._outputs:
             transport.close()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -291,50 +302,54 @@ class PipeChild:
         self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._stdout_eof)
 
 
-class _Input(asyncio.BaseProtocol):
-    """Flow control of stdin: `write` returns when the pipe has room again."""
+class _Input:
+    """stdin: pieces go straight into the pipe, without a buffer of ours; `write` returns when the pipe has them."""
 
-    def __init__(self) -> None:
-        self._transport: asyncio.WriteTransport | None = None
-        self._room = asyncio.Event()
-        self._room.set()
-        self._broken = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)
-
-    def pause_writing(self) -> None:
-        self._room.clear()
-
-    def resume_writing(self) -> None:
-        self._room.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._broken = True
-        self._room.set()
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        os.set_blocking(pipe.fileno(), False)
+        with contextlib.suppress(OSError):  # beyond what one user may have in pipes, or not Linux: any size will do
+            fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
 
     async def write(self, piece: bytes) -> None:
-        if self._broken or self._transport is None or self._transport.is_closing():
-            raise BrokenPipeError("the child has closed its stdin")
-        self._transport.write(piece)
-        await self._room.wait()
-        if self._broken:
-            raise BrokenPipeError("the child has closed its stdin")
+        """One writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
+        rest = memoryview(piece)
+        while True:
+            if self._pipe.closed:
+                raise BrokenPipeError("the child's stdin is closed")
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self._pipe.fileno(), rest) :]
+            if not rest:
+                return
+            await self._room()
+
+    async def _room(self) -> None:
+        """Wait until the pipe takes more, or is closed."""
+        assert self._waiter is None, "one writer at a time"
+        waiter = self._waiter = self._loop.create_future()
+        self._loop.add_writer(self._pipe, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if not self._pipe.closed:
+                self._loop.remove_writer(self._pipe)
 
     def close(self) -> None:
-        """End of input for the child. A line it has not read by now is moot: it is not waited for."""
-        if self._transport is not None and self._transport.get_write_buffer_size():
-            self.abort()
-        elif self._transport is not None and not self._transport.is_closing():
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Idempotent, which the transport is not: one that is closing with nothing to flush must be left alone."""
-        transport = self._transport
-        if transport is None or self._broken:
+        """End of input for the child, who can still read what is in the pipe. Idempotent."""
+        if self._pipe.closed:
             return
-        if not transport.is_closing() or transport.get_write_buffer_size():
-            transport.abort()
+        if self._waiter is not None:
+            self._loop.remove_writer(self._pipe)
+            _wake(self._waiter)
+        self._pipe.close()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _Output(asyncio.Protocol):

@@ -3,6 +3,10 @@
 Rules: retrieval spec, 4.3. Room is tested before a fetch, so the buffer may exceed its limits by one answer (10 MB). A
 batch leaves the counters when the consumer takes it, before it is processed, so that the peak is one in processing plus
 a full buffer. It never waits; the reader does.
+
+Beyond Java, all readers of a worker share a `Budget`: each may hold an equal share, so that a thousand shards that are
+behind do not hold a thousand times 8 MiB, and a slow child stops its own reader and no other. Where a share is smaller
+than an answer can be, the next answer is asked for with as many records as will probably fit into it.
 """
 
 from __future__ import annotations
@@ -16,14 +20,59 @@ PAGES_MAX = 4
 """Java's maxPendingProcessRecordsInput under polling."""
 BYTES_MAX = 8 * 1024 * 1024
 RECORDS_MAX = 30_000
+ANSWER_BYTES_MAX = 10 * 1024 * 1024
+"""Of one GetRecords answer."""
+ANSWER_RECORDS_MAX = 10_000
+ANSWER_RECORDS_MIN = 10
+"""Asked for even where they do not fit: below it calls cost more than memory."""
+RECORD_BYTES_ASSUMED = 10 * 1024
+"""Before the first record: rather more than most have, as all readers start at once."""
+
+
+class Budget:
+    """Bytes that the buffers of all readers may hold together; see the module's page for how they are shared."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._readers = 0
+
+    @property
+    def share(self) -> int:
+        """Bytes that one reader may hold."""
+        return self._bytes_max // max(1, self._readers)
+
+    def join(self) -> None:
+        self._readers += 1
+
+    def leave(self) -> None:
+        assert self._readers > 0, "who leaves has joined"
+        self._readers -= 1
+
+
+def records_wanted(records_max: int | None, share: int, record_bytes: float | None) -> int | None:
+    """The Limit of the next GetRecords: `records_max`, or fewer where an answer might exceed the share.
+
+    `record_bytes` is the mean size of records lately, None before the first.
+    """
+    if share >= ANSWER_BYTES_MAX:
+        return records_max
+    size = RECORD_BYTES_ASSUMED if record_bytes is None else max(1.0, record_bytes)
+    fitting = max(ANSWER_RECORDS_MIN, int(share / size))
+    return min(fitting, ANSWER_RECORDS_MAX if records_max is None else records_max)
 
 
 class PrefetchBuffer(Generic[T]):
     """First in, first out, with the sums of what is inside."""
 
     def __init__(
-        self, *, pages_max: int = PAGES_MAX, bytes_max: int = BYTES_MAX, records_max: int = RECORDS_MAX
+        self,
+        *,
+        pages_max: int = PAGES_MAX,
+        bytes_max: int = BYTES_MAX,
+        records_max: int = RECORDS_MAX,
+        budget: Budget | None = None,
     ) -> None:
+        self._budget = budget
         self._pages_max = pages_max
         self._bytes_max = bytes_max
         self._records_max = records_max
@@ -45,9 +94,10 @@ class PrefetchBuffer(Generic[T]):
     @property
     def has_room(self) -> bool:
         """An empty buffer always has room; else every limit must still be open."""
-        return not self._items or (
-            len(self._items) < self._pages_max and self._bytes < self._bytes_max and self._records < self._records_max
-        )
+        if not self._items:
+            return True
+        bytes_max = self._bytes_max if self._budget is None else min(self._bytes_max, self._budget.share)
+        return len(self._items) < self._pages_max and self._bytes < bytes_max and self._records < self._records_max
 
     def put(self, item: T, *, records: int, data_bytes: int) -> None:
         self._items.append((item, records, data_bytes))

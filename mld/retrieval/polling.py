@@ -48,7 +48,8 @@ STOP_TIMEOUT_S = 5.0
 class PollingReader:
     """The reader of shard `shard_id`. Single use: `start`, then `next` until `ShardEnded` or until `stop`.
 
-    `max_records` is the Limit of GetRecords, the intervals are those of `pacing.Pacing`, the rest the limits of 4.3.
+    `max_records` is the Limit of GetRecords, the intervals are those of `pacing.Pacing`, the rest the limits of 4.3;
+    `budget` is what all readers share.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class PollingReader:
         bytes_max: int = buffer.BYTES_MAX,
         records_max: int = buffer.RECORDS_MAX,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        budget: buffer.Budget | None = None,
     ) -> None:
         self.shard_id = shard_id
         self._streams = streams
@@ -76,8 +78,10 @@ class PollingReader:
         self._pacing = pacing.Pacing(idle_interval_s, catch_up_interval_s, reduced_tps_threshold_ms)
         self._pace = pacing.Pace()
         self._buffer: buffer.PrefetchBuffer[Delivery] = buffer.PrefetchBuffer(
-            pages_max=pages_max, bytes_max=bytes_max, records_max=records_max
+            pages_max=pages_max, bytes_max=bytes_max, records_max=records_max, budget=budget
         )
+        self._budget = budget
+        self._record_bytes: float | None = None
         self._state: positions.ReadState | None = None
         self._iterator: str | None = None
         self._iterator_issued_s = 0.0
@@ -121,7 +125,9 @@ class PollingReader:
             missing = True
         self._state = positions.started(checkpoint, start, asked_wall_s, anchor)
         self._task = asyncio.create_task(self._prefetch(missing), name=f"prefetch-{self.shard_id}")
-        self._task.add_done_callback(lambda _: self._arrived.set())
+        self._task.add_done_callback(self._fetching_ended)
+        if self._budget is not None:
+            self._budget.join()
 
     async def next(self) -> Delivery:
         """The next delivery; waits for it. Taking it frees its place in the buffer.
@@ -163,6 +169,11 @@ class PollingReader:
         elif not task.cancelled() and (bug := task.exception()) is not None:
             logger.error("fetching from shard %s had failed", self.shard_id, exc_info=bug)
 
+    def _fetching_ended(self, _: asyncio.Task[None]) -> None:
+        self._arrived.set()
+        if self._budget is not None:
+            self._budget.leave()
+
     # --- the fetch task -----------------------------------------------------------------------------------------------
 
     async def _prefetch(self, missing: bool) -> None:
@@ -185,7 +196,7 @@ class PollingReader:
         """One attempt; True if it ended the shard."""
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
-        page = await self._bounded(self._streams.get_records(iterator, self._max_records), "GetRecords")
+        page = await self._bounded(self._streams.get_records(iterator, self._limit()), "GetRecords")
         logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
         verdict = judge(page, self._ends_without_children)
         if verdict is Verdict.INVALID:
@@ -200,6 +211,11 @@ class PollingReader:
         self._deliver(ShardEnded(page.child_shards if verdict is Verdict.ENDED else ()))
         return True
 
+    def _limit(self) -> int | None:
+        if self._budget is None:
+            return self._max_records
+        return buffer.records_wanted(self._max_records, self._budget.share, self._record_bytes)
+
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None
         if positions.begins_after_gap(self._state, page):
@@ -207,6 +223,8 @@ class PollingReader:
         self._state = positions.advanced(self._state, page, asked_wall_s)
         self._iterator = page.next_iterator
         self._iterator_issued_s = asked_s
+        if page.count:
+            self._record_bytes = page.data_bytes / page.count
         self._ends_without_children = 0
         self._pace = pacing.succeeded(self._clock.monotonic(), page.millis_behind_latest)
         if self._trouble is not None:

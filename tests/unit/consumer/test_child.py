@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mld.clock import LoopClock
-from mld.consumer.child import PipeHost, _Input
+from mld.consumer.child import PIPE_BYTES, PipeHost, _Input
 from mld.consumer.host import ChildStartError
 
 STOP_TIMEOUT_S = 0.3
@@ -189,14 +189,62 @@ async def test_an_input_that_is_closed_and_aborted_in_one_turn_of_the_loop_ends_
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: problems.append(context))
     read_end, write_end = os.pipe()
-    child_input = _Input()
-    transport, _ = await loop.connect_write_pipe(lambda: child_input, os.fdopen(write_end, "wb", buffering=0))
-    transport.write(b"x" * waiting_bytes)
+    child_input = _Input(os.fdopen(write_end, "wb", buffering=0))
+    writing = asyncio.create_task(child_input.write(b"x" * waiting_bytes))
+    await asyncio.sleep(0)
     child_input.close()
-    child_input.abort()
+    child_input.close()
     for _ in range(3):
         await asyncio.sleep(0)
     os.close(read_end)
     assert problems == []
+    assert writing.done()
+    assert isinstance(writing.exception(), BrokenPipeError) == (waiting_bytes > PIPE_BYTES)
     with pytest.raises(BrokenPipeError):
         await child_input.write(b"more")
+
+
+async def test_a_cancelled_write_leaves_the_pipe_usable():
+    read_end, write_end = os.pipe()
+    child_input = _Input(os.fdopen(write_end, "wb", buffering=0))
+    writing = asyncio.create_task(child_input.write(bytes(10 * PIPE_BYTES)))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing])
+    held = 0
+    os.set_blocking(read_end, False)
+    while held < PIPE_BYTES:
+        held += len(os.read(read_end, PIPE_BYTES))
+    await child_input.write(b"more")
+    assert os.read(read_end, 100) == b"more"
+    child_input.close()
+    os.close(read_end)
+
+
+async def test_a_writer_is_woken_when_its_reader_goes_away():
+    read_end, write_end = os.pipe()
+    child_input = _Input(os.fdopen(write_end, "wb", buffering=0))
+    writing = asyncio.create_task(child_input.write(bytes(10 * PIPE_BYTES)))
+    await asyncio.sleep(0)
+    os.close(read_end)
+    with pytest.raises(BrokenPipeError):
+        await asyncio.wait_for(writing, 10)
+    child_input.close()
+
+
+async def test_a_large_line_leaves_the_loop_to_others_between_its_pieces():
+    child = await start(python("import sys; print(len(sys.stdin.readline()))"))
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.create_task(count_turns())
+    await child.write([*[bytes(128 * 1024)] * 80, b"\n"])
+    other.cancel()
+    assert await child.read_line() == str(80 * 128 * 1024 + 1)
+    assert turns >= 80
+    await child.end()

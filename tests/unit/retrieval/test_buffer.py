@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mld.retrieval.buffer import BYTES_MAX, PAGES_MAX, RECORDS_MAX, PrefetchBuffer
+from mld.retrieval.buffer import BYTES_MAX, PAGES_MAX, RECORDS_MAX, Budget, PrefetchBuffer, records_wanted
 
 
 def test_the_limits_are_those_of_java() -> None:
@@ -49,3 +49,59 @@ def test_taking_an_oversized_page_makes_room_again() -> None:
     assert not buffer.has_room
     buffer.take()
     assert buffer.has_room
+
+
+# --- the budget that readers share ------------------------------------------------------------------------------------
+
+
+def filled(budget: Budget, data_bytes: int) -> PrefetchBuffer[str]:
+    buffer = PrefetchBuffer[str](budget=budget)
+    budget.join()
+    buffer.put("page", records=1, data_bytes=data_bytes)
+    return buffer
+
+
+def test_readers_share_a_budget_equally() -> None:
+    budget = Budget(1000)
+    assert budget.share == 1000
+    slow, quick = filled(budget, 499), filled(budget, 500)
+    assert (slow.has_room, quick.has_room) == (True, False)
+    budget.leave()
+    assert quick.has_room
+
+
+def test_a_buffer_that_is_full_stops_its_own_reader_and_no_other() -> None:
+    budget = Budget(1000)
+    slow, quick = filled(budget, 5_000), filled(budget, 1)
+    assert (slow.has_room, quick.has_room) == (False, True)
+
+
+def test_an_empty_buffer_has_room_however_small_its_share() -> None:
+    budget = Budget(1)
+    buffer = filled(budget, 5)
+    buffer.take()
+    assert buffer.has_room
+
+
+def test_a_budget_does_not_raise_the_limit_of_a_buffer() -> None:
+    assert not filled(Budget(10**12), BYTES_MAX).has_room
+
+
+@pytest.mark.parametrize(
+    ("records_max", "share", "record_bytes", "wanted"),
+    [
+        (10_000, 10_485_760, 1e6, 10_000),
+        (None, 10_485_760, None, None),
+        (10_000, 4_194_304, None, 409),
+        (10_000, 4_194_304, 1024.0, 4096),
+        (10_000, 4_194_304, 100.0, 10_000),
+        (100, 4_194_304, 100.0, 100),
+        (None, 4_194_304, 0.0, 10_000),
+        (10_000, 268_435, 1e6, 10),
+        (5, 268_435, 1e6, 5),
+    ],
+)
+def test_as_many_records_are_asked_for_as_fit_into_a_share(
+    records_max: int | None, share: int, record_bytes: float | None, wanted: int | None
+) -> None:
+    assert records_wanted(records_max, share, record_bytes) == wanted
