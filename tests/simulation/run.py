@@ -86,6 +86,8 @@ class _quiet:
         self._filters.__enter__()
         warnings.simplefilter("ignore")
         gc.disable()
+        if not gc.get_freeze_count():
+            gc.freeze()  # what was there before the first run needs no looking at after each
 
     def __exit__(self, *error: object) -> None:
         gc.enable()

@@ -39,6 +39,7 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
+_NONE: frozenset[str] = frozenset()
 _KEY_CONDITION = re.compile(r"\s*(#\w+)\s*=\s*(:\w+)\s*(?:\s[Aa][Nn][Dd]\s(.+))?", re.DOTALL)
 P = TypeVar("P")
 
@@ -91,10 +92,8 @@ class Expressions:
         return {self._names[name] for name in self._use(_condition_of(condition)).names}
 
     def finish(self) -> None:
-        names, values = set(self._names), set(self._values)
-        for parsed in self._used:
-            names -= parsed.names
-            values -= parsed.values
+        names = self._names.keys() - _NONE.union(*[parsed.names for parsed in self._used])
+        values = self._values.keys() - _NONE.union(*[parsed.values for parsed in self._used])
         if names or values:
             raise ValidationError(f"unused in expressions: {sorted(names | values)}")
 
@@ -116,9 +115,9 @@ def normal(value: Mapping[str, Any]) -> Value:
     if len(value) != 1:
         raise ValidationError("an attribute value has one type")
     ((kind, content),) = value.items()
+    if kind == "S" and isinstance(content, str):  # most are texts
+        return {kind: content}
     match kind:
-        case "S" if isinstance(content, str):
-            return {kind: content}
         case "N" if isinstance(content, str):
             return {kind: number_text(content)}
         case "SS" | "NS" | "BS":
@@ -339,6 +338,9 @@ class _Parser:
             parts.append(self._negated())
         if len(parts) == 1:
             return parts[0]
+        if len(parts) == 2:
+            first, second = parts
+            return lambda names, values, item: first(names, values, item) and second(names, values, item)
         return lambda names, values, item: all(part(names, values, item) for part in parts)
 
     def _negated(self) -> Condition:

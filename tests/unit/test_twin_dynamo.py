@@ -235,7 +235,7 @@ def test_what_is_forbidden_is_denied(forbidden: Any) -> None:
 def test_what_the_twin_does_not_know_is_refused() -> None:
     async def main() -> None:
         dynamo = await make()
-        assert await code_of(dynamo, "BatchGetItem", {"TableName": "app"}) == "UnknownOperationException"
+        assert await code_of(dynamo, "BatchWriteItem", {"TableName": "app"}) == "UnknownOperationException"
         legacy = {"TableName": "app", "Key": KEY, "Expected": {"a": {"Exists": False}}}
         assert await code_of(dynamo, "DeleteItem", legacy) == "ValidationException"
         updated = {"TableName": "app", "Key": KEY, "ReturnValues": "UPDATED_NEW"}
