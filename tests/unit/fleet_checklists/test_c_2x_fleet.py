@@ -142,6 +142,7 @@ async def test_it_runs_the_column_of_the_stored_state_whatever_its_configuration
     assert not legacy or stage.leader(STATES) is None
     assert stage.row("Migration3.0", place) == before, "it follows and does not write"
     assert await has_index(stage) is (state == "UPGRADE_FROM_2X")
+    assert stage.requests.of("w1", "Query") == [], "no discovery"
     reports = REPORTS if legacy else LEASES
     assert (stage.row("w1", reports) is not None) is (state == "UPGRADE_FROM_2X")
     assert [r for r in stage.requests.of("w1") if "checkpointOwner = w1" in r.update] == []
