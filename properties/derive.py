@@ -14,7 +14,7 @@ from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.remarks import Level, Remark
 from properties.retrieval import SELECTING_WHEN_NOT_ZERO, SELECTING_WHEN_PRESENT, choose_retrieval
 from properties.settings import Settings
-from properties.values import RetrievalMode, StreamArn
+from properties.values import ClientVersion, Heartbeat, RetrievalMode, StreamArn
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
@@ -59,6 +59,7 @@ def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -
     _region(derivation)
     _initial_position(derivation)
     _leases(derivation)
+    _heartbeat(derivation)
     _retrieval(derivation)
     _child(derivation)
     _worker_id(derivation)
@@ -144,6 +145,20 @@ def _initial_position(derivation: Derivation) -> None:
     if "initialPositionInStream" in derivation.given:
         message = "is ignored because initialPositionInStreamExtended is set; in Java either may win"
         derivation.say(Level.WARNING, "initialPositionInStream", message, "remove one of the two")
+
+
+def _heartbeat(derivation: Derivation) -> None:
+    if derivation.values["heartbeat"] is not Heartbeat.WORKER:
+        return
+    version = derivation.values["client_version_config"]
+    if version is not ClientVersion.VERSION_3X:
+        assert isinstance(version, ClientVersion)
+        derivation.say(
+            Level.ERROR,
+            "mld.heartbeat",
+            f"worker is for fleets in 3.x mode only, and clientVersionConfig is {version.value}",
+            f"set clientVersionConfig={ClientVersion.VERSION_3X.value}, or mld.heartbeat=lease",
+        )
 
 
 def _leases(derivation: Derivation) -> None:

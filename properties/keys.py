@@ -354,8 +354,8 @@ _OWN = (
         default=AssignmentStrategy.UTILIZATION, choices=AssignmentStrategy),
     Key("mld.heartbeat", CHOICE, Section.OWN,
         "What a worker renews: each lease (lease), or one row of its own (worker; for fleets without Java workers).",
-        default=Heartbeat.LEASE, choices=Heartbeat, effect=Effect.LATER,
-        note="This version renews each lease."),
+        default=Heartbeat.LEASE, choices=Heartbeat,
+        note="worker only with clientVersionConfig=CLIENT_VERSION_CONFIG_3X; refused beside Java workers."),
 )  # fmt: skip
 
 KEYS: tuple[Key, ...] = (

@@ -22,7 +22,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -30,8 +30,9 @@ from mld.clock import Clock, millis_since, wait_for_event
 from mld.errors import MldError
 from mld.fleet import reports
 from mld.fleet.assignment import Plan, decide_by_count, decide_by_variance, shuffling, spread
+from mld.fleet.heartbeats import beats_among
 from mld.fleet.loads import AssignmentRules, Move, Why, live_workers, reports_among
-from mld.fleet.move_writer import AssignmentTable, MoveWriter, bounded
+from mld.fleet.move_writer import AssignmentTable, Fence, MoveWriter, bounded
 from mld.fleet.observing import Observations, expired_keys
 from mld.fleet.reports import ReportRules
 from mld.fleet.ring import Duties, changed, watch_ring_steps
@@ -99,6 +100,10 @@ async def _keep_stale(_reports: Sequence[WorkerReport]) -> None:
     return None
 
 
+async def _no_heartbeats(_worker: str, _seen: str | None, _marks: Collection[str]) -> bool:
+    return True
+
+
 async def _publish_nothing(_worker: str, _duties: Duties) -> None:
     return None
 
@@ -114,6 +119,7 @@ class AssignerHooks:
     on_assigned: Callable[[tuple[str, ...]], None] = lambda _keys: None
     """Leases that we gave to ourselves, at once or by a handoff."""
     publish_watch: Callable[[str, Duties], Awaitable[None]] = _publish_nothing
+    fence: Fence = _no_heartbeats
 
 
 class Assigner:
@@ -139,7 +145,9 @@ class Assigner:
         self._observations = Observations(
             lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
         )
-        self._writer = MoveWriter(table, self._observations, clock, worker_id, self._hooks.on_assigned)
+        self._writer = MoveWriter(
+            table, self._observations, clock, worker_id, self._hooks.on_assigned, self._hooks.fence
+        )
         self._one_run = asyncio.Lock()
         self._woken = asyncio.Event()
         self._leading = False
@@ -248,6 +256,7 @@ class Assigner:
         started_at = self._clock.monotonic()
         read_from, scan = await self._load(self._scan)
         _, legacy = await self._load(self._hooks.legacy_reports)
+        self._observations.heard(beats_among(scan.others), self._clock.monotonic())
         await self._paced(self._observations.scanned(scan.leases, self._clock.monotonic()))
         found = await self._paced(reports_among(scan.others))
         everything = (*found.reports, *legacy)

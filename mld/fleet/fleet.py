@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mld.clock import Clock
 from mld.errors import TableError, TableMissingError
@@ -23,12 +24,14 @@ from mld.fleet import reports, single_table
 from mld.fleet.assigner import Assigner, Loaded
 from mld.fleet.assignment import spread
 from mld.fleet.election import AdaptiveElection
+from mld.fleet.heartbeat import Heartbeat
 from mld.fleet.loops import Loops
 from mld.fleet.migrating import TableMigration
 from mld.fleet.reporter import Activity, Reporter
 from mld.fleet.reports import ReportRules
 from mld.fleet.reports_table import ReportsTable
 from mld.fleet.ring import Duties, watch_ring_steps
+from mld.fleet.strangers import Strangers
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, LeaderDecider, Place, WorkerReport
 from mld.fleet.version_machine import VersionMachine
 from mld.fleet.versions import Components, FleetView, IndexPolicy, Leader
@@ -51,8 +54,8 @@ INDEX_RETRY_S = 60.0
 _UNREAD = "unread"
 """Stands for what a leader told us while our own row was not read yet."""
 
-TAKER, DISCOVERY, ASSIGNER, WATCH, REPORTS, VERSIONS, INDEX, LATE_TABLES = (
-    "taker", "discovery", "assigner", "watch", "reports", "versions", "index", "late tables",
+TAKER, DISCOVERY, ASSIGNER, WATCH, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEARTBEAT = (
+    "taker", "discovery", "assigner", "watch", "reports", "versions", "index", "late tables", "heartbeat",
 )  # fmt: skip
 
 
@@ -72,6 +75,8 @@ class FleetParts:
     new_reporter: Callable[[Fleet, Place], Awaitable[Reporter]]
     reports_at: Callable[[Place], ReportsTable]
     report_rules: ReportRules
+    strangers: Strangers
+    heartbeat: Heartbeat
     clock: Clock
 
 
@@ -107,6 +112,7 @@ class Fleet:
                 VERSIONS: self._follow_version,
                 INDEX: self._keep_index,
                 LATE_TABLES: self._watch_for_late_tables,
+                HEARTBEAT: parts.heartbeat.run,
             },
             self._failed,
         )
@@ -150,6 +156,7 @@ class Fleet:
             return
         await self._parts.migration.start()
         place = self._parts.migration.report_place
+        await self._parts.heartbeat.admit(place, self.legacy_reports)
         if self._reporter is None and place is not None:
             self._reporter = await self._parts.new_reporter(self, place)
         await self._versions.start()
@@ -165,6 +172,7 @@ class Fleet:
 
     async def enter(self, version: ClientVersion, components: Components) -> None:
         """Make a state's components run, in the order of 5.2. Raises MldError; may be called again."""
+        self._parts.heartbeat.check_mode(version)
         if not components.reporter:
             self._switch_reports(components)
         if not components.assigner:
@@ -206,6 +214,7 @@ class Fleet:
             VERSIONS: True,
             INDEX: components.index is not IndexPolicy.UNUSED,
             LATE_TABLES: True,
+            HEARTBEAT: self._parts.heartbeat.is_wanted,
         }
         await self._loops.want([name for name, on in wanted.items() if on])
 
@@ -252,6 +261,7 @@ class Fleet:
 
     def on_own_row(self, row: WorkerReport) -> None:
         """Our report came back with what the leader has added to it, if one of ours leads."""
+        self._parts.heartbeat.on_own_report()
         told, before = row.mld.get("watch"), self._told
         self._told = told
         if told is None:
@@ -301,7 +311,9 @@ class Fleet:
                 return
 
     def on_loaded(self, loaded: Loaded) -> None:
-        """What the assigner has just seen, for the migration to a single table."""
+        """What the assigner has just seen: for the migration to a single table, and for workers with heartbeats."""
+        if (strangers := self._parts.strangers.look(loaded)) is not None:
+            self._spawn(self._parts.strangers.tell(*strangers))
         self._parts.migration.push(
             single_table.summarise(
                 loaded.leases,
@@ -374,7 +386,10 @@ class Fleet:
         if self.takes_leases or (self._election is not None and self._leads):
             self.wake_leases()
             return
-        task = asyncio.ensure_future(self._adopt(keys))
+        self._spawn(self._adopt(keys))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
@@ -425,6 +440,7 @@ class Fleet:
         except (TableError, TimeoutError) as error:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
         finally:
+            await self._loops.stop([HEARTBEAT])
             if self._reporter is not None:
                 await self._reporter.close()
             await self._loops.stop()

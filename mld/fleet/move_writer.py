@@ -1,24 +1,28 @@
 """`MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time (coordination spec, 4.7).
 
-No retries: a refused move was overtaken, one with an unknown outcome is seen by the next run.
+No retries: a refused move was overtaken, one with an unknown outcome is seen by the next run. Leases that a heartbeat
+stood for are moved only after their owner was fenced, and only as they were seen (`leases.carrying`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from mld.clock import Clock
-from mld.fleet.loads import Move
+from mld.fleet.loads import Move, Why
 from mld.fleet.observing import Observations
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, Refusal
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+Fence = Callable[[str, str | None, Collection[str]], Awaitable[bool]]
+"""(owner, its heartbeat as observed, marks of its leases) -> whether they may be given to others now."""
 
 WRITES_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has hardly more connections
 
@@ -55,12 +59,14 @@ class MoveWriter:
         clock: Clock,
         worker_id: str,
         on_assigned: Callable[[tuple[str, ...]], None],
+        fence: Fence,
     ) -> None:
         self._table = table
         self._observations = observations
         self._clock = clock
         self._worker_id = worker_id
         self._on_assigned = on_assigned
+        self._fence = fence
 
     async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
         """Write all of them; errors are collected, so that one lease does not cost the others.
@@ -68,6 +74,7 @@ class MoveWriter:
         `counter_matters`: leave a lease alone that was renewed since it was read.
         """
         written = Written()
+        moves = await self._without_living(moves, written)
 
         async def write_one(move: Move) -> None:
             try:
@@ -84,10 +91,33 @@ class MoveWriter:
             self._on_assigned(mine)
         return written
 
+    async def _without_living(self, moves: Sequence[Move], written: Written) -> Sequence[Move]:
+        """The moves that may be made: of expired leases with marks only those whose owners could be fenced."""
+        marks: dict[str, set[str]] = {}
+        for move in moves:
+            if _needs_fence(move):
+                marks.setdefault(move.lease.actual_owner or "", set()).add(move.lease.heartbeat or "")
+        living: set[str] = set()
+
+        async def fence(owner: str) -> None:
+            try:
+                if not await self._fence(owner, self._observations.heartbeat_of(owner), marks[owner]):
+                    living.add(owner)
+            except Exception as error:
+                living.add(owner)
+                written.errors.append(error)
+
+        await bounded(fence, sorted(marks))
+        if not living:
+            return moves
+        left = [move for move in moves if not (_needs_fence(move) and move.lease.actual_owner in living)]
+        written.refused += len(moves) - len(left)
+        return left
+
     async def _send(self, move: Move, *, counter_matters: bool) -> Lease | Refusal:
         if move.graceful:
             return await self._table.begin_handoff(move.lease, move.to_worker)
-        if counter_matters:
+        if counter_matters or _needs_fence(move):
             return await self._table.assign_expired(move.lease, move.to_worker)
         return await self._table.assign(move.lease, move.to_worker)
 
@@ -110,6 +140,10 @@ class MoveWriter:
             move.why.value,
             extra=_fields("lease_moved", move),
         )
+
+
+def _needs_fence(move: Move) -> bool:
+    return move.why is Why.EXPIRED and move.lease.heartbeat is not None and move.lease.actual_owner is not None
 
 
 async def bounded(act: Callable[[T], Awaitable[None]], things: Sequence[T]) -> None:

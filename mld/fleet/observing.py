@@ -8,6 +8,9 @@ Rules: coordination spec, 4.4, and leases spec, 10.3. Time is monotonic seconds,
     counter greater than before                 now
     counter equal or smaller                    as before: reads are eventually consistent, an older row is no news
     assigned by ourselves                       now, counter as in the answer
+    carried by its owner's heartbeat            as the heartbeat, if that is later (`leases.carrying`)
+    carried until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
+    carried until now, fenced                   as before: whoever fenced it has waited
 
     seen                                        handoff deadline
     no `checkpointOwner`                        none
@@ -26,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from mld.fleet.heartbeats import epoch_of, is_fenced, is_news
 from mld.leases.lease import Lease
 from mld.steps import Steps
 
@@ -46,6 +50,15 @@ class Seen(NamedTuple):
     counter: int
     moved_at: float | None
     handoff: Handoff | None = None
+    carried: bool = False
+    """The owner's heartbeat stood for it."""
+
+
+class Pulse(NamedTuple):
+    """A worker's heartbeat, and when it was last seen to move."""
+
+    value: str
+    moved_at: float
 
 
 class Observations:
@@ -55,6 +68,7 @@ class Observations:
         self._lease_duration_s = lease_duration_s
         self._patience_s = handoff_timeout_s + lease_duration_s
         self._seen: dict[str, Seen] = {}
+        self._pulses: dict[str, Pulse] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -65,6 +79,25 @@ class Observations:
     def forget(self) -> None:
         """Leadership is new: what was seen before it does not count."""
         self._seen.clear()
+        self._pulses.clear()
+
+    def heard(self, beats: Mapping[str, str], now: float) -> None:
+        """A scan that ended at `now` showed these heartbeats, by worker, and no others. Told before its leases."""
+        pulses = {}
+        for worker, value in beats.items():
+            before = self._pulses.get(worker)
+            if before is None or (is_news(before.value, value) and not is_fenced(value)):
+                pulses[worker] = Pulse(value, now)
+            elif is_fenced(value):
+                pulses[worker] = Pulse(value, before.moved_at)
+            else:
+                pulses[worker] = before
+        self._pulses = pulses
+
+    def heartbeat_of(self, worker: str) -> str | None:
+        """The heartbeat that the worker was last seen with."""
+        pulse = self._pulses.get(worker)
+        return None if pulse is None else pulse.value
 
     def scanned(self, leases: Sequence[Lease], now: float) -> Steps[None]:
         """A scan that ended at `now` showed these leases and no others."""
@@ -82,14 +115,32 @@ class Observations:
         before = self._seen.get(lease.key)
         if before is None:
             moved_at = None if lease.actual_owner is None else now
-            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now))
+            carried = self._carrying(lease) is not None
+            self._seen[lease.key] = Seen(lease.counter, moved_at, self._handoff(None, lease, now), carried)
             return
-        counter, moved_at, handoff = before
+        counter, moved_at, handoff, carried = before
         if lease.counter > counter:
             counter, moved_at = lease.counter, now
+        if carried or lease.heartbeat is not None:
+            moved_at, carried = self._carried(lease, carried, moved_at, now)
         if handoff is not None or lease.checkpoint_owner is not None:
             handoff = self._handoff(handoff, lease, now)
-        self._seen[lease.key] = Seen(counter, moved_at, handoff)
+        self._seen[lease.key] = Seen(counter, moved_at, handoff, carried)
+
+    def _carrying(self, lease: Lease) -> Pulse | None:
+        """The heartbeat that stands for the lease."""
+        if lease.heartbeat is None:
+            return None
+        pulse = self._pulses.get(lease.actual_owner or "")
+        return pulse if pulse is not None and epoch_of(pulse.value) == lease.heartbeat else None
+
+    def _carried(self, lease: Lease, before: bool, moved_at: float | None, now: float) -> tuple[float | None, bool]:
+        """(when it moved, whether it is carried)."""
+        if (pulse := self._carrying(lease)) is not None:
+            return pulse.moved_at if moved_at is None else max(moved_at, pulse.moved_at), True
+        if before and not is_fenced(self.heartbeat_of(lease.actual_owner or "")):
+            return now, False
+        return moved_at, False
 
     def assigned(self, lease: Lease, now: float) -> None:
         """Our own assignment was confirmed with this row; its new owner has a whole lease duration to start."""

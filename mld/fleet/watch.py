@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mld.clock import Clock
 from mld.errors import TableError
-from mld.fleet.watching import Look, Verdict, Watched, is_proof, life_signs, look, orphans
+from mld.fleet.heartbeats import HeartbeatRow, beating, beats_among
+from mld.fleet.watching import Look, Verdict, Watched, glance, is_proof, life_signs, look, orphans
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, LeaseTable, Refusal
 
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 1.0  # with the lease duration this bounds the gap after kill -9; a read costs one RCU
 LOOKS_CONCURRENT_MAX = 8
 ASSIGNS_CONCURRENT_MAX = 20
+DEADLINE_MARGIN_S = 0.01
 CHOOSE_AGAIN_S = 300.0
 """Without a leader that tells us whom to watch we choose that often: a scan, as Java's leader makes every 20 s."""
 CHOOSE_AGAIN_IDLE_S = 30.0  # the same while there is nobody to watch; an mld leader needs no longer to tell us
@@ -39,11 +42,20 @@ Report = Callable[[str, Sequence[Lease]], Awaitable[int]]
 """Tells the assigner of this process; how many leases it has moved itself, 0 if it does not lead."""
 
 
+class Heartbeats(Protocol):
+    """What watching needs of `heartbeat_table.HeartbeatTable`."""
+
+    async def read(self, worker: str) -> HeartbeatRow | None: ...
+
+    async def fence(self, worker: str, seen: str | None, marks: Collection[str]) -> bool: ...
+
+
 @dataclass(slots=True)
 class _State:
     look: Look = field(default_factory=Look)
     baseline: Mapping[str, Lease] | None = None
     baseline_at: float = 0.0
+    baseline_beats: Mapping[str, str] = field(default_factory=dict)
     dealt_with: bool = False
 
 
@@ -60,6 +72,7 @@ class Watch:
         spread: Spread,
         choose: Choose,
         report: Report,
+        heartbeats: Heartbeats,
         on_assigned: Callable[[tuple[str, ...]], None],
         interval_s: float = LOOK_INTERVAL_S,
     ) -> None:
@@ -70,6 +83,7 @@ class Watch:
         self._spread = spread
         self._choose = choose
         self._report = report
+        self._heartbeats = heartbeats
         self._on_assigned = on_assigned
         self._interval_s = min(interval_s, lease_duration_s / 5)
         self._watched: dict[str, Watched] = {}
@@ -112,7 +126,14 @@ class Watch:
         while True:
             await self._choose_if_untold()
             await asyncio.gather(*(self._look_at(one) for one in list(self._watched.values())))
-            await self._clock.sleep(self._interval_s)
+            await self._clock.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """The interval, or less if a silent heartbeat makes its worker dead before: one look then saves a second."""
+        now = self._clock.monotonic()
+        silent = [state.look.since for state in self._states.values() if state.look.beat is not None]
+        ends = [since + self._lease_duration_s - now for since in silent]
+        return min([self._interval_s, *(end + DEADLINE_MARGIN_S for end in ends if end > 0)])
 
     async def _choose_if_untold(self) -> None:
         if self._is_told or self._clock.monotonic() < self._choose_at:
@@ -128,9 +149,8 @@ class Watch:
         state = self._states.setdefault(watched.worker, _State())
         try:
             async with self._slots:
-                row = await self._table.get(watched.key)
+                state.look = await self._next_look(watched, state.look)
             now = self._clock.monotonic()
-            state.look = look(state.look, watched, row, now, self._lease_duration_s)
             match state.look.verdict:
                 case Verdict.ALIVE:
                     state.baseline, state.dealt_with = None, False
@@ -145,10 +165,25 @@ class Watch:
         except TableError as error:
             log.debug("cannot look at %s: %s", watched.worker, error, extra={"action": "watch_failed"})
 
+    async def _next_look(self, watched: Watched, before: Look) -> Look:
+        beat = await self._beat_of(watched.worker) if before.beat is not None else None
+        glanced = glance(before, beat, self._clock.monotonic(), self._lease_duration_s)
+        if glanced is not None:
+            return glanced
+        row = await self._table.get(watched.key)
+        if beat is None and row is not None and row.heartbeat is not None:
+            beat = await self._beat_of(watched.worker)
+        return look(before, watched, row, self._clock.monotonic(), self._lease_duration_s, beat)
+
+    async def _beat_of(self, worker: str) -> str | None:
+        row = await self._heartbeats.read(worker)
+        return None if row is None else row.value
+
     def _set_baseline(self, state: _State, scan: FleetScan) -> None:
         """What moved during the scan does not count as moved, so its age counts from its end."""
         state.baseline = {lease.key: lease for lease in scan.leases}
         state.baseline_at = self._clock.monotonic()
+        state.baseline_beats = beats_among(scan.others)
 
     def _proves(self, state: _State, now: float) -> bool:
         return is_proof(now - state.baseline_at, self._lease_duration_s)
@@ -168,12 +203,15 @@ class Watch:
     async def _bury(self, worker: str, state: _State) -> None:
         """Give a silent worker's leases to others."""
         assert state.baseline is not None
+        silent = state.look
+        if silent.mark is not None and not await self._heartbeats.fence(worker, silent.beat, {silent.mark}):
+            return  # it moves after all, as the next look will show
         scan = await self._table.fleet_scan()
-        orphaned = orphans(worker, state.baseline, scan.leases)
+        orphaned = orphans(worker, state.baseline, scan.leases, silent)
         if not orphaned:  # it came back in this moment, or the base line was older than it should have been
             self._set_baseline(state, scan)
             return
-        still, moving = life_signs(state.baseline, scan.leases)
+        still, moving = life_signs(state.baseline, scan.leases, beating(state.baseline_beats, beats_among(scan.others)))
         self._dead = (self._dead - moving | still) - {self._worker_id} | {worker}
         self.watch_also(await self._choose(scan, self._dead))
         by_leader = await self._report(worker, orphaned)

@@ -8,15 +8,20 @@ which is later than the worker's last renewal of it; so that lease has expired b
 other leases a base line is read when the representative is late, or as soon after that as it can be read. Those that
 have not moved since, for longer than a renewal interval, share its fate. Each of them is re-assigned under the
 condition that its counter is still the one of the base line, so a lease that was renewed meanwhile is left alone.
+
+A representative that its worker's heartbeat stands for does not move itself. Then the heartbeat is looked at instead,
+and both when that is late. Silence of the heartbeat concerns every lease it stands for, after the worker was fenced
+(`leases.carrying`); silence of a lease that is renewed by itself concerns no lease with a mark.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from mld.fleet.heartbeats import epoch_of, is_fenced
 from mld.leases.lease import Lease
 
 LATE_SHARE = 0.5
@@ -52,14 +57,36 @@ class Look:
     counter: int | None = None
     since: float = 0.0
     verdict: Verdict = Verdict.ALIVE
+    beat: str | None = None
+    """The worker's heartbeat, if it stands for the representative."""
+    mark: str | None = None
+    """The mark on the representative's row, whether or not that heartbeat goes on."""
 
 
-def look(before: Look, watched: Watched, row: Lease | None, now: float, lease_duration_s: float) -> Look:
-    """The next state after reading the representative's row at `now` (monotonic seconds, the time of the answer)."""
+UNMARKED = Look()
+
+
+def glance(before: Look, beat: str | None, now: float, lease_duration_s: float) -> Look | None:
+    """The next state after reading only the heartbeat that carries the representative; None: read the row as well."""
+    if epoch_of(beat) is None or epoch_of(beat) != epoch_of(before.beat):
+        return None
+    if beat != before.beat:
+        return replace(before, since=now, beat=beat, verdict=Verdict.ALIVE)
+    return before if now - before.since <= LATE_SHARE * lease_duration_s else None
+
+
+def look(
+    before: Look, watched: Watched, row: Lease | None, now: float, lease_duration_s: float, beat: str | None = None
+) -> Look:
+    """The next state after reading the representative's row at `now` (monotonic seconds, the time of the answer).
+
+    `beat` is the worker's heartbeat, read as well if the row has a mark.
+    """
     if row is None or row.actual_owner != watched.worker or row.is_complete:
         return Look(verdict=Verdict.GONE)
-    if before.counter != row.counter:
-        return Look(row.counter, now)
+    carrying = _carrying(before, row, beat)
+    if (before.counter, before.beat) != (row.counter, carrying):
+        return Look(row.counter, now, beat=carrying, mark=row.heartbeat)
     silent_s = now - before.since
     if silent_s > lease_duration_s:
         return replace(before, verdict=Verdict.SILENT)
@@ -68,36 +95,58 @@ def look(before: Look, watched: Watched, row: Lease | None, now: float, lease_du
     return before
 
 
+def _carrying(before: Look, row: Lease, beat: str | None) -> str | None:
+    """The heartbeat that stands for the row. One that was fenced since the last look has not moved."""
+    if row.heartbeat is None:
+        return None
+    if is_fenced(beat) and epoch_of(before.beat) == row.heartbeat:
+        return before.beat
+    return beat if epoch_of(beat) == row.heartbeat else None
+
+
 def is_proof(baseline_age_s: float, lease_duration_s: float) -> bool:
     """Whether a lease that has not moved since a base line of that age has missed a renewal."""
     return baseline_age_s > BASELINE_SHARE * lease_duration_s
 
 
-def orphans(worker: str, baseline: Mapping[str, Lease], now_rows: Iterable[Lease]) -> list[Lease]:
-    """The leases of `worker` that have not moved since the base line; in key order.
+def orphans(
+    worker: str, baseline: Mapping[str, Lease], now_rows: Iterable[Lease], silent: Look = UNMARKED
+) -> list[Lease]:
+    """The leases of `worker` that share the fate of the `silent` representative; in key order.
 
+    If it rested on a heartbeat, fenced by now, all do that rested on the same. Of the others those that have not moved
+    since the base line: the ones without a mark, and those with the representative's, if no heartbeat stands for it.
     Completed ones too: somebody has to own them until they are cleaned up.
     """
+    fenced = epoch_of(silent.beat)
     return sorted(
         (
             row
             for row in now_rows
             if row.actual_owner == worker
-            and (old := baseline.get(row.key)) is not None
-            and old.actual_owner == worker
-            and old.counter == row.counter
+            and (
+                row.heartbeat == fenced
+                if fenced is not None and row.heartbeat is not None
+                else row.heartbeat in (None, silent.mark) and _stands_still(worker, baseline.get(row.key), row)
+            )
         ),
         key=lambda row: row.key,
     )
 
 
-def life_signs(baseline: Mapping[str, Lease], now_rows: Iterable[Lease]) -> tuple[frozenset[str], frozenset[str]]:
-    """The workers none of whose leases has moved since the base line, and those that renewed one.
+def _stands_still(worker: str, old: Lease | None, row: Lease) -> bool:
+    return old is not None and old.actual_owner == worker and old.counter == row.counter
+
+
+def life_signs(
+    baseline: Mapping[str, Lease], now_rows: Iterable[Lease], beating: Collection[str] = ()
+) -> tuple[frozenset[str], frozenset[str]]:
+    """The workers none of whose leases has moved since the base line, and those that renewed one, or are `beating`.
 
     The former are probably as dead as the worker that the base line was read for.
     """
     still: set[str] = set()
-    moved: set[str] = set()
+    moved: set[str] = set(beating)
     for row in now_rows:
         old, owner = baseline.get(row.key), row.actual_owner
         if old is not None and owner is not None and old.actual_owner == owner:

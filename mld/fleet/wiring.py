@@ -15,8 +15,11 @@ from mld.clock import Clock
 from mld.fleet.assigner import Assigner, AssignerHooks, AssignerSettings
 from mld.fleet.election import LockElection, ShuffleElection
 from mld.fleet.fleet import Fleet, FleetParts
+from mld.fleet.heartbeat import Heartbeat
+from mld.fleet.heartbeat_table import HeartbeatTable
 from mld.fleet.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.loads import AssignmentRules
+from mld.fleet.lock import LockRow
 from mld.fleet.lock_table import LockTable
 from mld.fleet.migrating import TableMigration
 from mld.fleet.platform import LoadSource, detect
@@ -24,6 +27,7 @@ from mld.fleet.reporter import Reporter, ReporterRules
 from mld.fleet.reports import ReportRules
 from mld.fleet.reports_table import ReportsTable
 from mld.fleet.states_table import StatesTable
+from mld.fleet.strangers import Strangers
 from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place
 from mld.fleet.version_machine import VersionMachine
 from mld.fleet.versions import Leader
@@ -35,6 +39,9 @@ from mld.leases.taker import LeaseTaker
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from properties.settings import Settings
 from properties.values import AssignmentStrategy, MetadataLayout
+from properties.values import Heartbeat as HeartbeatSetting
+
+HEARTBEATS_PER_LEASE = 3  # as often as leases are renewed one by one
 
 DetectLoad = Callable[[], Awaitable[LoadSource | None]]
 
@@ -94,7 +101,18 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             on_change=lambda leads: fleet().on_leading(leads),
         )
 
+    async def leader() -> str | None:
+        seen = await LockTable(needs.service, migration.lock_place()).read()
+        return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
+
+    heartbeats = HeartbeatTable(
+        needs.service,
+        settings.table_name,
+        needs.worker_id,
+        request_timeout_s=lease_duration_s / HEARTBEATS_PER_LEASE,
+    )
     report_rules = _report_rules(settings)
+    strangers = Strangers(needs.table, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=report_rules)
     parts = FleetParts(
         table=needs.table,
         keeper=needs.keeper,
@@ -113,7 +131,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             is_leader=fleet.is_leader,
             view=fleet.view,
         ),
-        new_assigner=lambda fleet: _assigner(settings, needs, fleet, report_rules),
+        new_assigner=lambda fleet: _assigner(settings, needs, fleet, report_rules, heartbeats),
         new_watch=lambda fleet: Watch(
             needs.table,
             needs.clock,
@@ -122,11 +140,25 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             spread=fleet.heirs_of_silent,
             choose=fleet.whom_to_watch,
             report=fleet.report_orphans,
+            heartbeats=heartbeats,
             on_assigned=fleet.on_assigned,
         ),
         new_reporter=lambda fleet, place: _reporter(settings, needs, fleet, place),
         reports_at=lambda place: ReportsTable(needs.service, place),
         report_rules=report_rules,
+        strangers=strangers,
+        heartbeat=Heartbeat(
+            heartbeats,
+            needs.keeper,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            lease_duration_s=lease_duration_s,
+            interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
+            is_wanted=settings.heartbeat is HeartbeatSetting.WORKER,
+            leader=leader,
+            strangers=strangers,
+        ),
         clock=needs.clock,
     )
     made.append(
@@ -161,7 +193,9 @@ def _report_rules(settings: Settings) -> ReportRules:
     )
 
 
-def _assigner(settings: Settings, needs: FleetNeeds, fleet: Fleet, report_rules: ReportRules) -> Assigner:
+def _assigner(
+    settings: Settings, needs: FleetNeeds, fleet: Fleet, report_rules: ReportRules, heartbeats: HeartbeatTable
+) -> Assigner:
     return Assigner(
         needs.table,
         fleet,
@@ -190,6 +224,7 @@ def _assigner(settings: Settings, needs: FleetNeeds, fleet: Fleet, report_rules:
             on_loaded=fleet.on_loaded,
             on_assigned=fleet.on_assigned,
             publish_watch=fleet.publish_watch,
+            fence=heartbeats.fence,
         ),
     )
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 
 from mld.clock import LoopClock
+from mld.fleet.heartbeat_table import HeartbeatTable
 from mld.fleet.watch import CHOOSE_AGAIN_IDLE_S, CHOOSE_AGAIN_S, Watch
 from mld.fleet.watching import Watched, life_signs
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
 from mld.positions import TRIM_HORIZON
+from tests.twins.dynamo import MemoryDynamo
 from tests.unit.leases.support import TABLE, new_dynamo
 from tests.virtual_time import run_virtual
 
@@ -53,7 +55,7 @@ def test_a_handoff_under_way_is_the_old_owner_s() -> None:
 class Bed:
     """A watch over a table; whom it chooses, and what it asked for."""
 
-    def __init__(self, table: DynamoLeaseTable, chosen: Iterable[Watched] = ()) -> None:
+    def __init__(self, dynamo: MemoryDynamo, table: DynamoLeaseTable, chosen: Iterable[Watched] = ()) -> None:
         self.chosen = tuple(chosen)
         self.asked: list[tuple[float, frozenset[str]]] = []
         self.buried: list[tuple[str, frozenset[str], list[str]]] = []
@@ -66,6 +68,7 @@ class Bed:
             spread=self._spread,
             choose=self._choose,
             report=self._report,
+            heartbeats=HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=DURATION_S / 3),
             on_assigned=self.assigned.extend,
         )
 
@@ -92,7 +95,7 @@ async def bed(*rows: Lease, chosen: Iterable[Watched] = ()) -> tuple[Bed, Dynamo
     table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
     for row in rows:
         await table.create(row)
-    return Bed(table, chosen), table
+    return Bed(dynamo, table, chosen), table
 
 
 def test_it_chooses_at_once_and_now_and_then_until_a_leader_tells_it() -> None:
