@@ -20,6 +20,7 @@ from typing import Any
 
 from mld.clock import Clock
 from mld.errors import AwsError, AwsUnreachableError
+from tests.twins import dynamo_prices
 from tests.twins.dynamo_expressions import Expressions, Item, ValidationError, copied, normal
 from tests.twins.dynamo_tables import ARN, Index, Table, add_index, new_table
 
@@ -65,11 +66,16 @@ class Applied:
 
 @dataclass(slots=True)
 class Usage:
-    """What was asked of the service: requests sent, items read (before filters) and items written."""
+    """What was asked of the service: requests sent, items read (before filters) and items written.
+
+    Units are counted if the service was made with `priced`. Those of indexes are counted as those of their tables.
+    """
 
     requests: int = 0
     items_read: int = 0
     items_written: int = 0
+    read_units: float = 0.0
+    write_units: float = 0.0
 
 
 class TransactionCanceledError(AwsError):
@@ -114,8 +120,10 @@ class MemoryDynamo:
         creation_s: float = 0.0,
         index_creation_s: float = 0.0,
         index_lag: Callable[[], float] = lambda: 0.0,
+        priced: bool = False,
     ) -> None:
         self.clock = clock
+        self.priced = priced
         self.faults = faults
         self.page_rows_max = page_rows_max
         self.creation_s = creation_s
@@ -181,6 +189,8 @@ class MemoryDynamo:
                 total.requests += usage.requests
                 total.items_read += usage.items_read
                 total.items_written += usage.items_written
+                total.read_units += usage.read_units
+                total.write_units += usage.write_units
         return total
 
     def forget_usage(self) -> None:
@@ -348,6 +358,7 @@ class MemoryDynamo:
         expressions = _expressions(params)
         item = self._items_seen(table, params).get(table.key_of(params["Key"]))
         self._usage_of(sender, "GetItem", table.name).items_read += item is not None
+        self._charge_read(sender, "GetItem", table, params, [] if item is None else [item])
         if "ProjectionExpression" in params:
             item = expressions.projected(params["ProjectionExpression"], item or {}) or None
         expressions.finish()
@@ -438,6 +449,7 @@ class MemoryDynamo:
         if operation == "Query":
             expressions.holds(params["KeyConditionExpression"], {})
         items = page if shown is None else [shown(item) for item in page]
+        self._charge_read(sender, operation, table, params, items)
         if wanted := params.get("FilterExpression"):
             expressions.holds(wanted, {})
             items = [item for item in items if expressions.holds(wanted, item)]
@@ -459,6 +471,7 @@ class MemoryDynamo:
         wants = params.get("ReturnValues", "NONE")
         if wants not in (("NONE", "ALL_OLD", "ALL_NEW") if operation == "UpdateItem" else ("NONE", "ALL_OLD")):
             raise ValidationError(f"Return values set to invalid value {wants}")
+        self._charge_write(sender, operation, table, before, after if accepted else before)
         if not accepted:
             wants_old = params.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
             old = copied(before) if wants_old and before else None
@@ -504,6 +517,23 @@ class MemoryDynamo:
     def _record(self, applied: Applied) -> None:
         self.history.append(applied)
 
+    def _charge_read(self, sender: str, operation: str, table: Table, params: Params, items: list[Item]) -> None:
+        if self.priced:
+            units = dynamo_prices.read_units(items, consistent=bool(params.get("ConsistentRead")))
+            self._usage_of(sender, operation, table.name).read_units += units
+
+    def _charge_write(
+        self, sender: str, operation: str, table: Table, before: Item, after: Item, factor: float = 1.0
+    ) -> None:
+        if not self.priced:
+            return
+        units = factor * dynamo_prices.write_units(before, after)
+        for index in table.indexes.values():
+            old, new = index.entry(before, table.key), index.entry(after, table.key)
+            if old != new:
+                units += dynamo_prices.index_write_units(old, new)
+        self._usage_of(sender, operation, table.name).write_units += units
+
     def _transact(self, sender: str, params: Params) -> dict[str, Any]:
         """All or nothing. A repeated token within ten minutes is answered without doing it again."""
         actions = [_action_of(action) for action in params["TransactItems"]]
@@ -517,7 +547,11 @@ class MemoryDynamo:
             judged.append((operation, table, part, *self._judge(operation, table, part)))
         if len({(table.name, key) for _, table, _, key, *_ in judged}) < len(judged):
             raise ValidationError("Transaction request cannot include multiple operations on one item")
-        if not all(accepted for *_, accepted in judged):
+        is_done = all(accepted for *_, accepted in judged)
+        for _, table, _, _, before, after, _ in judged:
+            target = after if is_done else before
+            self._charge_write(sender, "TransactWriteItems", table, before, target, dynamo_prices.TRANSACTION)
+        if not is_done:
             raise TransactionCanceledError(
                 "TransactWriteItems", [_reason(part, before, accepted) for _, _, part, _, before, _, accepted in judged]
             )

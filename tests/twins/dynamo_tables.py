@@ -59,6 +59,10 @@ class Index:
         """The first half of its creation; the second half is backfilling."""
         return self.gone_at is not None or now < (self.made_at + self.ready_at) / 2
 
+    def entry(self, item: Item, table_key: str) -> Item:
+        """What the index holds of an item; {} if the item is not in it."""
+        return self.projected(item, table_key) if all(name in item for name in self.keys) else {}
+
     def projected(self, item: Item, table_key: str) -> Item:
         projection = self.description.get("Projection", {})
         if projection.get("ProjectionType", "ALL") == "ALL":

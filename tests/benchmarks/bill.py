@@ -1,0 +1,242 @@
+"""What a fleet at rest asks of DynamoDB, and what that costs, beside Java: ``python -m tests.benchmarks.bill``.
+
+Whole workers in 3.x mode in virtual time, over the DynamoDB twin, which counts requests and units as AWS prices them
+(`tests.twins.dynamo_prices`). Nothing is timed and nothing is random, so the figures repeat on any machine. The shards
+are idle: checkpoints come on top, one write each, in Java as here.
+
+Java's side is a formula: the periods of its loops (coordination spec, 2.4, 3.1, 3.2, 4.1; leases spec, 1) times what
+the same request costs on the same table here. It says nothing about what was not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.fleet import Fleet
+from tests.twins.dynamo import MemoryDynamo, Params
+from tests.virtual_time import run_virtual
+
+PAGE = Path("docs/benchmarks.md")
+BEGIN, END = "<!-- bill: begin -->", "<!-- bill: end -->"
+HOUR_S = 3600.0
+SIZES = ((1, 1), (1, 10), (64, 1), (64, 10), (1000, 1), (1000, 10))
+"""(leases, workers)"""
+DETAILED = (64, 10)
+SETTLE_S = 900.0
+"""To rest: leases are spread, reports and duties are known."""
+MEASURED_S = {1: HOUR_S, 64: HOUR_S, 1000: 600.0}
+"""By leases. All periods divide 600 s, but for heartbeats and discovery, of which there are many."""
+PAGE_ROWS_MAX = 2600  # rows of 400 bytes in a page of 1 MB
+READ_UNIT_SHARE = 0.2
+"""The price of a read unit in write units: AWS asks five times as much for a write, wherever and however billed."""
+UUID_LENGTH = 36
+QUIET = {"idleTimeBetweenReadsInMillis": "300000", "clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
+
+HEARTBEATS, DISCOVERY, WATCH, SCANS, REPORTS, LOCK, OTHER = (
+    "heartbeats", "discovery", "watch", "scans by the leader", "reports", "leader lock", "other",
+)  # fmt: skip
+PURPOSES = (HEARTBEATS, DISCOVERY, WATCH, SCANS, REPORTS, LOCK, OTHER)
+JAVA_RENEWAL_S = 10.0 / 3 - 0.025
+JAVA_DISCOVERY_S = 20.0 / 2 - 0.025
+JAVA_SCANS_PER_HOUR = HOUR_S / 20.0 + HOUR_S / 120.0  # assignment runs and audits
+JAVA_REPORT_S = JAVA_LOCK_S = 30.0
+LOCK_READ_UNITS = 1.0  # consistent
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one hour."""
+
+    requests: float = 0.0
+    read_units: float = 0.0
+    write_units: float = 0.0
+
+    @property
+    def price(self) -> float:
+        """In write units."""
+        return self.write_units + READ_UNIT_SHARE * self.read_units
+
+    def plus(self, other: Cost) -> Cost:
+        return Cost(
+            self.requests + other.requests, self.read_units + other.read_units, self.write_units + other.write_units
+        )
+
+
+Costs = Mapping[str, Cost]
+
+
+class SortingDynamo(MemoryDynamo):
+    """Counts each request under its purpose instead of its sender."""
+
+    async def request(self, sender: str, operation: str, params: Params, timeout_s: float | None) -> dict[str, Any]:
+        return await super().request(purpose_of(sender, operation, params), operation, params, timeout_s)
+
+
+def purpose_of(sender: str, operation: str, params: Mapping[str, Any]) -> str:
+    """What a worker at rest wants with a request. Of its own row it is the report, of a shard's row the lease."""
+    key = params.get("Key", {}).get("leaseKey", {}).get("S", "")
+    match operation:
+        case "Scan":
+            return SCANS
+        case "Query":
+            return DISCOVERY
+        case _ if key == "Leader":
+            return LOCK
+        case "UpdateItem" if key == sender or key.startswith("w"):
+            return REPORTS
+        case "UpdateItem" if key.startswith("shardId"):
+            return HEARTBEATS
+        case "GetItem" if key.startswith("shardId"):
+            return WATCH
+    return OTHER
+
+
+async def measure(leases: int, workers: int, **keys: str) -> Costs:
+    """What a fleet at rest costs in an hour, by purpose."""
+    world = Fleet(leases, **QUIET, **keys)
+    world.dynamo = SortingDynamo(world.clock, priced=True, page_rows_max=PAGE_ROWS_MAX)
+    try:
+        names = [f"w{number:03d}".ljust(UUID_LENGTH, "-") for number in range(workers)]
+        for number, name in enumerate(names):
+            world.start(name, seed=number)
+        await _pass(world, SETTLE_S)
+        before, window_s = _holders(world), MEASURED_S[leases]
+        world.dynamo.forget_usage()
+        await _pass(world, window_s)
+        assert sum(map(len, before)) == leases and before == _holders(world), "the fleet is not at rest"
+        usages = {purpose: world.dynamo.usage(sender=purpose) for purpose in PURPOSES}
+        scale = HOUR_S / window_s
+        return {
+            purpose: Cost(usage.requests * scale, usage.read_units * scale, usage.write_units * scale)
+            for purpose, usage in usages.items()
+        }
+    finally:
+        await world.close()
+
+
+async def _pass(world: Fleet, seconds: float) -> None:
+    for _ in range(int(seconds // 10)):
+        await world.advance(10.0)
+        _forget_history(world)
+
+
+def _forget_history(world: Fleet) -> None:
+    world.dynamo.history.clear()
+    world.dynamo.calls.clear()
+
+
+def _holders(world: Fleet) -> list[frozenset[str]]:
+    return [running.worker.held() for running in world.running]
+
+
+def java(leases: int, workers: int, ours: Costs) -> Costs:
+    """The same by the periods of Java's loops, at the units that the same requests cost on our table."""
+    renewals = leases * HOUR_S / JAVA_RENEWAL_S
+    queries = workers * HOUR_S / JAVA_DISCOVERY_S
+    reports = workers * HOUR_S / JAVA_REPORT_S
+    beats, looks = HOUR_S / JAVA_LOCK_S, (workers - 1) * HOUR_S / JAVA_LOCK_S
+    return {
+        HEARTBEATS: Cost(renewals, 0.0, renewals),
+        DISCOVERY: _times(ours[DISCOVERY], queries),
+        WATCH: Cost(),
+        SCANS: _times(ours[SCANS], JAVA_SCANS_PER_HOUR),
+        REPORTS: _times(ours[REPORTS], reports),
+        LOCK: Cost(beats + looks, looks * LOCK_READ_UNITS, beats),
+        OTHER: Cost(),
+    }
+
+
+def _times(ours: Cost, requests: float) -> Cost:
+    each = requests / ours.requests
+    return Cost(requests, ours.read_units * each, ours.write_units * each)
+
+
+def total(costs: Costs) -> Cost:
+    whole = Cost()
+    for cost in costs.values():
+        whole = whole.plus(cost)
+    return whole
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+TOTALS_HEAD = (
+    "| Leases | Workers | | Requests per hour | Read units | Write units | Price in write units | of it heartbeats "
+    "| per lease-hour | per worker-hour without heartbeats |"
+)
+DETAILS_HEAD = "| Purpose | Requests per hour | Read units | Write units | Java: requests | read units | write units |"
+
+
+def totals_rows(leases: int, workers: int, kinds: Mapping[str, Costs]) -> list[str]:
+    rows = []
+    for name, costs in kinds.items():
+        whole = total(costs)
+        rest = whole.price - costs[HEARTBEATS].price
+        figures = (whole.requests, whole.read_units, whole.write_units, whole.price, costs[HEARTBEATS].price)
+        cells = (f"{leases:,}", str(workers), name, *(f"{value:,.0f}" for value in figures))
+        rows.append(f"| {' | '.join(cells)} | {whole.price / leases:,.0f} | {rest / workers:,.0f} |")
+    return rows
+
+
+def details_rows(ours: Costs, theirs: Costs) -> list[str]:
+    def cells(cost: Cost) -> str:
+        return " | ".join(f"{value:,.0f}" for value in (cost.requests, cost.read_units, cost.write_units))
+
+    return [f"| {purpose} | {cells(ours[purpose])} | {cells(theirs[purpose])} |" for purpose in PURPOSES]
+
+
+def run_size(leases: int, workers: int) -> list[str]:
+    """The rows of one size; the details after a blank line where they are wanted."""
+    logging.disable(logging.CRITICAL)
+    gc.freeze()
+    ours = run_virtual(measure(leases, workers))
+    theirs = java(leases, workers, ours)
+    rows = totals_rows(leases, workers, {"mld": ours, "Java": theirs})
+    return [*rows, "", *details_rows(ours, theirs)]
+
+
+def run_all(*, details_of: tuple[int, int] = DETAILED) -> str:
+    """Each size in a process of its own."""
+    totals, details = [TOTALS_HEAD, _rule(TOTALS_HEAD)], [DETAILS_HEAD, _rule(DETAILS_HEAD)]
+    for leases, workers in SIZES:
+        print(f"{leases} leases, {workers} workers", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "tests.benchmarks.bill", "--size", f"{leases}x{workers}"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        print(done.stdout, file=sys.stderr, flush=True)
+        of_totals, _, of_details = done.stdout.partition("\n\n")
+        totals += of_totals.splitlines()
+        if (leases, workers) == details_of:
+            details += of_details.splitlines()
+    return "\n".join([*totals, "", f"In detail, {details_of[0]} leases on {details_of[1]} workers:", "", *details, ""])
+
+
+def _rule(head: str) -> str:
+    return "|" + " --- |" * (head.count("|") - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bill", description=__doc__)
+    parser.add_argument("--size", help="LEASESxWORKERS: this size only, in this process")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE}")
+    options = parser.parse_args()
+    if options.size:
+        leases, workers = map(int, options.size.split("x"))
+        print("\n".join(run_size(leases, workers)))
+        return
+    tables = run_all()
+    print(tables)
+    if options.write:
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()
