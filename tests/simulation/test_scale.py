@@ -21,6 +21,8 @@ from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP_NAME, LATEST, SHARD_END, TRIM_HORIZON, Position
 from tests.contract.lease_table import LeaseTableContract
 from tests.simulation.scale import EVEN, JAVA, lean
+from tests.simulation.scale3x_fleet import Fleet3x
+from tests.simulation.scale3x_fleet import Settling as Settling3x
 from tests.simulation.scale_fleet import TAKER_PERIOD_S, Fleet, Settling
 from tests.simulation.scale_table import PAGE_ROWS, LeanLeaseTable
 from tests.simulation.world.loop import run_world
@@ -208,3 +210,20 @@ def test_how_many_leases_the_old_half_of_a_doubled_fleet_keeps(joining: TakingRu
         lambda fleet: fleet.start(20, cluster="new", rules=joining),
     )
     assert least <= sum(load for worker, load in loads.items() if worker.startswith("old")) <= most
+
+
+@pytest.mark.parametrize("java", [False, True])
+def test_a_leader_spreads_the_load_of_a_small_fleet_in_3x_mode(java: bool) -> None:
+    async def main() -> list[Settling3x]:
+        fleet = Fleet3x(120, seed=1, java=java)
+        steps = (lambda: fleet.start(12), lambda: fleet.start(3), lambda: fleet.kill(5))
+        return [await fleet.settle(step) for step in steps]
+
+    with lean():
+        cold, grown, shrunk = run_world(main())
+    assert cold.held_s is not None
+    assert cold.held_s < (40 if java else 10)
+    assert cold.most_held <= 60, "nobody got everything at first"
+    assert [settling.workers for settling in (cold, grown, shrunk)] == [12, 15, 10]
+    assert shrunk.held_s is not None
+    assert shrunk.load_max < 2.0

@@ -1,0 +1,445 @@
+"""A fleet in 3.x mode without a data path: the `Assigner` of its leader over one `LeanLeaseTable`, in virtual time.
+
+The leader's side is the daemon's code: observations, decider, writes, watch duties. The workers are models, as there
+are a thousand of them: each reports its load every 30 s, finds what is assigned to it, finishes what is taken from it,
+and renews what it holds. Renewals are not written but worked out when a row is read, so an hour of 10,000 leases costs
+no more than its moves. `JavaAssigner` is the same leader with Java's decider and Java's rhythm (coordination spec, 4).
+
+Lost workers are noticed as the daemon does it, by those who watch them (`mld.fleet.watch`), and by the leader's runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from mld.clock import LoopClock
+from mld.fleet import reports
+from mld.fleet.assigner import Assigner, AssignerHooks, AssignerSettings
+from mld.fleet.assignment import Plan, spread
+from mld.fleet.loads import Move, Why
+from mld.fleet.move_writer import bounded
+from mld.fleet.reports import ReportRules
+from mld.fleet.ring import Duties
+from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.watching import life_signs, orphans
+from mld.leases.lease import Lease
+from mld.leases.table import FleetScan
+from mld.positions import TRIM_HORIZON
+from tests.simulation.scale_table import Bill, LeanLeaseTable
+from tests.simulation.world.java3_lam import Report, VarianceDecider, Worker
+from tests.simulation.world.java3_table import Lease3
+
+LEASE_DURATION_S = 10.0
+RENEWAL_S = 3.308
+REPORT_S = 30.0
+FIRST_REPORT_S_MIN, FIRST_REPORT_S_MAX = 1.0, 2.0
+DISCOVERY_S, JAVA_DISCOVERY_S = 1.0, 9.975
+FINISHING_S_MIN, FINISHING_S_MAX = 0.2, 1.0
+"""A child's last batch and its answer to shutdownRequested."""
+PENDING_POLL_S = 0.5
+START_SPREAD_S = 2.0
+WATCH_S = 1.0
+LOOK_S = 1.0
+REST_S = 200.0
+"""Longer than three balancing runs of Java's, 60 s apart."""
+GIVE_UP_S = 1800.0
+
+IDLE_PERCENT, FAIR_PERCENT = 5.0, 45.0
+"""Processor load without leases, and what a fair share of the throughput adds on a machine of speed 1."""
+SPEEDS = (1.0, 1.0, 1.0, 0.7, 1.4)
+SKEW = 0.7
+"""Sigma of the leases' lognormal throughput: one in ten has 2.5 times the median or more."""
+RING = 10
+THRESHOLD = 0.10
+"""reBalanceThresholdPercentage."""
+METRIC = "C"
+WALL_S = 1_700_000_000.0
+
+
+@dataclass(slots=True)
+class FleetWorker:
+    worker_id: str
+    speed: float
+    started_at: float
+    died_at: float | None = None
+    kbps: float = 0.0
+    """Of what it holds."""
+    ring: deque[float] = field(default_factory=lambda: deque(maxlen=RING))
+    next_report_at: float = 0.0
+    duties: Duties = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """How the leases found their places after a step. Times are virtual seconds from the step; None is never."""
+
+    workers: int
+    leases: int
+    held_s: float | None
+    rest_s: float | None
+    runs: int
+    """Assignment runs from the step to the last move."""
+    moves: int
+    most_held: int
+    """Most leases that one worker had at any moment."""
+    bill: Bill
+    load_max: float
+    """Of the average load over all workers."""
+    load_min: float
+    within: float
+    """Share of the workers whose load is within the threshold of the average."""
+    counts: tuple[int, int]
+    real_s: float
+
+
+class LazyTable(LeanLeaseTable):
+    """Renewals happen when a row is looked at: as many as its holder has sent since the row was written last."""
+
+    fleet: Fleet3x
+
+    def row(self, key: str) -> Lease | None:
+        lease = self.leases.get(key)
+        since = self.fleet.holding.get(key)
+        if lease is None or since is None:
+            return lease
+        worker = self.fleet.workers[lease.actual_owner or ""]
+        until = self.fleet.now() if worker.died_at is None else worker.died_at
+        beats = int((until - since) / RENEWAL_S)
+        if beats <= 0:
+            return lease
+        return replace(lease, counter=lease.counter + beats, throughput_kbps=self.fleet.kbps[key])
+
+    def _put(self, row: Lease) -> Lease:
+        before = self.leases.get(row.key)
+        LeanLeaseTable._put(self, row)
+        self.fleet.on_write(before, row)
+        return row
+
+
+class Fleet3x:
+    """The world of one case. Must be made inside a `SimulationLoop`."""
+
+    def __init__(self, leases: int, seed: int, *, java: bool = False) -> None:
+        self.java = java
+        self.rng = Random(f"scale 3.x {seed}")
+        self.clock = _Clock()
+        self.table = LazyTable(Random(f"scale 3.x table {seed}"))
+        self.table.fleet = self
+        keys = [f"shardId-{number:012d}" for number in range(leases)]
+        self.kbps = {key: 50.0 * self.rng.lognormvariate(0.0, SKEW) for key in keys}
+        self.rng.shuffle(keys)
+        self.table.leases = {key: Lease(key, TRIM_HORIZON) for key in keys}
+        self.total_kbps = sum(self.kbps.values())
+        self.workers: dict[str, FleetWorker] = {}
+        self.holding: dict[str, float] = {}
+        """Since when the actual owner of a lease renews it."""
+        self.leader: Assigner | None = None
+        self.runs = 0
+        self.full_speed = 0.0
+        self._owned: Counter[str] = Counter()
+        self._most_held = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failures: list[BaseException] = []
+        self._watched_dead: set[str] = set()
+        self._parsed: dict[str, tuple[int, WorkerReport]] = {}
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def start(self, number: int) -> None:
+        """Start workers at once; the first one of all leads for ever."""
+        for place in range(number):
+            worker_id = f"w-{self.rng.randbytes(8).hex()}"
+            delay_s = self.rng.uniform(0.0, START_SPREAD_S) if self.workers or place else 0.0
+            first_report_s = self.rng.uniform(FIRST_REPORT_S_MIN, FIRST_REPORT_S_MAX)
+            worker = FleetWorker(worker_id, self.rng.choice(SPEEDS), self.now() + delay_s)
+            worker.next_report_at = worker.started_at + first_report_s
+            self.workers[worker_id] = worker
+            if self.leader is None:
+                self._lead(worker_id)
+                self._do(self._report_forever())
+
+    def kill(self, number: int) -> None:
+        """kill -9 of so many workers at the same moment, the leader not among them."""
+        living = [worker for worker in sorted(self.living()) if worker != self._leader_id]
+        dead = self.rng.sample(living, number)
+        for worker_id in dead:
+            self.workers[worker_id].died_at = self.now()
+        if not self.java:
+            self._watched_dead = set()
+            for watcher in self.living().values():
+                for watched, _ in watcher.duties:
+                    if self.workers[watched].died_at is not None:
+                        self._do(self._bury(watcher, watched))
+
+    def living(self) -> dict[str, FleetWorker]:
+        return {worker_id: worker for worker_id, worker in self.workers.items() if worker.died_at is None}
+
+    def _lead(self, worker_id: str) -> None:
+        self._leader_id = worker_id
+        kind = JavaAssigner if self.java else Assigner
+        settings = AssignerSettings(lease_duration_s=LEASE_DURATION_S)
+        hooks = AssignerHooks(on_loaded=self._count_run, publish_watch=self._publish)
+        self.leader = kind(self.table, _Leads(), worker_id, self.clock, Random("leader"), settings, hooks)
+        self._do(self.leader.run())
+
+    def _count_run(self, _loaded: object) -> None:
+        self.runs += 1
+
+    async def _publish(self, worker: str, duties: Duties) -> None:
+        self.table.bill.other_writes += 1
+        self.table.bill.write_units += 1
+        self.workers[worker].duties = duties
+
+    def _do(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failures.append(error)
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def on_write(self, before: Lease | None, row: Lease) -> None:
+        """A row was written: who holds it, who has to look for it, who has to finish it."""
+        old = before.actual_owner if before is not None else None
+        new = row.actual_owner
+        if old == new:
+            if row.key in self.holding:
+                self.holding[row.key] = self.now()
+            if row.checkpoint_owner is not None:
+                self._do(self._finish(row))
+            return
+        if self.holding.pop(row.key, None) is not None and old is not None:
+            self.workers[old].kbps -= self.kbps[row.key]
+        if old is not None:
+            self._owned[old] -= 1
+        if new is not None:
+            self._owned[new] += 1
+            self._most_held = max(self._most_held, self._owned[new])
+            is_awaited = before is not None and before.checkpoint_owner is not None
+            period_s = PENDING_POLL_S if is_awaited else JAVA_DISCOVERY_S if self.java else DISCOVERY_S
+            asyncio.get_running_loop().call_later(self.rng.uniform(0.0, period_s), self._discover, row.key, new)
+
+    def _discover(self, key: str, worker_id: str) -> None:
+        worker, lease = self.workers[worker_id], self.table.leases[key]
+        if worker.died_at is None and lease.actual_owner == worker_id and key not in self.holding:
+            self.table.bill.gets += 1
+            self.table.bill.read_units += 1
+            self.holding[key] = self.now() - RENEWAL_S  # it is renewed at once
+            worker.kbps += self.kbps[key]
+
+    async def _finish(self, row: Lease) -> None:
+        """The owner learns of a handoff by its renewal, lets its child finish, and completes it."""
+        await asyncio.sleep(self.rng.uniform(0.0, RENEWAL_S) + self.rng.uniform(FINISHING_S_MIN, FINISHING_S_MAX))
+        owner, heir = row.checkpoint_owner or "", row.owner or ""
+        now = self.table.leases[row.key]
+        if self.workers[owner].died_at is None and (now.owner, now.checkpoint_owner) == (heir, owner):
+            await self.table.assign(now, heir)
+
+    async def _report_forever(self) -> None:
+        """All workers' reports, each at its own time to the second."""
+        while True:
+            await asyncio.sleep(1.0)
+            for worker in self.workers.values():
+                if worker.died_at is None and worker.next_report_at <= self.now():
+                    self._report(worker)
+
+    def _report(self, worker: FleetWorker) -> None:
+        worker.next_report_at += REPORT_S
+        worker.ring.append(round(self.load(worker), 6))
+        report = reports.own_report(worker.worker_id, {METRIC: tuple(worker.ring)}, self.clock.wall(), "scale")
+        if worker.duties:
+            report = replace(report, mld={**report.mld, "watch": "published"})
+        attributes = reports.attributes(report)
+        if worker.duties:
+            attributes[reports.WATCH] = {"S": "published"}
+        self.table.others[worker.worker_id] = {LEASE_TABLE_KEY: {"S": worker.worker_id}, **attributes}
+        self._parsed[worker.worker_id] = (int(self.now()), report)
+        self.table.bill.other_writes += 1
+        self.table.bill.write_units += 1
+
+    def load(self, worker: FleetWorker) -> float:
+        """Percent of its processors, with what it holds now."""
+        fair_kbps = self.total_kbps / max(1, len(self.living()))
+        return min(100.0, IDLE_PERCENT + FAIR_PERCENT * worker.kbps / fair_kbps / worker.speed)
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    async def _bury(self, watcher: FleetWorker, watched: str) -> None:
+        """What `mld.fleet.watch.Watch` does about a silent worker, from its last renewal on."""
+        self._watched_dead.add(watched)
+        seen_s = self.rng.uniform(-RENEWAL_S, 0.0) + self.rng.uniform(0.0, WATCH_S)
+        await asyncio.sleep(max(0.0, seen_s + LEASE_DURATION_S / 2 + self.rng.uniform(0.0, WATCH_S)))
+        baseline = {lease.key: lease for lease in (await self.table.fleet_scan()).leases}
+        await asyncio.sleep(LEASE_DURATION_S / 2)
+        scan = await self.table.fleet_scan()
+        still, _ = life_signs(baseline, scan.leases)
+        for another in sorted(still - self._watched_dead):  # those who watched it are as dead
+            self._do(self._bury(watcher, another))
+        orphaned = orphans(watched, baseline, scan.leases)
+        heirs = self._deal(scan, orphaned, still | {watched}, watcher.worker_id)
+
+        async def assign(lease: Lease) -> None:
+            await self.table.assign_expired(lease, heirs[lease.key])
+
+        await bounded(assign, [lease for lease in orphaned if lease.key in heirs])
+
+    def _deal(self, scan: FleetScan, orphaned: Sequence[Lease], dead: frozenset[str], me: str) -> Mapping[str, str]:
+        """As `Fleet.heirs_of_silent`: over all whose reports are believed, without the dead ones."""
+        known = [report for _, report in self._parsed.values()]
+        active = reports.sort_out(known, self.clock.wall(), ReportRules()).active
+        counts = Counter(lease.actual_owner for lease in scan.leases)
+        live = ({report.worker for report in active} - dead) | {me}
+        return spread((lease.key for lease in orphaned), {worker: counts[worker] for worker in live})
+
+    # --- measuring ----------------------------------------------------------------------------------------------------
+
+    async def settle(self, step: Callable[[], object], give_up_s: float = GIVE_UP_S) -> Settling:
+        """Do a step and wait until the fleet is at rest again, or for `give_up_s` virtual seconds."""
+        real_from, start, moves, bill = time.perf_counter(), self.now(), self.table.moves, replace(self.table.bill)
+        runs_before = runs_of_last_move = self.runs
+        bill_of_last_move, last_move = bill, self.table.moved_at
+        held_s = rest_s = None
+        step()
+        self._most_held = 0
+        while rest_s is None and self.now() - start < give_up_s:
+            await asyncio.sleep(LOOK_S)
+            if self._failures:
+                raise self._failures[0]
+            is_held = self._is_held()
+            held_s = (held_s or self.now() - start) if is_held else held_s
+            if self.table.moved_at != last_move:
+                last_move, bill_of_last_move = self.table.moved_at, replace(self.table.bill)
+                runs_of_last_move = self.runs
+            if is_held and self.now() - max(last_move, start) > REST_S:
+                rest_s = max(0.0, last_move - start)
+        loads = [self.load(worker) for worker in self.living().values()]
+        mean = sum(loads) / len(loads)
+        counts = [self._owned[worker] for worker in self.living()]
+        return Settling(
+            workers=len(loads),
+            leases=len(self.table.leases),
+            held_s=held_s,
+            rest_s=rest_s,
+            runs=runs_of_last_move - runs_before,
+            moves=self.table.moves - moves,
+            most_held=self._most_held,
+            bill=bill_of_last_move.since(bill),
+            load_max=max(loads) / mean,
+            load_min=min(loads) / mean,
+            within=sum(abs(load / mean - 1) <= THRESHOLD for load in loads) / len(loads),
+            counts=(min(counts), max(counts)),
+            real_s=time.perf_counter() - real_from,
+        )
+
+    def _is_held(self) -> bool:
+        """Every lease is renewed by a living worker."""
+        if len(self.holding) < len(self.table.leases):
+            return False
+        dead = {worker_id for worker_id, worker in self.workers.items() if worker.died_at is not None}
+        return not any(self._owned[worker_id] for worker_id in dead)
+
+
+class JavaAssigner(Assigner):
+    """The same leader with Java's decider, flaws included, and without what Java has not: early runs, a first guess."""
+
+    def wake(self) -> None:
+        return None
+
+    async def _decide(
+        self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
+    ) -> Plan:
+        known = [report for report in active if report.support_code is not None]
+        if not known:
+            return Plan()
+        due = self._runs % self._settings.balance_every == 0
+        by_key = {lease.key: lease for lease in leases}
+        expired = {lease.key for lease in leases if self._observations.is_expired(lease, now)}
+        rows = [_java_lease(lease) for lease in leases]
+        decider = _GroupedDecider(rows, [_java_report(report) for report in known], expired, self._rng)
+        waiting = [row for row in rows if row.key in expired]
+        waiting.sort(key=lambda row: self._observations.moved_at(by_key[row.key]) or -math.inf)
+        decider.assign_waiting(waiting)
+        if due:
+            decider.balance()
+        moves = []
+        for key, (_, to) in decider.moves.items():
+            lease = by_key[key]
+            if key in expired:
+                why = Why.FREE if lease.actual_owner is None else Why.EXPIRED
+                moves.append(Move(lease, to, False, why))
+            elif lease.checkpoint_owner is None:
+                moves.append(Move(lease, to, True, Why.BALANCE))
+            elif self._observations.is_stuck(lease, now):
+                moves.append(Move(lease, to, False, Why.STUCK))
+        return Plan(tuple(moves), leases=len(leases), workers=len(known), waiting=len(waiting))
+
+
+class _GroupedDecider(VarianceDecider):
+    """Finds a worker's leases without walking through all of them for each."""
+
+    def __init__(self, leases: list[Lease3], found: list[Report], expired: set[str], rng: Random) -> None:
+        self._grouped: dict[str, list[Lease3]] = {}
+        for lease in leases:
+            self._grouped.setdefault(lease.actual_owner or "", []).append(lease)
+        super().__init__(leases, found, lambda lease: lease.key in expired, rng)
+
+    def _worker(self, report: Report) -> Worker:
+        mine = self._grouped.get(report.worker, [])
+        everything, self._leases = self._leases, mine
+        try:
+            return super()._worker(report)
+        finally:
+            self._leases = everything
+
+
+def _java_lease(lease: Lease) -> Lease3:
+    made: Lease3 = object.__new__(Lease3)
+    made.key, made.counter, made.owner = lease.key, lease.counter, lease.owner
+    made.checkpoint_owner, made.kbps = lease.checkpoint_owner, lease.throughput_kbps
+    return made
+
+
+def _java_report(report: WorkerReport) -> Report:
+    return Report(
+        worker=report.worker,
+        lut=report.updated_at_s,
+        samples={metric: list(values) for metric, values in report.samples.items()},
+        limits={metric: [float(value) for value in values] for metric, values in report.ranges.items()},
+        support=report.support_code,
+        support_at=report.support_at_s,
+        legacy=False,
+    )
+
+
+class _Leads:
+    """The leader of this world leads for ever."""
+
+    async def is_leader(self) -> bool:
+        return True
+
+    async def step_down(self, hold_off_s: float) -> None:
+        raise AssertionError(f"the leader steps down for {hold_off_s} s")
+
+    async def close(self) -> None:
+        return None
+
+
+class _Clock(LoopClock):
+    """Wall time follows the loop."""
+
+    def wall(self) -> float:
+        return WALL_S + asyncio.get_running_loop().time()
