@@ -192,13 +192,19 @@ def measure(aws: EmbeddedAws, scratch: Path, runs: int) -> None:
 
 def _run_later(chain: Chain, number: int) -> Seen:
     time.sleep(number * STAGGER_S)
-    return chain.run()
+    try:
+        return chain.run()
+    except BenchError as error:
+        print(f"chain {chain.name} ended early: {error}")
+        return chain.seen
 
 
 def _rows(seen: Sequence[Seen], failover_ms: int) -> list[tuple[str, ...]]:
     rows = []
     for what, target in targets(failover_ms).items():
         gaps = [gap for one in seen for gap in one[what]]
+        if not gaps:
+            continue
         times = spread(gaps)
         above = "" if target is None else str(sum(gap > target for gap in gaps))
         figures = (f"{value:.2f}" for value in (times.min, times.median, times.max))
