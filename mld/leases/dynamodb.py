@@ -194,9 +194,9 @@ class DynamoLeaseTable:
             self._size_known_until = self._clock.monotonic() + TABLE_SIZE_VALID_S
         return self._size_segments
 
-    async def get(self, key: str) -> Lease | None:
+    async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
         """See `LeaseTable.get`. Raises TableError, for a corrupt row its subclass CorruptRowError."""
-        answer = await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": True})
+        answer = await self._calls.send("GetItem", {"Key": {rows.KEY: {"S": key}}, "ConsistentRead": consistent})
         row = answer.get("Item")
         return rows.parse_row(row) if row else None
 

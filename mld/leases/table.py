@@ -65,8 +65,11 @@ class LeaseTable(Protocol):
         """Every row of the table, in one eventually consistent pass like `scan`'s."""
         ...
 
-    async def get(self, key: str) -> Lease | None:
-        """One lease, strongly consistent; None if there is no such row or the row is not a lease."""
+    async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
+        """One lease, strongly consistent; None if there is no such row or the row is not a lease.
+
+        Not `consistent`: the row may be shown as it was a moment ago, for half the price.
+        """
         ...
 
     async def get_many(self, keys: Sequence[str]) -> Mapping[str, Lease]:

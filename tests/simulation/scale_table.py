@@ -112,10 +112,10 @@ class LeanLeaseTable:
             found += [lease for lease in map(self.row, keys[start : start + PAGE_ROWS]) if lease is not None]
         return found
 
-    async def get(self, key: str) -> Lease | None:
+    async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
         await self._travel()
         self.bill.gets += 1
-        self.bill.read_units += 1
+        self.bill.read_units += 1 if consistent else EVENTUALLY_CONSISTENT
         if key in self.corrupt:
             raise CorruptRowError(key, self.corrupt[key])
         return self.row(key)

@@ -51,7 +51,7 @@ class MemoryTable:
         self.reads.append("*")
         return TableScan(tuple(self.rows.values()), tuple((key, "unreadable") for key in self.corrupt))
 
-    async def get(self, key: str) -> Lease | None:
+    async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
         self._called("get", key)
         self.reads.append(key)
         return self.rows.get(key)
