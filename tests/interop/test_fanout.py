@@ -19,4 +19,5 @@ def test_java_reads_by_fan_out(make_world: MakeWorld) -> None:
         world.split(of["java-1"])
         world.split(of["mld-1"])
         world.until_open_shards_are_read()
+    assert world.aws.log()["kinesis.SubscribeToShard"] >= 1
     world.finish()
