@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from tests.support.fleet import TABLE, Fleet, fleet
+from tests.twins.children import MemoryChild
 from tests.virtual_time import run_virtual
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
@@ -137,5 +142,48 @@ def test_a_new_worker_watches_before_any_leader_has_told_it() -> None:
             await world.advance(3)
             await first.crash()
             assert await world.until(lambda: len(second.worker.held()) == 4, 60) <= 12.0
+
+    run_virtual(story())
+
+
+def test_a_handoff_is_completed_by_force_after_the_time_of_the_settings() -> None:
+    async def never_ready_to_go(child: MemoryChild) -> None:
+        while True:
+            message = await child.receive()
+            if message["action"] == "shutdownRequested":
+                await asyncio.get_running_loop().create_future()
+            child.done(message)
+
+    async def story() -> None:
+        async with fleet(2, gracefulLeaseHandoffTimeoutMillis="5000", **V3X) as world:
+
+            def pending() -> list[str]:
+                return [key for key in keys(world) if world.lease(key).checkpoint_owner is not None]
+
+            world.start("w1", never_ready_to_go)
+            await world.until(lambda: list(owners(world).values()) == ["w1"] * 2)
+            world.start("w2", seed=2)
+            await world.until(lambda: bool(pending()), 200)
+            took = await world.until(lambda: not pending(), 60)
+            assert 5.0 <= took <= 10.0, took
+            assert sorted(owners(world).values()) == ["w1", "w2"]
+
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("leaver", ["w1", "w2"], ids=["leader", "follower"])
+def test_who_leaves_gives_nothing_to_a_worker_that_was_found_dead_a_moment_ago(leaver: str) -> None:
+    async def story() -> None:
+        async with fleet(9, **V3X) as world:
+            workers = {name: world.start(name, seed=number) for number, name in enumerate(("w1", "w2", "w3"), 1)}
+            await world.until(lambda: len(set(owners(world).values())) == 3, 200)
+            await world.advance(90)
+            await workers.pop("w3").crash()
+            await world.until(lambda: "w3" not in owners(world).values(), 60)
+            await world.advance(1)
+            assert world.dynamo.row(TABLE, "w3") is not None, "its report is still there"
+            await workers.pop(leaver).stop()
+            (stays,) = workers
+            assert set(owners(world).values()) == {stays}
 
     run_virtual(story())
