@@ -1,4 +1,4 @@
-"""The slice of seeds that runs with every change; `make simulate SEEDS=n` runs as many as you like."""
+"""The slice of seeds that runs with every change; `make simulate SEEDS=n MODE=m` runs as many as you like."""
 
 import subprocess
 import sys
@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 120
-START = 0
+SLICES = {"2x": (0, 120), "3x": (0, 24), "3xmix": (0, 12), "migrate": (1, 4)}
+"""The first seed and how many, by mode."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_fleet_keeps_every_promise_in_a_slice_of_seeds():
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(SEEDS), "--start", str(START), "--jobs", "2"]
+@pytest.mark.parametrize("mode", SLICES)
+def test_a_fleet_keeps_every_promise_in_a_slice_of_seeds(mode: str) -> None:
+    start, seeds = SLICES[mode]
+    command = [sys.executable, "-m", "tests.simulation", "--mode", mode, "--jobs", "2"]
+    command += ["--start", str(start), "--seeds", str(seeds)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"{SEEDS} passed, 0 failed" in run.stdout
+    assert f"{seeds} passed, 0 failed" in run.stdout

@@ -78,9 +78,9 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.keeper",
-            "                return self._is_current(holding) and await give(holding.lease, holding.valid_until)\n"
-            "            finally:\n                self._forget(holding)\n",
-            "                return self._is_current(holding) and await give(holding.lease, holding.valid_until)\n"
+            "                return self.is_current(holding) and await give(holding.lease, holding.valid_until)\n"
+            "            finally:\n                self.forget(holding)\n",
+            "                return self.is_current(holding) and await give(holding.lease, holding.valid_until)\n"
             "            finally:\n                pass\n",
         ),
     ),
@@ -164,8 +164,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "a discovered lease is held from its reading on",
         (
             "leases.keeper",
-            "                    answer = await self._table.renew(seen, resent=unknown_since is not None)\n",
-            "                    answer: Lease | Refusal = seen\n",
+            "await self._table.renew(seen, resent=unknown_since is not None, heartbeat=mark)\n",
+            "seen\n",
         ),
     ),
     _variant(

@@ -50,6 +50,15 @@ def draw_3x(seed: int) -> Plan:
     )
 
 
+def draw_3x_beats(seed: int) -> Plan:
+    """The plan of the same seed in 3.x mode, with worker heartbeats; in some fleets the setting is being changed."""
+    plan = draw_3x(seed)
+    rng = Random(f"3x beats {seed}")
+    assert plan.fleet is not None
+    beats = tuple(rng.random() < 0.5 for _ in range(5)) if rng.random() < 0.35 else (True,)
+    return replace(plan, fleet=replace(plan.fleet, beats=beats))
+
+
 NOT_FOR_JAVA = (Kind.DELETE_STREAM, Kind.FINISH_ROW, Kind.REASSIGN_ROW, Kind.TWIN)
 """What a Java worker does then is not ours to judge."""
 
@@ -116,23 +125,25 @@ def with_special(plan: Plan, kind: str, times: int) -> Plan:
     """The plan with a rare combination of faults so many times on top."""
     rng = Random(f"{kind} {plan.seed}")
     actions, rates, settings = list(plan.actions), plan.rates, dict(plan.settings)
-    for _ in range(times):
+    for number in range(times):
         at_s, worker = rng.uniform(15.0, plan.trouble_s - 10.0), rng.randrange(64)
         match kind:
-            case "leaders":  # some are cut off for longer than their lock lasts, some die
-                actions.append(Action(at_s / 3, Kind.LEADER_CUT, worker, rng.uniform(125.0, 170.0)))
-                actions.append(Action(at_s, Kind.LEADER_CRASH, worker, rng.uniform(0.5, 30.0), "new"))
+            case "leaders" if number == 0:  # one is cut off for longer than its lock lasts
+                actions.append(Action(rng.uniform(20.0, 50.0), Kind.LEADER_CUT, worker, rng.uniform(200.0, 240.0)))
+            case "leaders":  # others die
+                last_s = rng.uniform(290.0, max(295.0, plan.trouble_s))
+                actions.append(Action(last_s, Kind.LEADER_CRASH, worker, rng.uniform(0.5, 30.0), "new"))
             case "shuffles":  # several hands move the same leases
                 actions.append(Action(at_s, Kind.CRASH, worker, rng.uniform(5.0, 20.0), "same"))
                 actions.append(Action(at_s + rng.uniform(5.0, 15.0), Kind.LEADER_PAUSE, worker, rng.uniform(5.0, 30.0)))
                 actions.append(Action(at_s + rng.uniform(5.0, 30.0), Kind.DEPLOY, worker + 1, 2.0, "new"))
             case "hangs":  # children that hang while their leases are to go to somebody else
                 actions.append(Action(at_s, Kind.CRASH, worker, rng.uniform(5.0, 20.0), "new"))
-                settings["timeoutInSeconds"] = "300"
+                settings["timeoutInSeconds"] = "120"
             case "silences":
                 actions.append(Action(at_s, Kind.PARTITION, worker, rng.uniform(3.0, 12.0), "dynamo"))
     if kind == "hangs":
-        rates = replace(rates, child_hangs=0.02)
+        rates = replace(rates, child_hangs=0.04)
     if kind in ("shuffles", "silences"):
         rates = replace(rates, dynamo_slow=0.3, dynamo_lost_reply=0.2)
     return replace(plan, actions=in_order(actions), rates=rates, settings=settings)
