@@ -373,6 +373,15 @@ class Fleet:
         """Who gets the leases of a silent worker: the live ones, ourselves in any case. Raises TableError."""
         return await self._deal(scan, [lease.key for lease in orphaned], without=dead, with_us=True)
 
+    async def forget_report(self, worker: str, scan: FleetScan) -> None:
+        """A silent worker's leases went to others: delete its report, which would be believed for a minute.
+
+        Otherwise leaders, watchers and leavers who do not know give it leases, and more than others, as it has none.
+        A worker that lives after all writes its report anew. Raises TableError if the legacy table cannot be read.
+        """
+        found = (report for report in await self._all_reports(scan) if report.worker == worker)
+        await self.delete_stale(found)
+
     async def report_orphans(self, worker: str, leases: Sequence[Lease]) -> int:
         """Our watch found `worker` silent: its leases go to others at once if we lead; how many did."""
         return await self._assigner.orphaned(worker, leases)

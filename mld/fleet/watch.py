@@ -59,6 +59,10 @@ class _State:
     dealt_with: bool = False
 
 
+async def _keep_report(_worker: str, _scan: FleetScan) -> None:
+    return None
+
+
 class Watch:
     """Looks at the workers it is told to watch. `on_assigned` hears of the leases that came to ourselves."""
 
@@ -74,6 +78,7 @@ class Watch:
         report: Report,
         heartbeats: Heartbeats,
         on_assigned: Callable[[tuple[str, ...]], None],
+        on_buried: Callable[[str, FleetScan], Awaitable[None]] = _keep_report,
         interval_s: float = LOOK_INTERVAL_S,
     ) -> None:
         self._table = table
@@ -85,6 +90,7 @@ class Watch:
         self._report = report
         self._heartbeats = heartbeats
         self._on_assigned = on_assigned
+        self._on_buried = on_buried
         self._interval_s = min(interval_s, lease_duration_s / 5)
         self._watched: dict[str, Watched] = {}
         self._is_told = False
@@ -216,6 +222,8 @@ class Watch:
         self.watch_also(await self._choose(scan, self._dead))
         by_leader = await self._report(worker, orphaned)
         state.dealt_with = by_leader == len(orphaned) or await self._share_out(worker, scan, orphaned)
+        if silent.mark is None:  # a heartbeat and its fence live in the report
+            await self._on_buried(worker, scan)
 
     async def _share_out(self, worker: str, scan: FleetScan, orphaned: Sequence[Lease]) -> bool:
         """Re-assign what the leader in this process has not; True if each lease has got an heir."""

@@ -142,6 +142,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             report=fleet.report_orphans,
             heartbeats=heartbeats,
             on_assigned=fleet.on_assigned,
+            on_buried=fleet.forget_report,
         ),
         new_reporter=lambda fleet, place: _reporter(settings, needs, fleet, place),
         reports_at=lambda place: ReportsTable(needs.service, place),
