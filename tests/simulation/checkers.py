@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tests.simulation.beats import Beats
 from tests.simulation.world.plan import DRIFT_MAX
 from tests.twins.dynamo import Applied
 from tests.twins.dynamo_expressions import Item
@@ -99,6 +100,7 @@ class Ledger:
         self._now = now
         self._failover_s = failover_s
         self._believers = believers
+        self.beats = Beats(now)
         self.shards: dict[str, ShardRecord] = {}
         self.trace: Callable[[str], None] = lambda text: None
         self.on_violation: Callable[[str], None] = lambda text: None
@@ -164,6 +166,7 @@ class Ledger:
 
     def owner_changed_by_hand(self, shard_id: str, before: str) -> None:
         self._owner_lost_at[shard_id, before] = self._now()
+        self.beats.changed_by_hand(shard_id)
 
     def finished_by_hand(self, shard_id: str) -> None:
         """An operator gives up what is left of a closed shard."""
@@ -192,16 +195,21 @@ class Ledger:
         for process, keys in beliefs:
             for key in keys:
                 self._believed_at[process, key] = self._now()
-                sent_at = self._sent_by.get((key, process), -1e9)
+                sent_at = self.sent_by(process, key)
                 if self.has_twins and _worker(self._last_writer.get(key, "")) == _worker(process):
                     # It may have taken the other's write for its own lost one, but not for long.
-                    sent_at = min(self._sent[key], sent_at + self._failover_s)
+                    latest = max(self._sent[key], self.beats.sent_for(process, key))
+                    sent_at = min(latest, sent_at + self._failover_s)
                 age = self._now() - sent_at
                 if age > bound:
                     raise self._violation(4, f"{process} believes in {key} {age:.2f} s after its last write was sent")
 
     def sent_by(self, process: str, key: str) -> float:
         """When the last accepted write of a process for a row was sent."""
+        return max(self._sent_by.get((key, process), -1e9), self.beats.sent_for(process, key))
+
+    def wrote_at(self, process: str, key: str) -> float:
+        """When the last accepted write of a row by a process was sent."""
         return self._sent_by.get((key, process), -1e9)
 
     def batch_begins(self, worker: str, shard: str) -> None:
@@ -288,6 +296,7 @@ class Ledger:
             record.last_checkpoint = None
             record.checkpoint = ""
             return
+        self.beats.applied_to_lease(key, write)
         record.had_row = True
         record.checkpoint = _text(write.after, "checkpoint")
         record.at_latest = record.checkpoint == "LATEST"
@@ -388,7 +397,7 @@ class Ledger:
             if after is None and before != me:
                 raise self._violation(4, f"{write.sender} releases {key}, which belongs to {before}")
             self._owner_lost_at[key, before] = self._now()
-            self._check_disbelief(key, before, write.sender)
+            self._check_disbelief(key, before, write.sender, self.beats.sent_of(write.before))
         if after == me:
             self._owner_lost_at.pop((key, me), None)
         if after is not None and before != after:
@@ -396,8 +405,8 @@ class Ledger:
             self.trace(f"{write.sender} takes {key} from {before or 'nobody'}")
             self._owner_lost_at.pop((key, after), None)
 
-    def _check_disbelief(self, key: str, owner: str, taker: str) -> None:
-        age = self._now() - self._sent.get(key, self._now())
+    def _check_disbelief(self, key: str, owner: str, taker: str, carried_at: float) -> None:
+        age = self._now() - max(self._sent.get(key, self._now()), carried_at)
         if age <= self._failover_s * (1 + 4 * DRIFT_MAX):
             return  # a steal from a live owner, or a release: the next write of the owner is refused
         for worker, process in self._believers(key):

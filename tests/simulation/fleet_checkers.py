@@ -186,7 +186,7 @@ class FleetLedger:
 
     def _reason_to_take_away(self, row: _Row, write: Applied, *, leads: bool, is_pending: bool) -> str:
         """From an owner that may live."""
-        still_s = self._now() - row.moved_at
+        still_s = self._now() - max(row.moved_at, self._ledger.beats.alive_at(write.before))
         if still_s > self._failover_s * (1 - 2 * DRIFT_MAX):
             return "expired"
         if not leads:
@@ -213,7 +213,7 @@ class FleetLedger:
     def batch_begins(self, process: str, worker: str, key: str, row: Item | None) -> None:
         """A child gets records: its worker does not wait for somebody else to finish."""
         given_at = self._given.get((process, key), float("-inf"))
-        if given_at > self._ledger.sent_by(process, key) and self._now() - given_at > GIVEN_S:
+        if given_at > self._ledger.wrote_at(process, key) and self._now() - given_at > GIVEN_S:
             raise self._violation(
                 10, f"{process} goes on with {key} {self._now() - given_at:.1f} s after giving it away"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
-from tests.simulation.world.plan3x import draw_3x, draw_3x_mixed
+from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
 from tests.simulation.world.plan_migrate import draw_migration
 
 MIGRATION_KINDS = (Kind.REDEPLOY_AS, Kind.TOOL_BACK, Kind.TOOL_FORWARD, Kind.SINGLE_TABLE)
@@ -18,7 +18,13 @@ FLEET_KINDS = (
     Kind.LOAD_FAILS,
     *MIGRATION_KINDS,
 )
-MODES: dict[str, Callable[[int], Plan]] = {"2x": draw, "3x": draw_3x, "3xmix": draw_3x_mixed, "migrate": draw_migration}
+MODES: dict[str, Callable[[int], Plan]] = {
+    "2x": draw,
+    "3x": draw_3x,
+    "3xbeat": draw_3x_beats,
+    "3xmix": draw_3x_mixed,
+    "migrate": draw_migration,
+}
 
 
 def draw_of(mode: str, seed: int) -> Plan:
@@ -31,7 +37,7 @@ def features_of(mode: str) -> frozenset[str]:
     if mode == "2x":
         return ALL_FEATURES - {kind.value for kind in FLEET_KINDS}
     ours = ALL_FEATURES - {"java2", "retention_s"} - {kind.value for kind in MIGRATION_KINDS}
-    if mode == "3x":
+    if mode in ("3x", "3xbeat"):
         return ours
     if mode == "3xmix":
         return ours | {"java3", "java34"}

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from mld.local.kinesis import Kinesis, KinesisError
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.worker import Worker
 from properties.settings import Settings
+from properties.values import Heartbeat
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
@@ -142,6 +144,9 @@ class Machine:
     async def _main(self, rng: Random) -> bool:
         assert self.dynamo and self.kinesis and self.host
         settings = self.world.settings_with(self.config, migrates=self.migrates)
+        if plan_beats := self.world.plan.fleet.beats if self.world.plan.fleet is not None else ():
+            beats = plan_beats[(self.number + self.incarnation) % len(plan_beats)]
+            settings = replace(settings, heartbeat=Heartbeat.WORKER if beats else Heartbeat.LEASE)
         table = DynamoLeaseTable(
             self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
         )
@@ -634,6 +639,8 @@ class World:
                 self.fleet_ledger.applied(applied, sent_at)
             except Violation as violation:
                 self.failures.append(str(violation))
+        if applied.table == TABLE and not is_lease(applied.after or applied.before):
+            self.ledger.beats.applied_to_report(applied, sent_at)
         if applied.table != TABLE or not is_lease(applied.after or applied.before):
             return
         try:
