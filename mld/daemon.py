@@ -35,6 +35,7 @@ from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.retrieval.buffer import Budget
+from mld.retrieval.pacing import beat_of
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawpage import page_of
@@ -245,7 +246,18 @@ def build_worker(
         request_timeout_s=_request_timeout_s(settings),
     )
     host = PipeHost(command, clock, stop_timeout_s=settings.child_stop_timeout_millis / 1000, environment=environment)
-    return assemble(settings, worker_id, streams, table, dynamo, host, clock, rng, detect_load=load_of_this_host(clock))
+    return assemble(
+        settings,
+        worker_id,
+        streams,
+        table,
+        dynamo,
+        host,
+        clock,
+        rng,
+        detect_load=load_of_this_host(clock),
+        polls_on_a_beat=True,
+    )
 
 
 def assemble(
@@ -259,8 +271,12 @@ def assemble(
     rng: Random,
     *,
     detect_load: DetectLoad = no_load,
+    polls_on_a_beat: bool = False,
 ) -> Worker:
-    """A worker over any implementations of the ports. `dynamo` is the service behind `table`."""
+    """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
+
+    `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
+    """
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
     wakes = _Wakes()
@@ -314,7 +330,7 @@ def assemble(
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,
-        new_reader=_reader_factory(settings, streams, clock, rng),
+        new_reader=_reader_factory(settings, streams, clock, rng, polls_on_a_beat),
         care=steward,
         parents_changed=parents_changed,
         clock=clock,
@@ -363,8 +379,11 @@ def taking_rules(settings: Settings) -> TakingRules:
     )
 
 
-def _reader_factory(settings: Settings, streams: Streams, clock: Clock, rng: Random) -> Callable[[str], PollingReader]:
+def _reader_factory(
+    settings: Settings, streams: Streams, clock: Clock, rng: Random, polls_on_a_beat: bool
+) -> Callable[[str], PollingReader]:
     budget = Budget(settings.prefetch_bytes_max)
+    idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
 
     def new_reader(shard_id: str) -> PollingReader:
         return PollingReader(
@@ -373,10 +392,12 @@ def _reader_factory(settings: Settings, streams: Streams, clock: Clock, rng: Ran
             rng,
             shard_id=shard_id,
             max_records=settings.max_records,
-            idle_interval_s=settings.idle_time_between_reads_in_millis / 1000,
+            idle_interval_s=idle_interval_s,
             catch_up_interval_s=settings.catch_up_interval_millis / 1000,
             reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+            beat_s=beat_of(idle_interval_s) if polls_on_a_beat else 0.0,
             budget=budget,
+            deliver_empty=settings.call_process_records_even_for_empty_record_list,
         )
 
     return new_reader

@@ -49,7 +49,8 @@ class PollingReader:
     """The reader of shard `shard_id`. Single use: `start`, then `next` until `ShardEnded` or until `stop`.
 
     `max_records` is the Limit of GetRecords, the intervals are those of `pacing.Pacing`, the rest the limits of 4.3;
-    `budget` is what all readers share.
+    `budget` is what all readers share. Empty pages are kept from a consumer who has no use for them (`deliver_empty`):
+    at the tip of a quiet shard every page is one.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class PollingReader:
         idle_interval_s: float,
         catch_up_interval_s: float = pacing.CALL_INTERVAL_MIN_S,
         reduced_tps_threshold_ms: int = 0,
+        beat_s: float = 0.0,
         pages_max: int = buffer.PAGES_MAX,
         bytes_max: int = buffer.BYTES_MAX,
         records_max: int = buffer.RECORDS_MAX,
         call_timeout_s: float = CALL_TIMEOUT_S,
         budget: buffer.Budget | None = None,
+        deliver_empty: bool = True,
     ) -> None:
         self.shard_id = shard_id
         self._streams = streams
@@ -75,12 +78,13 @@ class PollingReader:
         self._rng = rng
         self._max_records = max_records
         self._call_timeout_s = call_timeout_s
-        self._pacing = pacing.Pacing(idle_interval_s, catch_up_interval_s, reduced_tps_threshold_ms)
+        self._pacing = pacing.Pacing(idle_interval_s, catch_up_interval_s, reduced_tps_threshold_ms, beat_s)
         self._pace = pacing.Pace()
         self._buffer: buffer.PrefetchBuffer[Delivery] = buffer.PrefetchBuffer(
             pages_max=pages_max, bytes_max=bytes_max, records_max=records_max, budget=budget
         )
         self._budget = budget
+        self._deliver_empty = deliver_empty
         self._record_bytes: float | None = None
         self._state: positions.ReadState | None = None
         self._iterator: str | None = None
@@ -204,7 +208,7 @@ class PollingReader:
             why = validate_end_of_shard(page.next_iterator, page.child_shards)
             raise InvalidStreamResponseError(f"GetRecords of shard {self.shard_id}: {why}")
         self._accept(page, asked_s, asked_wall_s)
-        if verdict is Verdict.GOES_ON or page.count:
+        if page.count or (verdict is Verdict.GOES_ON and self._deliver_empty):
             self._deliver(Records(page), page)
         if verdict is Verdict.GOES_ON:
             return False

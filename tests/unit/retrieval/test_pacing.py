@@ -14,6 +14,7 @@ from mld.retrieval.pacing import (
     Failure,
     Pace,
     Pacing,
+    beat_of,
     delay_s,
     failed,
     succeeded,
@@ -116,3 +117,34 @@ def test_calls_are_never_closer_than_the_floor_nor_further_than_the_longest_inte
     longest_s = BACKOFF_MAX_S if failures else max(idle_s, threshold_ms / 1000)
     assert spacing_s >= CALL_INTERVAL_MIN_S - 1e-6
     assert spacing_s <= max(longest_s, CALL_INTERVAL_MIN_S, elapsed_s) + 1e-6
+
+
+# --- the beat -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ended_s", "next_s"), [(0.0, 1.5), (0.01, 1.6), (0.1, 1.6), (0.19, 1.7)])
+def test_a_wait_at_the_tip_ends_with_a_beat(ended_s: float, next_s: float) -> None:
+    pacing = Pacing(1.5, beat_s=0.1)
+    now_s = ended_s + 0.003
+    assert now_s + delay_s(pacing, succeeded(ended_s, 0), now_s, 0.5) == pytest.approx(next_s)
+
+
+def test_behind_the_tip_and_after_failures_there_is_no_beat() -> None:
+    behind, failing = succeeded(0.01, 5_000), failed(succeeded(0.01, 0), 0.01, Failure.ERROR)
+    for pace in (behind, failing):
+        assert delay_s(Pacing(1.5, beat_s=0.1), pace, 0.02, 0.5) == delay_s(Pacing(1.5), pace, 0.02, 0.5)
+
+
+@pytest.mark.parametrize(("idle_s", "beat_s"), [(1.5, 0.1), (60.0, 0.1), (0.3, 0.02)])
+def test_a_beat_is_short_beside_the_interval(idle_s: float, beat_s: float) -> None:
+    assert beat_of(idle_s) == pytest.approx(beat_s)
+
+
+@given(ended_s=st.floats(0, 1e6), spent_s=st.floats(0, 10), idle_s=st.floats(0.2, 60))
+def test_a_beat_never_shortens_a_wait_and_draws_it_out_by_less_than_one(
+    ended_s: float, spent_s: float, idle_s: float
+) -> None:
+    now_s, pace = ended_s + spent_s, succeeded(ended_s, 0)
+    plain = delay_s(Pacing(idle_s), pace, now_s, 0.5)
+    on_beat = delay_s(Pacing(idle_s, beat_s=beat_of(idle_s)), pace, now_s, 0.5)
+    assert plain - 1e-6 <= on_beat <= plain + beat_of(idle_s) + 1e-6

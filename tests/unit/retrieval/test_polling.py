@@ -15,6 +15,7 @@ import pytest
 
 from mld import errors
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.retrieval.buffer import Budget
 from mld.retrieval.deliveries import Delivery, Records, ShardEnded, ShardMissing
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.pacing import CALL_INTERVAL_MIN_S
@@ -569,3 +570,33 @@ def test_nothing_can_be_asked_after_the_end() -> None:
             await reader.next()
 
     reading(body)
+
+
+# --- the budget, and pages that nobody needs --------------------------------------------------------------------------
+
+
+def test_empty_pages_are_kept_from_a_consumer_who_has_no_use_for_them() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        waiting = asyncio.create_task(reader.next())
+        await streams.clock.sleep(10 * IDLE_S)
+        assert not waiting.done()
+        streams.put(1)
+        assert len(sequences(await waiting)) == 1
+
+    reading(body, deliver_empty=False)
+
+
+def test_a_reader_takes_part_in_the_budget_from_start_to_stop() -> None:
+    budget = Budget(1000)
+
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        budget.join()
+        assert budget.share == 1000
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert budget.share == 500
+        await reader.stop()
+        await asyncio.sleep(0)
+        assert budget.share == 1000
+
+    reading(body, budget=budget)
