@@ -21,7 +21,7 @@ QUIET_PERIODS = 3
 """For so many taker periods nothing moves before the fleet counts as at rest."""
 WINDOWS_MAX = 20
 TASKS_PER_LEASE_MAX = 5  # consumer, its stop, reader, the page it waits for; a renewal now and then
-TASKS_PER_WORKER_MAX = 10  # 6 at rest
+TASKS_PER_WORKER_MAX = 16  # 11 at rest: the loops of keeper, fleet, auditor and clean-up
 TASKS_PER_WORKER_MAX_3X = 40
 FADING_S = 200.0
 """Until the throughput of the last records has faded from the rows, and its effects from the reports."""
