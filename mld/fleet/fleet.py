@@ -377,10 +377,11 @@ class Fleet:
         """A silent worker's leases went to others: delete its report, which would be believed for a minute.
 
         Otherwise leaders, watchers and leavers who do not know give it leases, and more than others, as it has none.
-        A worker that lives after all writes its report anew. Raises TableError if the legacy table cannot be read.
+        A worker that lives after all writes its report anew. Those in a legacy table stay: whether somebody reports there
+        decides the migration.
         """
-        found = (report for report in await self._all_reports(scan) if report.worker == worker)
-        await self.delete_stale(found)
+        found = reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports
+        await self.delete_stale(report for report in found if report.worker == worker)
 
     async def report_orphans(self, worker: str, leases: Sequence[Lease]) -> int:
         """Our watch found `worker` silent: its leases go to others at once if we lead; how many did."""
