@@ -377,8 +377,7 @@ class Fleet:
         """A silent worker's leases went to others: delete its report, which would be believed for a minute.
 
         Otherwise leaders, watchers and leavers who do not know give it leases, and more than others, as it has none.
-        A worker that lives after all writes its report anew. Those in a legacy table stay: whether somebody reports there
-        decides the migration.
+        A worker that lives after all writes its report anew. Those in a legacy table stay: they decide the migration.
         """
         found = reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports
         await self.delete_stale(report for report in found if report.worker == worker)
