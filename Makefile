@@ -50,8 +50,11 @@ bench: test-tools
 
 # Beside the real Java MultiLangDaemon: needs a JDK 17, 2 GB of memory and half an hour; one case: INTEROP_ARGS="-k split"
 .PHONY: interop
-interop: $(DEV)
+$(VENV)/.installed-interop: $(DEV)
 	$(PIP) -e '.[interop]'
+	@touch $@
+
+interop: $(VENV)/.installed-interop
 	$(BIN)/python tests/support/fetch_java_kcl.py
 	MLD_INTEROP=1 MLD_TEST_REQUIRE_ALL=1 nice $(BIN)/python -m pytest -s --timeout 900 tests/interop $(INTEROP_ARGS)
 
