@@ -21,7 +21,7 @@ CONDITIONS = """\
   balanced: everything is held, and the loads of the running workers differ by at most one
   shard-0 at SHARD_END, shard-0 at #7: the checkpoint
   row shard-0, no row shard-0: whether the lease table has it
-  leader w1, no leader, version CLIENT_VERSION_3X: what the rows of the fleet say
+  leader w1, leader other than w1, no leader, version CLIENT_VERSION_3X: what the rows of the fleet say
   ended w1, children 2: worker w1 is not running; two children live"""
 
 
@@ -60,6 +60,8 @@ def condition(world: World, words: list[str]) -> Condition:
             return lambda: full(shard) not in world.row_keys()
         case ["leader", name]:
             return lambda: world.fleet_row(LOCK_KEY).get("ownerName") == {"S": name}
+        case ["leader", "other", "than", name]:
+            return lambda: world.fleet_row(LOCK_KEY).get("ownerName", {"S": name}) != {"S": name}
         case ["no", "leader"]:
             return lambda: not world.fleet_row(LOCK_KEY)
         case ["version", name]:
