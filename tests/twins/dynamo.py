@@ -5,8 +5,8 @@ history of accepted writes know the sender. A client's time-out does not stop a 
 real life. Expressions: `dynamo_expressions`; tables and indexes: `dynamo_tables`.
 
 Operations: CreateTable, DescribeTable, UpdateTable (one index created or deleted), DeleteTable, continuous backups,
-tags; GetItem, PutItem, UpdateItem, DeleteItem, Scan, Query, TransactWriteItems. What DynamoDB has and this has not is
-refused by an error, never ignored, as far as a caller could rely on it.
+tags; GetItem, BatchGetItem, PutItem, UpdateItem, DeleteItem, Scan, Query, TransactWriteItems. What DynamoDB has and this
+has not is refused by an error, never ignored, as far as a caller could rely on it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.twins.dynamo_tables import ARN, Index, Table, add_index, new_table
 
 PAGE_ROWS_MAX = 1000
 TRANSACTION_ITEMS_MAX = 100
+BATCH_KEYS_MAX = 100
 TOKEN_VALID_S = 600.0
 SEGMENTS_MAX = 1_000_000
 REFUSED = "ConditionalCheckFailedException"
@@ -129,6 +130,8 @@ class MemoryDynamo:
         self.creation_s = creation_s
         self.index_creation_s = index_creation_s
         self.index_lag = index_lag
+        self.batch_rows_max: int | None = None
+        """So many items of a BatchGetItem are served; the rest is left unprocessed."""
         self.forbidden: set[str | tuple[str, str]] = set()
         self.history: list[Applied] = []
         self.calls: list[tuple[str, str]] = []
@@ -253,6 +256,8 @@ class MemoryDynamo:
                 return self._write(sender, operation, self._active(operation, params), params)
             case "GetItem":
                 return self._get(sender, self._active(operation, params), params)
+            case "BatchGetItem":
+                return self._batch_get(sender, operation, params)
             case "Scan":
                 return self._scan(sender, self._active(operation, params), params)
             case "Query":
@@ -363,6 +368,30 @@ class MemoryDynamo:
             item = expressions.projected(params["ProjectionExpression"], item or {}) or None
         expressions.finish()
         return {} if item is None else {"Item": item}
+
+    def _batch_get(self, sender: str, operation: str, params: Params) -> dict[str, Any]:
+        """All keys are served, unless a test says otherwise by `batch_rows_max`."""
+        responses: dict[str, Any] = {}
+        left: dict[str, Any] = {}
+        if sum(len(wanted["Keys"]) for wanted in params["RequestItems"].values()) > BATCH_KEYS_MAX:
+            raise ValidationError("Too many items requested for the BatchGetItem call")
+        for name, wanted in params["RequestItems"].items():
+            table = self._active(operation, {"TableName": name})
+            if set(wanted) - {"Keys", "ConsistentRead"}:
+                raise ValidationError("the twin knows batches of whole items only")
+            keys = [table.key_of(key) for key in wanted["Keys"]]
+            if len(set(keys)) < len(keys):
+                raise ValidationError("Provided list of item keys contains duplicates")
+            seen = self._items_seen(table, {"ConsistentRead": wanted.get("ConsistentRead", False)})
+            served = keys if self.batch_rows_max is None else keys[: self.batch_rows_max]
+            found = [seen[key] for key in served if key in seen]
+            self._usage_of(sender, operation, name).items_read += len(found)
+            for key in served:
+                self._charge_read(sender, operation, table, wanted, [seen[key]] if key in seen else [])
+            responses[name] = found
+            if len(served) < len(keys):
+                left[name] = {**wanted, "Keys": [{table.key: {"S": key}} for key in keys[len(served) :]]}
+        return {"Responses": responses, "UnprocessedKeys": left}
 
     def _items_seen(self, table: Table, params: Params) -> Mapping[str, Item]:
         """The items that a read of the table sees; eventually consistent reads may be shown the past."""
@@ -589,6 +618,8 @@ def _expressions(params: Mapping[str, Any]) -> Expressions:
 def _tables_of(params: Mapping[str, Any]) -> list[str]:
     if "TableName" in params:
         return [params["TableName"]]
+    if "RequestItems" in params:
+        return sorted(params["RequestItems"])
     if "ResourceArn" in params:
         return [params["ResourceArn"].removeprefix(ARN)]
     parts = [part for action in params.get("TransactItems", ()) for part in action.values()]
