@@ -80,6 +80,44 @@ class LeaseTableContract:
         assert not await lease_table.create(new_lease(checkpoint=LATEST))
         assert (await lease_table.get(new_lease().key)) == new_lease()
 
+    async def test_many_leases_are_read_at_once_without_absent_corrupt_and_other_rows(
+        self, lease_table: LeaseTable, rows: RawRows
+    ) -> None:
+        leases = {key: new_lease(key) for key in (f"shardId-{number:012d}" for number in range(120))}
+        for lease in leases.values():
+            assert await lease_table.create(lease)
+        await rows.put({"leaseKey": {"S": "w-1"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"N": "1"}})
+        await rows.put({"leaseKey": {"S": "corrupt"}, "leaseCounter": {"N": "1"}})
+        assert await lease_table.get_many([*leases, "w-1", "corrupt", "shardId-404"]) == leases
+        assert await lease_table.get_many([]) == {}
+
+    async def test_a_mark_is_written_and_taken_away_by_renewals_only(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        marked = held(await lease_table.renew(lease, heartbeat="epoch"))
+        assert (marked.heartbeat, marked.counter) == ("epoch", lease.counter + 1)
+        marked = held(await lease_table.checkpoint(marked, FIRST, throughput_kbps=12.5))
+        assert (marked.heartbeat, marked.throughput_kbps) == ("epoch", 12.5)
+        marked = held(await lease_table.renew(marked, heartbeat="next"))
+        assert marked.heartbeat == "next"
+        assert held(await lease_table.renew(marked)).heartbeat is None
+
+    async def test_a_mark_goes_with_its_owner(self, lease_table: LeaseTable) -> None:
+        lease = held(await lease_table.renew(await owned(lease_table), heartbeat="epoch"))
+        pending = held(await lease_table.begin_handoff(lease, "w-2"))
+        assert pending.heartbeat == "epoch", "the old owner goes on"
+        assert held(await lease_table.assign(pending, "w-2")).heartbeat is None
+        for give in (lease_table.take, lease_table.assign_expired):
+            seen = await lease_table.get(lease.key)
+            assert seen is not None
+            marked = held(await lease_table.renew(seen, heartbeat="epoch"))
+            assert held(await give(marked, "w-3")).heartbeat is None
+        seen = await lease_table.get(lease.key)
+        assert seen is not None
+        assert await lease_table.release(held(await lease_table.renew(seen, heartbeat="epoch")))
+        released = await lease_table.get(lease.key)
+        assert released is not None
+        assert (released.owner, released.heartbeat) == (None, None)
+
     async def test_a_missing_lease_is_none(self, lease_table: LeaseTable) -> None:
         assert await lease_table.get("shardId-404") is None
 
