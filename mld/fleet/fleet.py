@@ -36,7 +36,7 @@ from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, LeaderDecider, Plac
 from mld.fleet.version_machine import VersionMachine
 from mld.fleet.versions import Components, FleetView, IndexPolicy, Leader
 from mld.fleet.watch import Watch
-from mld.fleet.watching import WATCHED_MAX, Watched, parse_watch, render_watch
+from mld.fleet.watching import WATCHED_MAX, Watched, render_watch
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -50,9 +50,6 @@ LEAVE_SCAN_TIMEOUT_S = 2.0  # who is still there: worth a moment, not the time t
 LAST_LOOK_TIMEOUT_S = 2.0
 INDEX_RETRY_S = 60.0
 """An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
-
-_UNREAD = "unread"
-"""Stands for what a leader told us while our own row was not read yet."""
 
 TAKER, DISCOVERY, ASSIGNER, WATCH, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEARTBEAT = (
     "taker", "discovery", "assigner", "watch", "reports", "versions", "index", "late tables", "heartbeat",
@@ -89,7 +86,6 @@ class Fleet:
         self._leases_max = leases_max
         self._lease_duration_s = lease_duration_s
         self._first_seen: dict[str, tuple[int, float]] = {}
-        self._told: str | None = _UNREAD
         self._components: Components | None = None
         self._leader_kind: Leader | None = None
         self._election: AdaptiveElection | None = None
@@ -262,14 +258,7 @@ class Fleet:
     def on_own_row(self, row: WorkerReport) -> None:
         """Our report came back with what the leader has added to it, if one of ours leads."""
         self._parts.heartbeat.on_own_report()
-        told, before = row.mld.get("watch"), self._told
-        self._told = told
-        if told is None:
-            return
-        if before is not _UNREAD and told != before:
-            self._watch.watch(parse_watch(told))
-        else:  # perhaps the word of a leader that is dead by now: it must not undo what we have chosen since
-            self._watch.watch_also(parse_watch(told))
+        self._watch.hear(row.mld.get("watch"))
 
     def on_leading(self, leads: bool) -> None:
         """Leadership was won or lost."""

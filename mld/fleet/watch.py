@@ -20,7 +20,7 @@ from typing import Protocol
 from mld.clock import Clock
 from mld.errors import TableError
 from mld.fleet.heartbeats import HeartbeatRow, beating, beats_among
-from mld.fleet.watching import Look, Verdict, Watched, glance, is_proof, life_signs, look, orphans
+from mld.fleet.watching import Look, Verdict, Watched, glance, is_proof, life_signs, look, orphans, parse_watch
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, LeaseTable, Refusal
 
@@ -33,6 +33,9 @@ DEADLINE_MARGIN_S = 0.01
 CHOOSE_AGAIN_S = 300.0
 """Without a leader that tells us whom to watch we choose that often: a scan, as Java's leader makes every 20 s."""
 CHOOSE_AGAIN_IDLE_S = 30.0  # the same while there is nobody to watch; an mld leader needs no longer to tell us
+
+_UNREAD = "unread"
+"""Stands for what a leader published while our own row was not read yet."""
 
 Spread = Callable[[FleetScan, Iterable[Lease], frozenset[str]], Awaitable[Mapping[str, str]]]
 """(what the table says, orphaned leases, dead workers) -> new owner by lease key; leases without an heir are absent."""
@@ -94,6 +97,7 @@ class Watch:
         self._interval_s = min(interval_s, lease_duration_s / 5)
         self._watched: dict[str, Watched] = {}
         self._is_told = False
+        self._published: str | None = _UNREAD
         self._choose_at = float("-inf")
         self._dead: frozenset[str] = frozenset()
         self._states: dict[str, _State] = {}
@@ -113,6 +117,16 @@ class Watch:
                 del self._states[worker]
         suspects = {worker: self._watched[worker] for worker in self._states if self._is_suspect(worker)}
         self._watched = {**wanted, **suspects}
+
+    def hear(self, published: str | None) -> None:
+        """Our report came back with `published` on it: what a leader has told us, if it was one of ours."""
+        before, self._published = self._published, published
+        if published is None:
+            return
+        if before is not _UNREAD and published != before:
+            self.watch(parse_watch(published))
+        else:  # perhaps the word of a leader that is dead by now: it must not undo what we have chosen since
+            self.watch_also(parse_watch(published))
 
     def watch_also(self, watched: Iterable[Watched]) -> None:
         """Watch these workers besides those before."""

@@ -155,3 +155,27 @@ def test_a_burial_names_everybody_who_stood_still_and_is_followed_by_a_new_choic
         assert left.owner == "b", "nobody looked at b's lease itself"
 
     run_virtual(main())
+
+
+def test_a_published_ring_replaces_our_choice_once_and_is_only_added_when_it_is_read_again() -> None:
+    async def main() -> None:
+        it, _ = await bed()
+        it.watch.hear(None)
+        it.watch.watch_also([Watched("chosen", "c")])
+        it.watch.hear('[["a","s"]]')
+        assert it.watch.watching() == {Watched("a", "s")}
+        it.watch.watch_also([Watched("chosen", "c")])
+        it.watch.hear('[["a","s"]]')
+        assert it.watch.watching() == {Watched("a", "s"), Watched("chosen", "c")}
+
+    run_virtual(main())
+
+
+def test_what_stood_on_our_row_before_we_started_is_no_leader_s_last_word() -> None:
+    async def main() -> None:
+        it, _ = await bed()
+        it.watch.watch_also([Watched("chosen", "c")])
+        it.watch.hear('[["a","s"]]')
+        assert it.watch.watching() == {Watched("a", "s"), Watched("chosen", "c")}
+
+    run_virtual(main())
