@@ -11,12 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, gaps, hand_over, start_up
+from tests.benchmarks import cost, fast_path, gaps, hand_over, start_up
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "handover", "gaps", "cost")
+SECTIONS = ("start", "handover", "gaps", "cost", "fast")
 RUNS = 5
 CHAINS = 3
 
@@ -44,6 +44,8 @@ def main() -> int:
                 gaps.measure(aws, scratch, arguments.chains)
             if "cost" in sections:
                 cost.measure(aws, scratch)
+            if "fast" in sections:
+                fast_path.measure(aws, scratch)
     except BenchError as error:
         print(f"benchmark failed: {error}")
         return 1

@@ -3,8 +3,8 @@
 A request leaves in one write, so that no delayed acknowledgement holds it up. An answer is either whole or an error:
 its length is checked, whether announced or chunked, and its CRC-32 where the service sends one.
 
-Own code over a socket and not `http.client`: measured side by side with a 5-record answer, a call costs 0.045 ms CPU
-here and 0.13 ms there, most of it in the parser of e-mail headers.
+Own code over a socket and not `http.client`: a signed call with an answer of five records costs 0.018 ms CPU here and
+0.079 ms there, in a tight loop on one machine; with botocore it costs 0.83 ms.
 """
 
 from __future__ import annotations

@@ -6,13 +6,16 @@ import asyncio
 import gc
 import json
 import socket
+import ssl
 import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import botocore.session
@@ -21,6 +24,11 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.wire import documents
@@ -39,7 +47,10 @@ HANG_S = 5.0
 class Server:
     """Answers the n-th request with the n-th script: bytes to send (then keep), or a function of the socket."""
 
-    def __init__(self, *scripts: bytes | Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self, *scripts: bytes | Callable[[socket.socket], None], context: ssl.SSLContext | None = None
+    ) -> None:
+        self._context = context
         self._scripts = list(scripts)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []
@@ -60,7 +71,12 @@ class Server:
             self._threads.append(threading.Thread(target=self._serve, args=(peer,), daemon=True))
             self._threads[-1].start()
 
-    def _serve(self, peer: socket.socket) -> None:
+    def _serve(self, plain: socket.socket) -> None:
+        try:
+            peer = plain if self._context is None else self._context.wrap_socket(plain, server_side=True)
+        except OSError:
+            plain.close()
+            return
         with peer:
             try:
                 while (request := _read_request(peer)) is not None:
@@ -314,15 +330,17 @@ async def wire(
     credentials: Any = KEYS,
     wall: Callable[[], float] = time.time,
     threads_max: int = 2,
+    ca_bundle: str | None = None,
     **config: Any,
 ) -> AsyncIterator[WireService]:
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-    client = boto_client(service, f"http://127.0.0.1:{server.port}", credentials, **config)
+    scheme = "http" if server_is_plain(server) else "https"
+    client = boto_client(service, f"{scheme}://127.0.0.1:{server.port}", credentials, **config)
     made = WireService(
         BotoService(lambda: client, threads_max=1, name=service),
         credentials=lambda: credentials,
-        ca_bundle=lambda: None,
+        ca_bundle=lambda: ca_bundle,
         threads_max=threads_max,
         name=service,
         read_timeout_s=2,
@@ -336,6 +354,10 @@ async def wire(
         await made.close()
         gc.collect()
         assert unheard == [], "an exception nobody fetched"
+
+
+def server_is_plain(server: Server) -> bool:
+    return server._context is None
 
 
 def headers_of(request: bytes) -> dict[str, str]:
@@ -621,3 +643,61 @@ def test_canned_answers_stay_in_their_thread() -> None:
         inside = canned.explain("GetShardIterator", params, Answer(200, {}, b'{"ShardIterator":"canned"}'))
         assert inside["ShardIterator"] == "canned"
         assert client.get_shard_iterator(**params)["ShardIterator"] == "real"
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def certificate(directory: Path, address: str) -> tuple[Path, ssl.SSLContext]:
+    """A self-signed certificate for an address: the file to trust, and the server's context."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    public, secret = directory / "public.pem", directory / "secret.pem"
+    public.write_bytes(made.public_bytes(Encoding.PEM))
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(public, secret)
+    return public, context
+
+
+async def test_over_tls_one_connection_serves_many_calls(tmp_path: Path) -> None:
+    trusted, context = certificate(tmp_path, "127.0.0.1")
+    large = b"x" * 1_000_000
+    with Server(GOOD, answer(large), context=context) as server:
+        async with wire(server, threads_max=1, ca_bundle=str(trusted)) as service:
+            got = [await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) for _ in range(10)]
+        assert got[1] == large
+        assert (server.connections, len(server.requests)) == (1, 10)
+
+
+async def test_over_tls_a_truncated_answer_and_a_time_out_are_no_answers(tmp_path: Path) -> None:
+    trusted, context = certificate(tmp_path, "127.0.0.1")
+    with Server(then_close(answer(b"x" * 100_000)[:-1]), trickle, GOOD, context=context) as server:
+        async with wire(server, threads_max=1, ca_bundle=str(trusted)) as service:
+            for _ in range(2):
+                with pytest.raises(AwsUnreachableError):
+                    await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=0.3)
+            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) == b"{}"
+
+
+@pytest.mark.parametrize(("address", "trusts"), [("127.0.0.1", False), ("127.0.0.2", True)])
+async def test_a_server_that_cannot_be_verified_gets_nothing(tmp_path: Path, address: str, trusts: bool) -> None:
+    trusted, context = certificate(tmp_path, address)
+    with Server(context=context) as server:
+        async with wire(server, ca_bundle=str(trusted) if trusts else None) as service:
+            with pytest.raises(AwsUnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+        assert server.requests == []

@@ -1,0 +1,165 @@
+"""The wire client against servers we did not write (and our own): what it reads and writes is what botocore does."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.kinesis import KinesisStreams, RawPages
+from mld.aws.service import RawService
+from mld.aws.wire.client import WireService
+from mld.errors import IteratorExpiredError, StreamError, StreamNotFoundError
+from mld.positions import LATEST
+from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage, page_of
+from mld.streams import IteratorType, Page, StartingPoint
+from tests.integration import test_dynamo_servers as dynamo
+from tests.integration.conftest import MakeWorld
+from tests.support.kpl import User, aggregate
+from tests.support.servers import ACCOUNT, Ministack, ServerProcess
+
+SHARD = "shardId-000000000000"
+HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
+_numbers = itertools.count(1)
+
+
+def wire_of(server: ServerProcess, service: str) -> WireService:
+    from botocore.credentials import Credentials
+
+    client = server.client(service)
+    if service == "kinesis":
+        keep_raw_body(client, "GetRecords")
+    return WireService(
+        BotoService(lambda: client, threads_max=2, name=service),
+        credentials=lambda: Credentials(ACCOUNT, "local"),
+        ca_bundle=lambda: None,
+        threads_max=4,
+        name=service,
+        read_timeout_s=30,
+        connect_timeout_s=5,
+    )
+
+
+@pytest.fixture(scope="module")
+def ministack() -> Iterator[ServerProcess]:
+    with Ministack() as server:
+        yield server
+
+
+class WireContract:
+    @pytest.fixture
+    async def service(self, server: ServerProcess) -> AsyncIterator[WireService]:
+        service = wire_of(server, "dynamodb")
+        await service.open()
+        yield service
+        await service.close()
+
+
+class TestWireOnMoto(WireContract, dynamo.TestDynamoOnMoto):
+    @pytest.fixture
+    def server(self, aws_server: ServerProcess) -> ServerProcess:
+        return aws_server
+
+
+@pytest.mark.ministack
+class TestWireOnMinistack(WireContract, dynamo.TestDynamoOnMinistack):
+    @pytest.fixture
+    def server(self, ministack: ServerProcess) -> ServerProcess:
+        return ministack
+
+
+class KinesisContract:
+    @pytest.fixture
+    def stream(self, server: ServerProcess) -> str:
+        name = f"wire-{os.getpid()}-{next(_numbers)}"
+        client = server.client("kinesis")
+        client.create_stream(StreamName=name, ShardCount=1)
+        while client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
+            time.sleep(0.02)
+        datas = [b"", b"\xff", bytes(1000), aggregate([User("a", b"1"), User("b", b"2")]), os.urandom(50_000), b"last"]
+        keys = ["k", "\u00e9\u4e2d\U0001f600", 'q"\\/', "tab\t", "plain", "z" * 256]
+        for data, key in zip(datas, keys, strict=True):
+            client.put_record(StreamName=name, Data=data, PartitionKey=key)
+        return name
+
+    @pytest.fixture(params=["wire", "botocore"])
+    async def service(self, server: ServerProcess, request: pytest.FixtureRequest) -> AsyncIterator[RawService]:
+        if request.param == "wire":
+            service: Any = wire_of(server, "kinesis")
+        else:
+            client = server.client("kinesis")
+            keep_raw_body(client, "GetRecords")
+            service = BotoService(lambda: client, threads_max=2, name="kinesis")
+        await service.open()
+        yield service
+        await service.close()
+
+    async def test_pages_are_those_of_the_plain_path(
+        self, server: ServerProcess, stream: str, service: RawService
+    ) -> None:
+        client = server.client("kinesis")
+        plain_service = BotoService(lambda: client, threads_max=1, name="plain")
+        plain = KinesisStreams(plain_service, stream_name=stream, page_factory=RecordsPage)
+        raw = streams_of(service, stream)
+        theirs = await plain.get_records(await plain.shard_iterator(SHARD, HORIZON), None)
+        ours = await raw.get_records(await raw.shard_iterator(SHARD, HORIZON), None)
+        await plain_service.close()
+        assert isinstance(ours, RawPage) and theirs.count == 6
+        assert (ours.count, ours.data_bytes, ours.last_sequence) == (
+            theirs.count,
+            theirs.data_bytes,
+            theirs.last_sequence,
+        )
+        assert records_part(ours) == records_part(theirs)
+
+    async def test_a_time_reaches_the_service(self, stream: str, service: RawService) -> None:
+        streams = streams_of(service, stream)
+        for ahead_s, count in ((-3600.0, 6), (-3600.25, 6)):
+            start = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=time.time() + ahead_s)
+            page = await streams.get_records(await streams.shard_iterator(SHARD, start), None)
+            assert page.count == count
+
+    async def test_errors_are_told_apart(self, stream: str, service: RawService) -> None:
+        streams = streams_of(service, stream)
+        with pytest.raises(StreamNotFoundError):
+            await streams.shard_iterator("shardId-000000000009", HORIZON)
+        with pytest.raises(StreamError) as caught:
+            await streams.get_records("no iterator", None)
+        assert not isinstance(caught.value, IteratorExpiredError)
+
+
+class TestKinesisOnTheEmbeddedAws(KinesisContract):
+    @pytest.fixture
+    def server(self, aws_server: ServerProcess) -> ServerProcess:
+        return aws_server
+
+
+@pytest.mark.node
+class TestKinesisOnKinesisLocal(KinesisContract):
+    @pytest.fixture
+    def server(self, kinesis_local: ServerProcess) -> ServerProcess:
+        return kinesis_local
+
+
+def streams_of(service: RawService, stream: str) -> KinesisStreams:
+    return KinesisStreams(service, stream_name=stream, page_factory=RecordsPage, raw=RawPages(service, page_of))
+
+
+def records_part(page: Page) -> bytes:
+    """The line without its end: the lag moves on between two calls."""
+    return b"".join(page.after(LATEST).line()).rpartition(b",")[0]
+
+
+@pytest.mark.slow
+def test_a_daemon_reads_through_botocore_as_well(make_world: MakeWorld) -> None:
+    world = make_world(shards=2)
+    put = world.put(300)
+    daemon = world.daemon(**{"mld.wireClient": "botocore"})
+    world.until_delivered(put)
+    assert daemon.stop() == 0
