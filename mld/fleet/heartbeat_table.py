@@ -15,7 +15,7 @@ from mld.errors import AwsError, AwsUnreachableError
 from mld.fleet import heartbeats
 from mld.fleet.heartbeats import HeartbeatRow
 
-REQUEST_TIMEOUT_S_MAX = 3.0
+REQUEST_TIMEOUT_S_MAX = 3.0  # a hanging request must leave time for another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class HeartbeatTable:
         self._service = service
         self._table_name = table_name
         self._worker_id = worker_id
-        self._request_timeout_s = min(request_timeout_s, REQUEST_TIMEOUT_S_MAX)
+        self._request_timeout_s = request_timeout_s
 
     async def read(self, worker: str) -> HeartbeatRow | None:
         """A worker's report as it is now; None if it has none. Raises TableError."""

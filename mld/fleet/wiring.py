@@ -16,7 +16,7 @@ from mld.fleet.assigner import Assigner, AssignerHooks, AssignerSettings
 from mld.fleet.election import LockElection, ShuffleElection
 from mld.fleet.fleet import Fleet, FleetParts
 from mld.fleet.heartbeat import Heartbeat
-from mld.fleet.heartbeat_table import HeartbeatTable
+from mld.fleet.heartbeat_table import REQUEST_TIMEOUT_S_MAX, HeartbeatTable
 from mld.fleet.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.loads import AssignmentRules
 from mld.fleet.lock import LockRow
@@ -109,7 +109,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         needs.service,
         settings.table_name,
         needs.worker_id,
-        request_timeout_s=lease_duration_s / HEARTBEATS_PER_LEASE,
+        request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
     )
     report_rules = _report_rules(settings)
     strangers = Strangers(needs.table, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=report_rules)

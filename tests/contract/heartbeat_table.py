@@ -1,0 +1,87 @@
+"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeats`). Subclasses supply the fixtures.
+
+`heartbeats` is over an existing lease table, and fences as `me`; `rows` plants and reads raw rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mld.fleet.heartbeat_table import BeatRefusal, HeartbeatTable
+from mld.fleet.heartbeats import HeartbeatRow
+from tests.contract.lease_table import RACERS, RawRows
+
+E1, E2 = "a" * 16, "b" * 16
+REPORT = {
+    "leaseKey": {"S": "w"},
+    "entityType": {"S": "WORKER_METRIC_STATS"},
+    "lut": {"N": "1"},
+    "mldVersion": {"S": "1"},
+}
+
+
+def report(value: str | None = None, **more: Any) -> dict[str, dict[str, Any]]:
+    return {**REPORT, **more} if value is None else {**REPORT, "mldHeartbeat": {"S": value}, **more}
+
+
+class HeartbeatTableContract:
+    async def test_no_report_reads_as_none(self, heartbeats: HeartbeatTable) -> None:
+        assert await heartbeats.read("w") is None
+
+    async def test_an_epoch_is_claimed_moves_and_ends(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
+        await rows.put(report(mldStranger={"S": "java"}))
+        assert await heartbeats.claim("w", None, f"{E1}.1") == HeartbeatRow(f"{E1}.1")
+        assert await heartbeats.beat("w", f"{E1}.1", f"{E1}.2") == HeartbeatRow(f"{E1}.2")
+        assert await heartbeats.clear("w", f"{E1}.2")
+        assert await rows.get("w") == report()
+
+    async def test_it_is_claimed_only_over_what_was_seen(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
+        await rows.put(report(f"{E1}.4"))
+        assert await heartbeats.claim("w", None, f"{E2}.1") == BeatRefusal(HeartbeatRow(f"{E1}.4"))
+        assert await heartbeats.claim("w", f"{E1}.3", f"{E2}.1") == BeatRefusal(HeartbeatRow(f"{E1}.4"))
+        assert await heartbeats.claim("w", f"{E1}.4", f"{E2}.1") == HeartbeatRow(f"{E2}.1")
+
+    async def test_a_refused_heartbeat_shows_the_row(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
+        assert await heartbeats.beat("w", f"{E1}.1", f"{E1}.2") == BeatRefusal(None)
+        assert await rows.get("w") is None
+        await rows.put(report(f"{E1}.2"))
+        assert await heartbeats.beat("w", f"{E1}.1", f"{E1}.2") == BeatRefusal(HeartbeatRow(f"{E1}.2"))
+
+    async def test_a_fence_ends_the_epoch_that_was_observed(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
+        await rows.put(report(f"{E1}.2"))
+        assert not await heartbeats.fence("w", f"{E1}.1", {E1})
+        assert await heartbeats.fence("w", f"{E1}.2", {E1})
+        assert await rows.get("w") == report("fenced by me")
+        assert await heartbeats.fence("w", f"{E1}.2", {E1}), "somebody else has done it"
+        assert await heartbeats.beat("w", f"{E1}.2", f"{E1}.3") == BeatRefusal(HeartbeatRow("fenced by me"))
+
+    async def test_the_stranger_is_told_to_those_with_heartbeats(
+        self, heartbeats: HeartbeatTable, rows: RawRows
+    ) -> None:
+        assert not await heartbeats.tell("w", "java")
+        await rows.put(report())
+        assert not await heartbeats.tell("w", "java")
+        await rows.put(report(f"{E1}.2"))
+        assert await heartbeats.tell("w", "java")
+        assert await heartbeats.beat("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3", "java")
+
+    @pytest.mark.parametrize("what", [{"entityType": {"S": "LEADER"}}, {"mldVersion": None}])
+    async def test_rows_of_others_are_left_alone(
+        self, heartbeats: HeartbeatTable, rows: RawRows, what: dict[str, Any]
+    ) -> None:
+        row = {name: value for name, value in {**REPORT, **what}.items() if value is not None}
+        await rows.put(row)
+        assert isinstance(await heartbeats.claim("w", None, f"{E1}.1"), BeatRefusal)
+        assert not await heartbeats.tell("w", "java")
+        assert await rows.get("w") == row
+
+    async def test_of_a_heartbeat_and_many_fences_one_wins(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
+        await rows.put(report(f"{E1}.1"))
+        beat, *fences = await asyncio.gather(
+            heartbeats.beat("w", f"{E1}.1", f"{E1}.2"),
+            *(heartbeats.fence("w", f"{E1}.1", {E1}) for _ in range(RACERS)),
+        )
+        assert any(fences) is isinstance(beat, BeatRefusal)
