@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from mld.clock import LoopClock
 from mld.errors import StartupError, TableUnavailableError
 from mld.fleet import heartbeats, reports
+from mld.fleet.assigner import Loaded
 from mld.fleet.heartbeat_table import HeartbeatTable
+from mld.fleet.loads import Move, Why
+from mld.fleet.move_writer import MoveWriter
 from mld.fleet.observing import Observations
 from mld.fleet.reports import ReportRules
+from mld.fleet.strangers import Strangers
 from mld.fleet.values import WorkerReport
 from mld.fleet.watching import Look, Verdict, Watched, glance, life_signs, look, orphans
+from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from mld.steps import finish
@@ -119,6 +127,33 @@ def test_owners_of_living_leases_without_any_report() -> None:
     ]
     owners = heartbeats.unreported_owners(leases, [report("reported", ago_s=9999)], {"d"})
     assert owners == {"silent": ("b", 6)}
+
+
+class WallClock(LoopClock):
+    def wall(self) -> float:
+        return NOW + self.monotonic()
+
+
+def test_a_leader_tells_of_owners_that_go_on_without_a_report_and_of_no_young_worker() -> None:
+    async def main() -> None:
+        dynamo, clock = await new_dynamo(), WallClock()
+        table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
+        beats = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+        strangers = Strangers(table, beats, clock, lease_duration_s=D, rules=ReportRules())
+        ours = replace(report("w"), mld={"version": "1", "heartbeat": f"{E1}.1"})
+
+        def look(*leases: Lease, found: WorkerReport = ours) -> object:
+            return strangers.look(Loaded(leases, (found,), frozenset()))
+
+        assert look(carried("a", "x", 5, None)) is None
+        await clock.sleep(D)
+        assert look(carried("a", "x", 9, None)) is None, "it may be young"
+        await clock.sleep(0.1)
+        assert look(carried("a", "x", 5, None)) is None, "nothing shows that it lives"
+        assert look(carried("a", "x", 9, None)) == ("x", ("w",))
+        assert look(carried("a", "x", 9, None), found=report("w")) is None, "nobody sends heartbeats"
+
+    run_virtual(main())
 
 
 # --- what a leader observes
@@ -317,6 +352,85 @@ def test_only_our_own_kind_of_report_is_written() -> None:
             assert not isinstance(await table.claim("w", None, f"{E1}.1"), heartbeats.HeartbeatRow)
             assert not await table.tell("w", "java")
             assert dynamo.row(TABLE, "w") == row
+
+    run_virtual(main())
+
+
+# --- the leader's writes
+
+
+class Fences:
+    """Answers for the fences of each owner, and what was asked."""
+
+    def __init__(self, **answers: bool | Exception) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, str | None, set[str]]] = []
+
+    async def __call__(self, owner: str, seen: str | None, marked: Collection[str]) -> bool:
+        self.asked.append((owner, seen, set(marked)))
+        answer = self.answers[owner]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def written(fences: Fences, moves: list[Move], rows: Sequence[Lease], beats: dict[str, str]) -> tuple[Any, Any]:
+    """(what the writer says, owners by key afterwards)."""
+    dynamo = await new_dynamo()
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+    for row in rows:
+        await table.create(replace(row, counter=0, heartbeat=None))
+        item = dynamo.row(TABLE, row.key)
+        mark = {} if row.heartbeat is None else {"mldHeartbeat": {"S": row.heartbeat}}
+        dynamo.put_row(TABLE, {**item, "leaseCounter": {"N": str(row.counter)}, **mark})
+    observations = Observations(lease_duration_s=D, handoff_timeout_s=30.0)
+    observations.heard(beats, 0.0)
+    writer = MoveWriter(table, observations, LoopClock(), "me", lambda _: None, fences)
+    answer = await writer.write(moves)
+    leases = {row.key: await table.get(row.key) for row in rows}
+    return answer, {key: lease.owner for key, lease in leases.items() if lease is not None}
+
+
+def expired(*rows: Lease) -> list[Move]:
+    return [Move(row, "new", False, Why.EXPIRED) for row in rows]
+
+
+def test_leases_of_an_owner_that_cannot_be_fenced_stay() -> None:
+    async def main() -> None:
+        rows = [carried("a", "dead"), carried("b", "alive"), carried("c", "alive", mark=E2), carried("d", "odd")]
+        rows += [carried("e", "alive", mark=None)]
+        fences = Fences(dead=True, alive=False, odd=TableUnavailableError("no answer"))
+        beats = {"dead": f"{E1}.1", "alive": f"{E1}.9"}
+        answer, owners = await written(fences, expired(*rows), rows, beats)
+        assert owners == {"a": "new", "b": "alive", "c": "alive", "d": "odd", "e": "new"}
+        assert sorted(answer.done) == ["a", "e"]
+        assert answer.refused == 3
+        assert [str(error) for error in answer.errors] == ["no answer"]
+        assert fences.asked == [("alive", f"{E1}.9", {E1, E2}), ("dead", f"{E1}.1", {E1}), ("odd", None, {E1})]
+
+    run_virtual(main())
+
+
+def test_a_marked_lease_that_was_written_since_it_was_seen_stays() -> None:
+    async def main() -> None:
+        now, seen = carried("a", counter=6), carried("a", counter=5)
+        answer, owners = await written(Fences(w=True), expired(seen), [now], {})
+        assert owners == {"a": "w"}
+        assert answer.refused == 1
+
+    run_virtual(main())
+
+
+def test_who_lives_is_not_fenced_for_moves_that_do_not_say_otherwise() -> None:
+    async def main() -> None:
+        rows = [carried("a"), replace(carried("b"), owner=None)]
+        moves = [Move(rows[0], "new", True, Why.BALANCE), Move(rows[1], "new", False, Why.FREE)]
+        fences = Fences()
+        answer, owners = await written(fences, moves, rows, {"w": f"{E1}.1"})
+        assert owners == {"a": "new", "b": "new"}
+        assert not fences.asked
+        assert answer.done["a"].checkpoint_owner == "w"
+        assert answer.done["a"].heartbeat == E1
 
     run_virtual(main())
 
