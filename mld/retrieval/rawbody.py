@@ -68,6 +68,14 @@ class Run:
             layout.time_head + (time if len(time) == layout.time_chars else layout.time_fill(time)),
         )
 
+    def data_bytes(self, start: int, end: int) -> int:
+        """Size of the payloads of records `start` to `end`, exclusive."""
+        begins = [match.end() for match in self.matches[start:end]]
+        ends = [match.start() for match in self.matches[start + 1 : end + 1]]
+        count = self.body.count
+        padding = sum([count(b"=", place - 2, place) for place in ends])
+        return (sum(ends) - sum(begins)) // 4 * 3 - padding
+
 
 @dataclass(slots=True)
 class Odds:
@@ -87,6 +95,9 @@ class Odds:
 
     def columns(self, number: int) -> Columns:
         return self.records[number]
+
+    def data_bytes(self, start: int, end: int) -> int:
+        return sum(size_of(record.data) for record in self.records[start:end])
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +234,11 @@ class _Records:
             self._sources.add(source)
         if source in self._sources:
             self._layout = compiled(source)
+
+
+def size_of(data: bytes) -> int:
+    """Of base64 text, decoded."""
+    return len(data) // 4 * 3 - data[-2:].count(_PAD)
 
 
 def _typed(value: object, kind: type[T], name: str) -> T | None:

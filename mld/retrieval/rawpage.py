@@ -19,7 +19,7 @@ from operator import lt
 from mld.positions import Position
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
 from mld.retrieval.page import PIECE_BYTES, Aggregates, extremes
-from mld.retrieval.rawbody import Odds, Run, index_of
+from mld.retrieval.rawbody import Odds, Run, index_of, size_of
 from mld.streams import ChildShard, HashRange, child_shard_of
 from protocol.codec import RECORD_FRAME, RECORDS_HEAD, encode_record, records_tail
 from protocol.messages import Record
@@ -29,6 +29,8 @@ Span = tuple[Run | Odds, int, int]
 
 _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
 _BETWEEN = _END + b"," + _DATA
+FRAME_BYTES = 200
+"""About what a record has besides payload and key, so that tiny ones count too."""
 
 
 def page_of(body: bytes) -> RawPage:
@@ -97,7 +99,20 @@ class RawPage:
             return RawBatch(spans, Position(self.highest), self.data_bytes, lag_ms)
         spans = tuple(self._spans_above(below))
         largest = Position(self.highest) if spans else None
-        return RawBatch(spans, largest, sum(map(_data_bytes, spans)), lag_ms)
+        return RawBatch(spans, largest, self._data_bytes(spans), lag_ms)
+
+    def _data_bytes(self, spans: tuple[Span, ...]) -> int:
+        """Of what is left of the page; counted on the shorter side of a cut, as each record takes 0.2 us."""
+        kept = sum(end - start for _, start, end in spans)
+        if not self.is_ordered or 2 * kept < self.count:
+            return sum(run.data_bytes(start, end) for run, start, end in spans)
+        dropped = self.count - kept
+        left = self.data_bytes
+        for run in self.runs:
+            number = min(dropped, len(run))
+            left -= run.data_bytes(0, number)
+            dropped -= number
+        return left
 
     def _spans_above(self, below: int) -> Iterator[Span]:
         for run in self.runs:
@@ -113,16 +128,6 @@ class RawPage:
         if not self.is_ordered:
             places.sort(key=lambda place: int(place[0].sequence(place[1])))
         return places
-
-
-def _data_bytes(span: Span) -> int:
-    run, start, end = span
-    return sum(_size(run.columns(number).data) for number in range(start, end))
-
-
-def _size(data: bytes) -> int:
-    """Of base64 text, decoded."""
-    return len(data) // 4 * 3 - data[-2:].count(b"=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +201,7 @@ def _frame_odds(parts: list[bytes], opening: bytes, run: Odds, start: int, end: 
     """The same for records that were read one by one."""
     size = 0
     for columns in run.records[start:end]:
-        size += len(columns.data) + len(columns.key)
+        size += len(columns.data) + len(columns.key) + FRAME_BYTES
         parts.append(opening)
         if size > PIECE_BYTES:
             yield b"".join(parts)
@@ -254,11 +259,11 @@ class RawAggregatesBatch:
                 parts.append(separator)
                 separator = b","
                 if isinstance(record, Columns):
-                    self.data_bytes += _size(columns.data)
+                    self.data_bytes += size_of(columns.data)
                     parts.append(_DATA)
                     yield from _frame(parts, columns)
                     parts.append(_END)
-                    size += len(columns.data)
+                    size += len(columns.data) + FRAME_BYTES
                 else:
                     self.data_bytes += len(record.data)
                     parts.append(encode_record(record))
