@@ -58,6 +58,11 @@ interop: $(VENV)/.installed-interop
 	$(BIN)/python tests/support/fetch_java_kcl.py
 	MLD_INTEROP=1 MLD_TEST_REQUIRE_ALL=1 nice $(BIN)/python -m pytest -s --timeout 900 tests/interop $(INTEROP_ARGS)
 
+# What DynamoDB charges for a fleet at rest, counted in virtual time: the tables of docs/benchmarks.md.
+.PHONY: cost
+cost: $(DEV)
+	$(BIN)/python -m tests.benchmarks.bill $(COST_ARGS)
+
 # A whole fleet in virtual time, one seed after the other; and the text scenarios, re-recorded on purpose.
 .PHONY: simulate scenarios scale
 SEEDS ?= 200
@@ -70,6 +75,7 @@ scenarios: $(DEV)
 
 scale: $(DEV)
 	$(BIN)/python -m tests.simulation.scale $(SCALE_ARGS)
+	$(BIN)/python -m tests.simulation.scale3x $(SCALE_ARGS)
 
 # Raw pages against the SDK's way of reading them, on drawn bodies: make fuzz RECORDS=10000000
 .PHONY: fuzz

@@ -296,6 +296,10 @@ class Fleet3x:
             await self.table.assign_expired(lease, heirs[lease.key])
 
         await bounded(assign, [lease for lease in orphaned if lease.key in heirs])
+        self.table.others.pop(watched, None)
+        self._parsed.pop(watched, None)
+        self.table.bill.other_writes += 1
+        self.table.bill.write_units += 1
 
     def _deal(self, scan: FleetScan, orphaned: Sequence[Lease], dead: frozenset[str], me: str) -> Mapping[str, str]:
         """As `Fleet.heirs_of_silent`: over all whose reports are believed, without the dead ones."""
