@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from mld.errors import TableError
@@ -40,6 +41,8 @@ HEARTBEAT = "mldHeartbeat"
 LEASE_ENTITY = "LEASE"
 UNKNOWN_KEY = "(no leaseKey)"
 NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage, not a counter
+PLAIN_DIGITS_MAX = 18  # a counter or time of that length is surely no exponent in disguise
+RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
 
 
 class CorruptRowError(TableError):
@@ -136,9 +139,10 @@ def _text(row: Row, name: str) -> str | None:
     value = row.get(name)
     if value is None or "NULL" in value:
         return None
-    if not isinstance(value.get("S"), str):
+    text = value.get("S")
+    if not isinstance(text, str):
         raise ValueError(f"{name} is not a string")
-    return str(value["S"]) or None
+    return text or None
 
 
 def _integer(row: Row, name: str) -> int | None:
@@ -147,8 +151,11 @@ def _integer(row: Row, name: str) -> int | None:
         return None
     if "N" not in value:
         raise ValueError(f"{name} is not a number")
+    text = str(value["N"])
+    if len(text) <= PLAIN_DIGITS_MAX and text.isascii() and text.isdigit():
+        return int(text)  # what every writer writes
     try:
-        number = Decimal(str(value["N"]))
+        number = Decimal(text)
     except InvalidOperation:
         raise ValueError(f"{name} is not a number: {value['N']}") from None
     if not number.is_finite() or number.adjusted() > NUMBER_EXPONENT_MAX or number != int(number):
@@ -192,12 +199,16 @@ def _names(row: Row, name: str) -> frozenset[str]:
 
 
 def _hash_range(row: Row) -> HashRange | None:
-    texts = (_text(row, HASH_START), _text(row, HASH_END))
-    if texts[0] is None or texts[1] is None:
-        return None
-    if not all(text.isascii() and text.isdigit() for text in texts if text):
+    start, end = _text(row, HASH_START), _text(row, HASH_END)
+    return None if start is None or end is None else _range_of(start, end)
+
+
+@lru_cache(maxsize=RANGES_KEPT_MAX)
+def _range_of(first: str, last: str) -> HashRange:
+    """A lease keeps its range for life, and every scan and renewal reads it again."""
+    if not all(text.isascii() and text.isdigit() for text in (first, last)):
         raise ValueError(f"{HASH_START} and {HASH_END} are not decimal integers")
-    start, end = int(texts[0]), int(texts[1])
+    start, end = int(first), int(last)
     if not start <= end <= HASH_KEY_MAX:
         raise ValueError(f"{HASH_START} {start} and {HASH_END} {end} are no range")
     return HashRange(start, end)
