@@ -14,13 +14,11 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
-from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.kinesis import KinesisStreams, RawPages
 from mld.aws.service import RawService, Service
-from mld.aws.sessions import ClientFactory, ServiceName, client_factory
-from mld.aws.wire.client import WireService
+from mld.aws.services import AwsService, service_of
+from mld.aws.sessions import ClientFactory, client_factory
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable
 from mld.consumer.host import ProcessorHost
@@ -54,12 +52,7 @@ from properties.values import ChildFailurePolicy, InitialPositionKind, WireClien
 from protocol.command import split_command
 from protocol.messages import Dialect
 
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
-
 log = logging.getLogger(__name__)
-
-AwsService = BotoService | WireService
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -137,44 +130,25 @@ def _check_command(command: list[str], text: str, properties_file: str) -> None:
 def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, AwsService]:
     request_timeout_s = _request_timeout_s(settings)
     lean = settings.wire_client is WireClient.LEAN
-
-    def service(
-        name: ServiceName, label: str, threads_max: int, read_timeout_s: float, connect_timeout_s: float
-    ) -> AwsService:
-        def client() -> BaseClient:
-            made = factory.create_client(
-                name,
-                read_timeout_s=read_timeout_s,
-                connect_timeout_s=connect_timeout_s,
-                pool_connections_max=threads_max,
-            )
-            if name == "kinesis":
-                keep_raw_body(made, "GetRecords")
-            return made
-
-        plain = BotoService(client, threads_max=threads_max, name=label)
-        if not lean:
-            return plain
-        return WireService(
-            plain,
-            credentials=lambda: factory.credentials_of(name),
-            ca_bundle=lambda: factory.ca_bundle_of(name),
-            threads_max=threads_max,
-            name=label,
-            read_timeout_s=read_timeout_s,
-            connect_timeout_s=connect_timeout_s,
-        )
-
-    return (
-        service("kinesis", "Kinesis", KINESIS_THREADS_MAX, KINESIS_READ_TIMEOUT_S, CONNECT_TIMEOUT_S),
-        service(
-            "dynamodb",
-            "DynamoDB",
-            settings.max_lease_renewal_threads,
-            request_timeout_s,
-            min(CONNECT_TIMEOUT_S, request_timeout_s),
-        ),
+    kinesis = service_of(
+        factory,
+        "kinesis",
+        label="Kinesis",
+        lean=lean,
+        threads_max=KINESIS_THREADS_MAX,
+        read_timeout_s=KINESIS_READ_TIMEOUT_S,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
     )
+    dynamo = service_of(
+        factory,
+        "dynamodb",
+        label="DynamoDB",
+        lean=lean,
+        threads_max=settings.max_lease_renewal_threads,
+        read_timeout_s=request_timeout_s,
+        connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
+    )
+    return kinesis, dynamo
 
 
 def _request_timeout_s(settings: Settings) -> float:
