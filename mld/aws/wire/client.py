@@ -230,9 +230,13 @@ class WireService:
             except NothingSentBackError:
                 if operation not in READS or job.given_up:
                     raise
-        connection = Connection(
-            blueprint.origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s
-        )
+        try:
+            connection = Connection(
+                blueprint.origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s
+            )
+        except OSError as error:
+            reason = f"cannot connect to {blueprint.host}: {type(error).__name__}: {error}"
+            raise AwsUnreachableError(operation, reason) from error
         with self._lock:
             self._connections.add(connection)
         return self._exchange_on(job, connection, blueprint.origin, request)
