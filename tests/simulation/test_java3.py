@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
@@ -18,17 +20,24 @@ from tests.simulation.world.java3 import JavaWorker3
 from tests.simulation.world.java3_lam import PriorityQueue, Report, VarianceDecider, compare, ema, ratio
 from tests.simulation.world.java3_lock import shuffled
 from tests.simulation.world.java3_table import Lease3
-from tests.simulation.world.loop import Process, run_world
+from tests.simulation.world.loop import Process
+from tests.simulation.world.loop import run_world as run_any_world
 from tests.simulation.world.plan import Rates
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.kinesis_model import ModelStreams
 from tests.twins.streams import VirtualClock
 
 STREAM, TABLE = "clicks", "app"
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""A world ends in the middle of requests."""
 START_S = 150.0
 """Empty-table wait, the idle minute after the first sync, two assignment runs, and a discovery."""
+
+
+def run_world(story: Coroutine[Any, Any, None]) -> None:
+    """A world ends in the middle of requests; what is left of it goes with the test that made it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_any_world(story)
+        gc.collect()
 
 
 class World:

@@ -85,16 +85,6 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
     ),
     _variant(
-        "handoff_without_deadline",
-        "the owner takes all the time it wants to finish",
-        (
-            "leases.keeper",
-            "        holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s\n",
-            "        holding.handoff_by = self._clock.monotonic() + 1e6\n",
-        ),
-        needs="hangs",
-    ),
-    _variant(
         "lock_heartbeat_without_condition",
         "a leader writes its heartbeat whoever holds the lock, and never finds that it has expired",
         (
@@ -177,16 +167,6 @@ VARIANTS_3X: tuple[Variant, ...] = (
             "        contested = self._contested.get(lease.key)\n        if contested is None or lease.counter >= 0:\n",
         ),
         needs="twin",
-    ),
-    _variant(
-        "reports_never_expire",
-        "whoever reported once gets leases for ever",
-        (
-            "fleet.reports",
-            "    return now_s - report.updated_at_s > EXPIRED_AFTER_PERIODS * rules.report_period_s\n",
-            "    return False\n",
-        ),
-        needs="leaders",
     ),
     _variant(
         "watch_without_counter",

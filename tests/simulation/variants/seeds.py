@@ -197,7 +197,7 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(5, "checker 1 and 6"),
     ),
     "handoff_counts": (Catch(0, "checker 10"),),
-    "assign_without_owner_pair": (Catch(0, "checker 4"),),
+    "assign_without_owner_pair": (Catch(2, "checker 4"),),
     "receiver_does_not_wait": (Catch(0, "checker 4"),),
     "transferred_at_once": (Catch(0, "checker 10"),),
     "lock_heartbeat_without_condition": (Catch(0, "checker 9"),),
@@ -207,6 +207,6 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "moves_without_handoff": (Catch(5, "checker 11"),),
     "discovered_without_renewal": (Catch(2, "checker 4"),),
     "twin_resumed_at_once": (Catch(0, "checker 4"),),
-    "reports_never_expire": (Catch(7, "checker 1 and 6"),),
     "watch_without_counter": (Catch(5, "checker 11"),),
+    "pending_handoff_forced": (Catch(14, "checker 11"),),
 }
