@@ -5,8 +5,8 @@ history of accepted writes know the sender. A client's time-out does not stop a 
 real life. Expressions: `dynamo_expressions`; tables and indexes: `dynamo_tables`.
 
 Operations: CreateTable, DescribeTable, UpdateTable (one index created or deleted), DeleteTable, continuous backups,
-tags; GetItem, BatchGetItem, PutItem, UpdateItem, DeleteItem, Scan, Query, TransactWriteItems. What DynamoDB has and this
-has not is refused by an error, never ignored, as far as a caller could rely on it.
+tags; GetItem, BatchGetItem, PutItem, UpdateItem, DeleteItem, Scan, Query, TransactWriteItems. What DynamoDB has and
+this has not is refused by an error, never ignored, as far as a caller could rely on it.
 """
 
 from __future__ import annotations
