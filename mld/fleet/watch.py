@@ -241,7 +241,7 @@ class Watch:
 
     async def _share_out(self, worker: str, scan: FleetScan, orphaned: Sequence[Lease]) -> bool:
         """Re-assign what the leader in this process has not; True if each lease has got an heir."""
-        heirs = await self._spread(scan, orphaned, self._dead)
+        heirs = await self._spread(scan, orphaned, self._dead | {worker})
         if not heirs:
             return False
         log.warning(

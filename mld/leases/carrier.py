@@ -10,14 +10,17 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
+from statistics import fmean
 from typing import Protocol
 
 from mld.clock import Clock
 from mld.errors import TableError
 from mld.leases.carrying import (
+    CHECKPOINT_KBPS_S,
     CONFIRM_SHARE,
     REFRESH_JITTER,
     REFRESH_S,
+    SAMPLES_MAX,
     Beat,
     is_carried,
     mark_for,
@@ -122,18 +125,37 @@ class Carrier:
         """Whether the heartbeat makes a renewal unnecessary. Samples the throughput instead."""
         if not holding.carried or not self._marks:
             return False
-        holding.kbps = holding.throughput.sample_kbps()
+        kbps = holding.throughput.sample_kbps()
+        if kbps is not None:
+            holding.samples.append(kbps)
+            del holding.samples[:-SAMPLES_MAX]
         if self.mark() is None:
             return True  # the heartbeat has trouble: nothing is gained by giving it up for this lease
-        due = holding.kbps is not None and self._clock.monotonic() >= holding.refresh_at
+        due = self._clock.monotonic() - holding.written_at >= holding.refresh_s and bool(holding.samples)
         return holding.unknown_since is None and not due
+
+    def kbps_for_renewal(self, holding: Holding) -> float | None:
+        """The throughput to write: of a carried lease the mean since the last time, for it has to last for minutes."""
+        if not holding.carried:
+            return holding.throughput.sample_kbps()
+        return round(fmean(holding.samples), 6) if holding.samples else None
+
+    def kbps_for_checkpoint(self, holding: Holding) -> float | None:
+        """The same if the lease is carried and something like a mean is known."""
+        young = self._clock.monotonic() - holding.written_at < CHECKPOINT_KBPS_S
+        return None if not holding.carried or young else self.kbps_for_renewal(holding)
 
     def accept(self, holding: Holding, row: Lease, sent_at: float) -> None:
         """A write of `holding` sent at `sent_at` has made the row what it is."""
+        was_carried, before = holding.carried, holding.written_at
         self._confirm(holding, row, sent_at)
-        if holding.carried:
-            jitter = self._rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
-            holding.refresh_at = self._clock.monotonic() + REFRESH_S * jitter
+        if not holding.carried:
+            return
+        now = self._clock.monotonic()
+        if not was_carried or now - before >= CHECKPOINT_KBPS_S:  # else nothing was said of the throughput
+            holding.samples.clear()
+            holding.written_at = now
+            holding.refresh_s = REFRESH_S * self._rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
 
     def is_of_lost_epoch(self, row: Lease) -> bool:
         """A row marked by a write that was overtaken: its mark must be replaced before anybody may believe in it."""

@@ -49,6 +49,10 @@ FRESH_SHARE = 0.5
 REFRESH_S = 600.0
 """How often a carried lease is written for its throughput's sake, by which leaders balance; checkpoints do it too."""
 REFRESH_JITTER = 0.2
+CHECKPOINT_KBPS_S = 60.0
+"""The least time between two figures of the throughput: a single sample, taken in a burst, would stand for minutes."""
+SAMPLES_MAX = 250
+"""Somewhat more than there are in the longest time between two writes."""
 
 
 @dataclass(frozen=True, slots=True)

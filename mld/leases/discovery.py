@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0  # a Query of our own leases costs half a read unit; Java's 9.975 s are time without processing
 PENDING_POLL_S = 0.5  # the old owner may finish at any moment, and until we notice nobody reads the shard
+DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
 GETS_CONCURRENT_MAX = 10  # leaves half of the renewals' requests to the renewals
 
 
@@ -112,7 +113,7 @@ class LeaseDiscovery:
             now = self._clock.monotonic()
             self._enqueue(key for key, due_at in self._pending.items() if due_at <= now)
             next_at = min((due_at for due_at in self._pending.values() if due_at > now), default=None)
-            await wait_for_event(self._pending_changed, None if next_at is None else next_at - now)
+            await wait_for_event(self._pending_changed, None if next_at is None else next_at - now + DUE_MARGIN_S)
 
     def _enqueue(self, keys: Iterable[str]) -> None:
         self._waiting.update((key, None) for key in keys if key not in self._looking)

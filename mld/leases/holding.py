@@ -21,10 +21,12 @@ class Holding:
     """The row is known to be marked with our heartbeat's epoch."""
     may_be_carried: bool = False
     """It may be: a write of the mark, or of its removal, may be under way."""
-    kbps: float | None = None
-    """The throughput when it was last sampled without being written; only of carried leases."""
-    refresh_at: float = 0.0
-    """When a carried lease is written for its throughput's sake."""
+    samples: list[float] = field(default_factory=list)
+    """Throughput samples of a carried lease since one was written last."""
+    written_at: float = 0.0
+    """When that was."""
+    refresh_s: float = 0.0
+    """How long after that a carried lease is written for its throughput's sake."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     unknown_since: float | None = None
     """Send time of the first write with the current counter whose outcome is unknown."""

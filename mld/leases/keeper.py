@@ -172,7 +172,7 @@ class LeaseKeeper:
                 lease = await self._write(
                     holding,
                     lambda seen, resent: self._table.checkpoint(
-                        seen, position, resent=resent, throughput_kbps=holding.kbps if holding.carried else None
+                        seen, position, resent=resent, throughput_kbps=self.carrier.kbps_for_checkpoint(holding)
                     ),
                 )
             except TableError as error:
@@ -317,7 +317,7 @@ class LeaseKeeper:
     async def _renew(self, holding: Holding) -> None:
         """Renew one lease, retrying until it is renewed, lost, or expired."""
         key = holding.lease.key
-        kbps = holding.throughput.sample_kbps()
+        kbps = self.carrier.kbps_for_renewal(holding)
         attempt = 0
         try:
             while True:
