@@ -19,11 +19,11 @@ from mld.leases.carrying import (
     CHECKPOINT_KBPS_S,
     CONFIRM_SHARE,
     REFRESH_JITTER,
-    REFRESH_S,
     SAMPLES_MAX,
     Beat,
     is_carried,
     mark_for,
+    refresh_s,
     valid_until,
 )
 from mld.leases.holding import Holding
@@ -131,31 +131,36 @@ class Carrier:
             del holding.samples[:-SAMPLES_MAX]
         if self.mark() is None:
             return True  # the heartbeat has trouble: nothing is gained by giving it up for this lease
-        due = self._clock.monotonic() - holding.written_at >= holding.refresh_s and bool(holding.samples)
+        due = self._clock.monotonic() - holding.told_at >= holding.refresh_s and bool(holding.samples)
         return holding.unknown_since is None and not due
 
     def kbps_for_renewal(self, holding: Holding) -> float | None:
         """The throughput to write: of a carried lease the mean since the last time, for it has to last for minutes."""
         if not holding.carried:
             return holding.throughput.sample_kbps()
-        return round(fmean(holding.samples), 6) if holding.samples else None
+        if not holding.samples:
+            return None
+        holding.telling = True
+        return round(fmean(holding.samples) if holding.figures else holding.samples[-1], 6)
 
     def kbps_for_checkpoint(self, holding: Holding) -> float | None:
-        """The same if the lease is carried and something like a mean is known."""
-        young = self._clock.monotonic() - holding.written_at < CHECKPOINT_KBPS_S
-        return None if not holding.carried or young else self.kbps_for_renewal(holding)
+        """The same for a carried lease if it is time."""
+        told_s = self._clock.monotonic() - holding.told_at
+        due = told_s >= min(holding.refresh_s, CHECKPOINT_KBPS_S)
+        return self.kbps_for_renewal(holding) if holding.carried and due else None
 
     def accept(self, holding: Holding, row: Lease, sent_at: float) -> None:
         """A write of `holding` sent at `sent_at` has made the row what it is."""
-        was_carried, before = holding.carried, holding.written_at
+        was_carried = holding.carried
         self._confirm(holding, row, sent_at)
-        if not holding.carried:
+        if not holding.carried or (was_carried and not holding.telling):
             return
-        now = self._clock.monotonic()
-        if not was_carried or now - before >= CHECKPOINT_KBPS_S:  # else nothing was said of the throughput
-            holding.samples.clear()
-            holding.written_at = now
-            holding.refresh_s = REFRESH_S * self._rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
+        holding.figures = holding.figures + 1 if was_carried else 0
+        holding.telling = False
+        holding.samples.clear()
+        holding.told_at = self._clock.monotonic()
+        jitter = self._rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
+        holding.refresh_s = jitter * refresh_s(holding.figures, self._lease_duration_s)
 
     def is_of_lost_epoch(self, row: Lease) -> bool:
         """A row marked by a write that was overtaken: its mark must be replaced before anybody may believe in it."""

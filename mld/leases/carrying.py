@@ -48,6 +48,10 @@ FRESH_SHARE = 0.5
 """Rows are marked only while this share of the heartbeat's validity has not passed: a mark gives the lease no more."""
 REFRESH_S = 600.0
 """How often a carried lease is written for its throughput's sake, by which leaders balance; checkpoints do it too."""
+FIRST_REFRESH_DURATIONS = 2
+SECOND_REFRESH_S = 90.0
+"""The same for a lease just acquired, the first in lease durations: before a leader can move it on by the figure of its
+former holder, as it would again and again."""
 REFRESH_JITTER = 0.2
 CHECKPOINT_KBPS_S = 60.0
 """The least time between two figures of the throughput: a single sample, taken in a burst, would stand for minutes."""
@@ -79,3 +83,9 @@ def mark_for(beat: Beat | None, now: float, lease_duration_s: float) -> str | No
     if beat is None or now - beat.sent_at > FRESH_SHARE * lease_duration_s:
         return None
     return beat.epoch
+
+
+def refresh_s(figures: int, lease_duration_s: float) -> float:
+    """How long after its last write a carried lease is written for its throughput's sake, `figures` being so many."""
+    first_s = FIRST_REFRESH_DURATIONS * lease_duration_s
+    return (first_s, max(first_s, SECOND_REFRESH_S), REFRESH_S)[min(figures, 2)]

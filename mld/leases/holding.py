@@ -23,8 +23,12 @@ class Holding:
     """It may be: a write of the mark, or of its removal, may be under way."""
     samples: list[float] = field(default_factory=list)
     """Throughput samples of a carried lease since one was written last."""
-    written_at: float = 0.0
+    told_at: float = 0.0
     """When that was."""
+    telling: bool = False
+    """A write with a figure is under way."""
+    figures: int = 0
+    """How many have been written by this holding."""
     refresh_s: float = 0.0
     """How long after that a carried lease is written for its throughput's sake."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

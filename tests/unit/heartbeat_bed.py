@@ -15,7 +15,8 @@ from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from tests.unit.leases.support import DURATION_S, TABLE, Worker, new_dynamo
 
-SETTLED_S = 20.0
+SETTLED_S = 150.0
+"""Until each lease has had its first figure."""
 
 
 class KeepersAtWork:
