@@ -36,8 +36,8 @@ class Notes:
     def batch_begins(self, worker: str, shard: str) -> None:
         self.begun += 1
 
-    def delivered(self, worker: str, child: int, shard: str, sequences: list[int]) -> None:
-        self.deliveries += [(worker, child, shard, sequence) for sequence in sequences]
+    def delivered(self, worker: str, child: int, shard: str, records: list[tuple[int, int]]) -> None:
+        self.deliveries += [(worker, child, shard, sequence) for sequence, _sub in records]
 
     def seen(self) -> set[int]:
         return {sequence for *_, sequence in self.deliveries}

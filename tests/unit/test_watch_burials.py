@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from mld.clock import LoopClock
+from mld.fleet.heartbeat_table import HeartbeatTable
 from mld.fleet.watch import Watch
 from mld.fleet.watching import Watched
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -40,6 +41,7 @@ class Watcher:
             spread=self._spread,
             choose=self._choose,
             report=self._report,
+            heartbeats=HeartbeatTable(bed.dynamo.client(name), TABLE, name, request_timeout_s=DURATION_S / 3),
             on_assigned=self.assigned.extend,
         )
         self.watch.watch([Watched("w", "s1")])
