@@ -42,7 +42,7 @@ REGRESSIONS: dict[str, Plan] = {
     ),
     # Iterators are lost between the start inside an aggregate and the first record read.
     "iterator lost before the rest of an aggregate is read": replace(
-        calm(7),
+        calm(8),
         aggregated=1.0,
         rates=Rates(child_dies=0.2, child_silent=0.5, iterator_expired=0.3, kinesis_error=0.3),
     ),
