@@ -9,9 +9,8 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(23, "checker 4"),
     ),
     "take_validity_from_response": (
-        Catch(2, "checker 4"),
-        Catch(10, "checker 4"),
-        Catch(23, "checker 4"),
+        Catch(7, "checker 4"),
+        Catch(191, "checker 4"),
     ),
     "validity_from_last_attempt": (
         Catch(7, "checker 4"),
@@ -93,9 +92,9 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(57, "checker 1"),
     ),
     "restart_too_far": (
-        Catch(0, "checker 1"),
-        Catch(2, "checker 1"),
-        Catch(3, "checker 1"),
+        Catch(5, "checker 1"),
+        Catch(8, "checker 1"),
+        Catch(9, "checker 1"),
     ),
     "new_iterator_at_tip": (
         Catch(5, "checker 1"),
@@ -167,9 +166,8 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(2, "checker 3"),
     ),
     "cleanup_too_early": (
-        Catch(21, "checker 2"),
-        Catch(168, "checker 2"),
-        Catch(12, "checker 2"),
+        Catch(22, "checker 2"),
+        Catch(25, "checker 2"),
     ),
     "loss_goes_unheard": (
         Catch(0, "checker 5"),
@@ -205,8 +203,8 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "lock_taken_too_early": (Catch(0, "checker 9"),),
     "new_leader_trusts_nobody": (Catch(2, "checker 11"),),
     "moves_without_handoff": (Catch(5, "checker 11"),),
+    "pending_handoff_forced": (Catch(14, "checker 11"),),
     "discovered_without_renewal": (Catch(2, "checker 4"),),
     "twin_resumed_at_once": (Catch(0, "checker 4"),),
     "watch_without_counter": (Catch(5, "checker 11"),),
-    "pending_handoff_forced": (Catch(14, "checker 11"),),
 }
