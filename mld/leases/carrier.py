@@ -22,6 +22,7 @@ from mld.leases.carrying import (
     SAMPLES_MAX,
     Beat,
     is_carried,
+    is_refresh_due,
     mark_for,
     refresh_s,
     valid_until,
@@ -131,8 +132,9 @@ class Carrier:
             del holding.samples[:-SAMPLES_MAX]
         if self.mark() is None:
             return True  # the heartbeat has trouble: nothing is gained by giving it up for this lease
-        due = self._clock.monotonic() - holding.told_at >= holding.refresh_s and bool(holding.samples)
-        return holding.unknown_since is None and not due
+        told_s = self._clock.monotonic() - holding.told_at
+        is_due = is_refresh_due(holding.lease.throughput_kbps, holding.samples, told_s, holding.refresh_s)
+        return holding.unknown_since is None and not is_due
 
     def kbps_for_renewal(self, holding: Holding) -> float | None:
         """The throughput to write: of a carried lease the mean since the last time, for it has to last for minutes."""

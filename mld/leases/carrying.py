@@ -38,7 +38,9 @@ Why nobody believes in a lease while somebody else may act on it. D is the lease
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from mld.leases.lease import Lease
 
@@ -55,8 +57,11 @@ former holder, as it would again and again."""
 REFRESH_JITTER = 0.2
 CHECKPOINT_KBPS_S = 60.0
 """The least time between two figures of the throughput: a single sample, taken in a burst, would stand for minutes."""
-SAMPLES_MAX = 250
-"""Somewhat more than there are in the longest time between two writes."""
+CHANGED_S = 120.0
+"""The same if the throughput has become another one, by a factor of `CHANGE`: leaders balance by what stands there."""
+CHANGE = 2.0
+SAMPLES_MAX = 36
+"""Those of two minutes by default: so long a time is the mean of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +94,13 @@ def refresh_s(figures: int, lease_duration_s: float) -> float:
     """How long after its last write a carried lease is written for its throughput's sake, `figures` being so many."""
     first_s = FIRST_REFRESH_DURATIONS * lease_duration_s
     return (first_s, max(first_s, SECOND_REFRESH_S), REFRESH_S)[min(figures, 2)]
+
+
+def is_refresh_due(told_kbps: float | None, samples: Sequence[float], told_s: float, refresh_s: float) -> bool:
+    """Whether a carried lease is to be written for its throughput's sake, `told_s` after the last figure."""
+    if not samples or told_s < min(refresh_s, CHANGED_S):
+        return False
+    if told_s >= refresh_s or told_kbps is None:
+        return True
+    kbps = fmean(samples)
+    return max(kbps, told_kbps) > CHANGE * min(kbps, told_kbps)

@@ -682,7 +682,7 @@ def test_both_settings_share_a_table_and_the_setting_is_changed_one_by_one() -> 
                     running[number] = world.start(f"{held}x", seed=20 + number, mld__heartbeat=setting)
                     await world.until(
                         lambda: (
-                            is_shared(world, *(one.worker_id for one in running))
+                            set(owners(world).values()) == {one.worker_id for one in running}
                             and sum(len(one.worker.held()) for one in running) == 6
                         ),
                         250,

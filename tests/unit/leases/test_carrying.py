@@ -11,7 +11,16 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.leases import writes
-from mld.leases.carrying import CHECKPOINT_KBPS_S, REFRESH_S, Beat, is_carried, mark_for, refresh_s, valid_until
+from mld.leases.carrying import (
+    CHECKPOINT_KBPS_S,
+    REFRESH_S,
+    Beat,
+    is_carried,
+    is_refresh_due,
+    mark_for,
+    refresh_s,
+    valid_until,
+)
 from mld.leases.lease import Lease
 from mld.leases.table import Refusal
 from mld.positions import TRIM_HORIZON, Position
@@ -114,6 +123,28 @@ def test_the_mark_goes_with_the_owner_and_stays_in_a_handoff() -> None:
 )
 def test_a_lease_just_acquired_is_written_sooner(figures: int, seconds: float) -> None:
     assert refresh_s(figures, 10.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("told", "samples", "told_s", "due"),
+    [
+        (10.0, [10.0], 599.0, False),
+        (10.0, [10.0], 600.0, True),
+        (10.0, [], 900.0, False),
+        (10.0, [4.0, 5.0], 119.0, False),
+        (10.0, [4.0, 5.0], 120.0, True),
+        (10.0, [5.0, 5.0], 120.0, False),
+        (10.0, [20.0, 21.0], 120.0, True),
+        (10.0, [0.0, 0.0], 120.0, True),
+        (0.0, [0.0, 0.0], 120.0, False),
+        (0.0, [0.0, 0.1], 120.0, True),
+        (None, [0.0], 120.0, True),
+    ],
+)
+def test_a_throughput_that_has_changed_is_told_before_the_time(
+    told: float | None, samples: list[float], told_s: float, due: bool
+) -> None:
+    assert is_refresh_due(told, samples, told_s, 600.0) is due
 
 
 # --- the keeper
