@@ -87,7 +87,7 @@ class World:
             self.put.add(int(self.kinesis.put_record(STREAM, entry, now=self.clock.wall()).sequence))
 
     def seen(self) -> set[int]:
-        return {place[0] for place in self.notes.seen()}  # type: ignore[index]
+        return self.notes.seen()
 
     def owners(self) -> Counter[str | None]:
         rows = self.dynamo.rows(TABLE).values()
