@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mld.clock import Clock, millis_since, wait_for_event
@@ -234,11 +234,7 @@ class Worker:
 
     def _reconcile(self) -> None:
         held = self._parts.keeper.held()
-        for key, running in self._consumers.items():
-            if key not in held or held[key].token != running.consumer.token:
-                running.consumer.lose_lease()
-            elif held[key].handoff_to is not None:
-                running.consumer.hand_off()
+        self._tell_consumers(held)
         for key, holding in held.items():
             if key in self._consumers:
                 if self._consumers[key].consumer.token != holding.token:
@@ -246,6 +242,13 @@ class Worker:
             elif holding.token not in self._finished_tokens:
                 self._start_consumer(holding)
         self._finished_tokens &= {holding.token for holding in held.values()}
+
+    def _tell_consumers(self, held: Mapping[str, HeldLease]) -> None:
+        for key, running in self._consumers.items():
+            if key not in held or held[key].token != running.consumer.token:
+                running.consumer.lose_lease()
+            elif held[key].handoff_to is not None:
+                running.consumer.hand_off()
 
     def _start_consumer(self, holding: HeldLease) -> None:
         consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
@@ -299,7 +302,7 @@ class Worker:
         """End every consumer and give the leases back; whatever is not done in time is ended by force."""
         running = list(self._consumers.values())
         log.info("stopping", extra={"action": "worker_stopping", "consumers": len(running), "grace_s": grace_s})
-        await self._parts.fleet.leave()
+        await self._leave_fleet()
         for one in running:
             one.consumer.request_stop()
         late: set[asyncio.Task[None]] = set()
@@ -315,6 +318,20 @@ class Worker:
         await self._parts.fleet.close()
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
+
+    async def _leave_fleet(self) -> None:
+        """Who inherits must be known before the first lease is given away; leases may be lost meanwhile."""
+        leaving = asyncio.ensure_future(self._parts.fleet.leave())
+        try:
+            while not leaving.done():
+                self._changed.clear()
+                self._tell_consumers(self._parts.keeper.held())
+                changed = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait({leaving, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            leaving.result()
+        finally:
+            leaving.cancel()
 
     async def _release_rest(self) -> None:
         """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""

@@ -94,6 +94,7 @@ class Fleet:
         self._leaving = False
         self._leads = False
         self._adopting: set[asyncio.Task[None]] = set()
+        self._resigning: asyncio.Task[None] | None = None
         self._on_failure: Callable[[BaseException | None], None] = lambda _: None
         self._versions = parts.new_versions(self)
         self._assigner = parts.new_assigner(self)
@@ -426,8 +427,8 @@ class Fleet:
                     self._parts.keeper.heirs = await self._deal(scan, keys, without=frozenset(), with_us=False)
             except (TableError, TimeoutError) as error:
                 log.warning("leases are released without heirs: %s", error, extra={"action": "heirs_unknown"})
-        if self._election is not None:
-            await self._election.close()
+        if self._election is not None:  # may take seconds, which the leases need not wait for
+            self._resigning = asyncio.ensure_future(self._election.close())
 
     async def close(self) -> None:
         """Nothing is held any more: give on what was assigned to us meanwhile, delete the report, end the loops."""
@@ -443,7 +444,9 @@ class Fleet:
                 await self._reporter.close()
             await self._loops.stop()
             await self._parts.migration.close()
-            if self._election is not None:
+            if self._resigning is not None:
+                await self._resigning
+            elif self._election is not None:
                 await self._election.close()
 
     async def abort(self) -> None:
@@ -451,7 +454,7 @@ class Fleet:
         self._leaving = True
         if self._election is not None:
             self._election.abandon()
-        for task in self._adopting:
+        for task in (*self._adopting, *([self._resigning] if self._resigning else [])):
             task.cancel()
         self._parts.migration.abandon()
         await self._loops.stop()
