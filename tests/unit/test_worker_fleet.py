@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.fleet import TABLE, Fleet, fleet
 from tests.twins.children import MemoryChild
+from tests.twins.dynamo import Fault
 from tests.virtual_time import run_virtual
 
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
@@ -185,5 +186,28 @@ def test_nobody_gives_leases_to_a_worker_that_was_found_dead_a_moment_ago(leaver
             await workers.pop(leaver).stop()
             (stays,) = workers
             assert set(owners(world).values()) == {stays}
+
+    run_virtual(story())
+
+
+def test_a_lease_lost_while_its_worker_leaves_ends_its_deliveries() -> None:
+    """DynamoDB hangs from the stop on: the lease runs out while the worker still looks for heirs."""
+
+    async def story() -> None:
+        async with fleet(1, failoverTimeMillis="1000", idleTimeBetweenReadsInMillis="200", **V3X) as world:
+            world.recorder.checkpoint_every_batch = False  # a child that waits for an answer gets no batch anyway
+            world.put(1)
+            first = world.start("w1")
+            await world.until(world.all_delivered, 10)
+            world.dynamo.faults = lambda _sender, _operation, _params: Fault(delay_before_s=60.0)
+            stopping = asyncio.ensure_future(first.stop())
+            stopped_at = world.clock.monotonic()
+            for _ in range(25):
+                world.put(1)
+                await world.advance(0.1)
+            late = [one for one in world.recorder.deliveries if one.at_s > stopped_at + 1.3]
+            assert late == []
+            world.dynamo.faults = None
+            await stopping
 
     run_virtual(story())
