@@ -328,6 +328,8 @@ def _measure(view: View, workers: Mapping[str, LiveWorker], total: float) -> Non
         if average <= 0:
             view.averages[metric] = FULL_SHARE  # only the share: nobody who is measured by it has a lease yet
         view.per_weight[metric] = view.averages[metric] / target if target else 0.0
+    if SHARE in view.averages:  # known exactly; its average is that of the workers without metrics only
+        view.per_weight[SHARE] = view.share_per_weight
     for load in view.loads.values():
         view.raise_values(load, load.arriving_weight)
 
