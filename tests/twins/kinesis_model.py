@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from mld.clock import Clock
 from mld.errors import (
@@ -85,6 +86,10 @@ class ModelStreams:
 
     async def _ask(self, operation, act):
         await self._clock.sleep(self._latency_s)
+        return self._asked(operation, act)
+
+    def _asked(self, operation: str, act: Callable[[float], Any]) -> Any:
+        """What the service answers now."""
         if (fault := self.faults(operation)) is not None:
             raise fault
         try:

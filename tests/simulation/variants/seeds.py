@@ -13,8 +13,9 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(191, "checker 4"),
     ),
     "validity_from_last_attempt": (
-        Catch(7, "checker 4"),
-        Catch(168, "checker 4"),
+        Catch(10, "checker 4"),
+        Catch(23, "checker 4"),
+        Catch(32, "checker 4"),
     ),
     "failed_renewal_prolongs": (
         Catch(7, "checker 4"),
@@ -203,7 +204,11 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "lock_taken_too_early": (Catch(0, "checker 9"),),
     "new_leader_trusts_nobody": (Catch(2, "checker 11"),),
     "moves_without_handoff": (Catch(5, "checker 11"),),
-    "pending_handoff_forced": (Catch(14, "checker 11"),),
+    "pending_handoff_forced": (
+        Catch(21, "checker 11"),
+        Catch(33, "checker 11"),
+        Catch(34, "checker 11"),
+    ),
     "discovered_without_renewal": (Catch(2, "checker 4"),),
     "twin_resumed_at_once": (Catch(0, "checker 4"),),
     "watch_without_counter": (Catch(5, "checker 11"),),

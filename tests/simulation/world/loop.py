@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import itertools
+import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -26,13 +28,15 @@ from unittest.mock import patch
 from tests.virtual_time import DeadlockError, VirtualTimeLoop
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 TURNS_MAX = 20_000
 """At one instant. A start of 8 workers on 32 shards takes some hundred."""
 
 TIMER_WAIT_MAX_S = 24 * 3600.0  # asyncio's limit of one wait
-CANCELLED_TIMERS_MIN = 100  # asyncio's limits, from which cancelled timers are thrown away in one go
-CANCELLED_PART_MIN = 0.5
+CANCELLED_PART_MIN = 0.5  # asyncio's limits, from which cancelled timers are thrown away in one go
+CANCELLED_FEW = 50
+UNWINDING_TRIES_MAX = 20  # as many awaits as there may be in the `finally` blocks of one task
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
@@ -199,7 +203,9 @@ class SimulationLoop(VirtualTimeLoop):
         ready = self.ready
         while True:
             timers = self._timers
-            if len(timers) > CANCELLED_TIMERS_MIN or (timers and timers[0][1]._cancelled):
+            if timers and (
+                timers[0][1]._cancelled or self.cancelled_timers > CANCELLED_PART_MIN * len(timers) > CANCELLED_FEW
+            ):
                 self._forget_cancelled()
             if ready or self._stopping:
                 self._turns += 1
@@ -233,8 +239,7 @@ class SimulationLoop(VirtualTimeLoop):
 
     def _forget_cancelled(self) -> None:
         timers = self._timers
-        count = len(timers)
-        if count > CANCELLED_TIMERS_MIN and self.cancelled_timers / count > CANCELLED_PART_MIN:
+        if self.cancelled_timers > CANCELLED_PART_MIN * len(timers) > CANCELLED_FEW:
             kept = []
             for entry in timers:
                 if entry[1]._cancelled:
@@ -253,10 +258,10 @@ class SimulationLoop(VirtualTimeLoop):
         """Move the time to the next timer."""
         if not self._timers:
             raise DeadlockError("no timer is set and nothing is ready")
-        wait_s = min(self._timers[0][0] - self._now, TIMER_WAIT_MAX_S)
+        wait_s = self._timers[0][0] - self._now
         if wait_s > 0.0:
             self._turns = 0
-            self._now += wait_s
+            self._now += wait_s if wait_s < TIMER_WAIT_MAX_S else TIMER_WAIT_MAX_S
         else:
             self._turns += 1
 
@@ -264,10 +269,7 @@ class SimulationLoop(VirtualTimeLoop):
 @contextmanager
 def _known_without_asking(loop: SimulationLoop) -> Iterator[None]:
     """asyncio asks the system for the process id before it says which loop is running: the dearest call of a run."""
-
-    def running() -> SimulationLoop:
-        return loop
-
+    running = itertools.repeat(loop).__next__
     with (
         patch.object(asyncio, "get_running_loop", running),
         patch.object(asyncio.events, "get_running_loop", running),
@@ -284,18 +286,45 @@ def in_world(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work, context=context)
 
 
+_WORLD = contextvars.Context()
+"""Of no process: what runs in it never stops and is never killed."""
+
+
+def later_in_world(delay_s: float, act: Callable[..., Any], *args: Any) -> None:
+    """Call `act` in the world after `delay_s`: what a task that only sleeps would do, at a third of the price."""
+    loop = asyncio.get_running_loop()
+    if delay_s > 0.0:
+        loop.call_later(delay_s, act, *args, context=_WORLD)
+    else:
+        loop.call_soon(act, *args, context=_WORLD)
+
+
 def run_world(main: Coroutine[Any, Any, T]) -> T:
     """Run the coroutine that is the world to its end, in virtual time.
 
-    What is left then is dropped without a word: killed processes leave tasks behind that never end.
+    What is left then is dropped without a word: killed processes leave tasks behind that never end. They are unwound
+    here and now, or the garbage collector would do it in the middle of something else.
     """
     loop = SimulationLoop()
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
     finally:
-        for task in asyncio.all_tasks(loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.set_exception_handler(lambda _loop, _context: None)
+        left = asyncio.all_tasks(loop)
+        with _known_without_asking(loop):
+            for task in left:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _unwind(task.get_coro())
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def _unwind(left: Any) -> None:
+    """Close a coroutine that never ended, however much its `finally` blocks still want to do."""
+    for _ in range(UNWINDING_TRIES_MAX):
+        try:
+            left.close()
+            return
+        except BaseException as error:
+            log.debug("a coroutine that was left over: %r", error)

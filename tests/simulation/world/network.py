@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from mld.clock import Clock
 from mld.errors import (
@@ -24,7 +24,7 @@ from mld.errors import (
 from mld.local.kinesis import Kinesis
 from mld.retrieval.page import RecordsPage
 from mld.streams import StartingPoint
-from tests.simulation.world.loop import in_world
+from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.plan import Rates
 from tests.twins.dynamo import Applied, Fault, MemoryDynamo
 from tests.twins.dynamo_expressions import Item, ValidationError
@@ -70,39 +70,39 @@ class SimulatedDynamo(MemoryDynamo):
     async def request(
         self, sender: str, operation: str, params: dict[str, Any], timeout_s: float | None
     ) -> dict[str, Any]:
+        return await self.send(sender, operation, params, timeout_s)
+
+    def send(
+        self, sender: str, operation: str, params: dict[str, Any], timeout_s: float | None
+    ) -> asyncio.Future[dict[str, Any]]:
         """As the twin does it, but without copies: nobody here changes what he is given, or what he has given.
 
-        Called in the world: the caller's process may be gone before the answer comes.
+        The request travels in the world: the caller's process may be gone before the answer comes.
         """
+        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         fault = self._fault_of(sender, operation, params) or Fault()
-        total_s = fault.delay_before_s + fault.delay_after_s
-        if timeout_s is not None and total_s >= timeout_s:
-            late = in_world(self._serve_here(sender, operation, params, fault))
-            late.add_done_callback(lambda task: task.cancelled() or task.exception())
-            await asyncio.sleep(timeout_s)
-            raise AwsUnreachableError(operation, f"no answer within {timeout_s} s")
-        return await self._serve_here(sender, operation, params, fault)
-
-    async def _serve_here(self, sender: str, operation: str, params: dict[str, Any], fault: Fault) -> dict[str, Any]:
         self._count(sender, operation, params)
-        if fault.delay_before_s:
-            await asyncio.sleep(fault.delay_before_s)
+        if timeout_s is not None and fault.delay_before_s + fault.delay_after_s >= timeout_s:
+            late = AwsUnreachableError(operation, f"no answer within {timeout_s} s")
+            later_in_world(timeout_s, _answer, reply, late)
+            later_in_world(fault.delay_before_s, self._arrive, None, sender, operation, params, fault)
+        else:
+            later_in_world(fault.delay_before_s, self._arrive, reply, sender, operation, params, fault)
+        return reply
+
+    def _arrive(self, reply: _Reply | None, sender: str, operation: str, params: dict[str, Any], fault: Fault) -> None:
         if fault.fail_before is not None:
-            raise fault.fail_before
-        answer: dict[str, Any] | AwsError
+            _answer(reply, fault.fail_before)
+            return
+        answer: dict[str, Any] | Exception
         try:
             answer = self._apply(sender, operation, params)
         except ValidationError as error:
             answer = AwsError(operation, "ValidationException", str(error))
-        except AwsError as error:
+        except Exception as error:  # of AWS, or a fault of the twin, which is the caller's to see
             answer = error
-        if fault.delay_after_s:
-            await asyncio.sleep(fault.delay_after_s)
-        if fault.fail_after is not None:
-            raise fault.fail_after
-        if isinstance(answer, AwsError):
-            raise answer
-        return answer
+        if reply is not None:
+            later_in_world(fault.delay_after_s, _answer, reply, fault.fail_after or answer)
 
     def _apply(self, sender: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         self._sent_at = params.pop(_SENT_AT, self.clock.monotonic())
@@ -139,6 +139,31 @@ class SimulatedDynamo(MemoryDynamo):
         return {key: item for key, item in past.items() if item}
 
 
+_Reply: TypeAlias = asyncio.Future[Any]
+
+
+def _answer(reply: _Reply | None, answer: Any) -> None:
+    """What comes back to a caller who still waits."""
+    if reply is None or reply.done():
+        return
+    if isinstance(answer, Exception):
+        reply.set_exception(answer)
+        reply._log_traceback = False  # type: ignore[attr-defined]  # the caller may have been killed
+    else:
+        reply.set_result(answer)
+
+
+def _act_for(reply: _Reply, act: Callable[[], Any]) -> None:
+    """Answer a caller who still waits with what `act` returns or raises."""
+    if reply.done():
+        return
+    try:
+        answer = act()
+    except Exception as error:
+        answer = error
+    _answer(reply, answer)
+
+
 def _another(rng: Random, purpose: str) -> Random:
     """Draws of their own, from the same seed, without disturbing those of `rng`."""
     same = Random()
@@ -162,8 +187,7 @@ class DynamoDoor:
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         self.calls += 1
         stamped = {**params, _SENT_AT: self._dynamo.clock.monotonic()}
-        work = in_world(self._dynamo.request(self.sender, operation, stamped, timeout_s))
-        return await asyncio.shield(work)
+        return await self._dynamo.send(self.sender, operation, stamped, timeout_s)
 
     def fault(self, operation: str) -> Fault:
         rng, rates = self._rng, self.rates
@@ -224,11 +248,18 @@ class KinesisDoor(ModelStreams):
     async def _ask(self, operation: str, act: Any) -> Any:
         self.calls += 1
         if self.cut:
-            await in_world(asyncio.sleep(HANG_S if self._rng.random() < 0.5 else self._latency_s))
+            await self._reply_after(HANG_S if self._rng.random() < 0.5 else self._latency_s, lambda: None)
             raise StreamUnavailableError(f"{operation}: partition")
+        delay_s = self._latency_s
         if self.rates.kinesis_slow and self._rng.random() < self.rates.kinesis_slow:
-            await in_world(asyncio.sleep(self._rng.uniform(0.0, SLOW_REPLY_MAX_S)))
-        return await in_world(super()._ask(operation, act))
+            delay_s += self._rng.uniform(0.0, SLOW_REPLY_MAX_S)
+        return await self._reply_after(delay_s, lambda: self._asked(operation, act))
+
+    @staticmethod
+    def _reply_after(delay_s: float, act: Callable[[], Any]) -> _Reply:
+        reply: _Reply = asyncio.get_running_loop().create_future()
+        later_in_world(delay_s, _act_for, reply, act)
+        return reply
 
     def _draw(self, operation: str) -> StreamError | None:
         lucky = self._rng.random()

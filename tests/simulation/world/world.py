@@ -57,12 +57,13 @@ class WorkerClock:
     def __init__(self, drift: float) -> None:
         self._rate = 1.0 + drift
         self.wall_offset_s = 0.0
+        self._time = asyncio.get_running_loop().time
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time() * self._rate
+        return self._time() * self._rate
 
     def wall(self) -> float:
-        return EPOCH_S + self.monotonic() + self.wall_offset_s
+        return EPOCH_S + self._time() * self._rate + self.wall_offset_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)
@@ -71,8 +72,8 @@ class WorkerClock:
 class WorldClock:
     """The world's own, exact time."""
 
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+    def __init__(self) -> None:
+        self.monotonic = asyncio.get_running_loop().time
 
     def wall(self) -> float:
         return EPOCH_S + self.monotonic()
