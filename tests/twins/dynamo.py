@@ -235,7 +235,7 @@ class MemoryDynamo:
         return answer
 
     def _count(self, sender: str, operation: str, params: Params) -> None:
-        for table in _tables_of(params):
+        for table in (params["TableName"],) if "TableName" in params else _tables_of(params):
             self._usage_of(sender, operation, table).requests += 1
 
     def _usage_of(self, sender: str, operation: str, table: str) -> Usage:
@@ -414,7 +414,8 @@ class MemoryDynamo:
         if start := params.get("ExclusiveStartKey"):
             after = start[table.key]["S"]
             keys = [key for key in keys if key > after]
-        return self._page(sender, "Scan", table, params, [items[key] for key in keys], sorts, shown)
+        found = [items[key] for key in keys]
+        return self._page(sender, "Scan", table, params, found, sorts, shown, _expressions(params))
 
     def _query(self, sender: str, table: Table, params: Params) -> dict[str, Any]:
         """Of an index (or of the table, where a hash key has one item)."""
@@ -446,7 +447,7 @@ class MemoryDynamo:
             after = _sort_key(start, order)
             found = [item for item in found if (_sort_key(item, order) > after) is not backwards]
             found = [item for item in found if _sort_key(item, order) != after]
-        return self._page(sender, "Query", table, params, found, sorts, shown)
+        return self._page(sender, "Query", table, params, found, sorts, shown, expressions)
 
     def _readable(self, table: Table, name: str, params: Params) -> Index:
         now = self.clock.monotonic()
@@ -468,15 +469,13 @@ class MemoryDynamo:
         found: list[Item],
         key_names: tuple[str, ...],
         shown: Callable[[Item], Item] | None,
+        expressions: Expressions,
     ) -> dict[str, Any]:
         limit = min(params.get("Limit", self.page_rows_max), self.page_rows_max)
         if limit < 1:
             raise ValidationError("Limit must be at least 1")
         page = found[:limit]
         self._usage_of(sender, operation, table.name).items_read += len(page)
-        expressions = _expressions(params)
-        if operation == "Query":
-            expressions.holds(params["KeyConditionExpression"], {})
         items = page if shown is None else [shown(item) for item in page]
         self._charge_read(sender, operation, table, params, items)
         if wanted := params.get("FilterExpression"):

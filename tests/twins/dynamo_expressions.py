@@ -92,6 +92,9 @@ class Expressions:
         return {self._names[name] for name in self._use(_condition_of(condition)).names}
 
     def finish(self) -> None:
+        used = self._used
+        if len(used) == 1 and len(used[0].names) == len(self._names) and len(used[0].values) == len(self._values):
+            return  # what is used is defined, so as many are all
         names = self._names.keys() - _NONE.union(*[parsed.names for parsed in self._used])
         values = self._values.keys() - _NONE.union(*[parsed.values for parsed in self._used])
         if names or values:

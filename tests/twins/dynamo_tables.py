@@ -28,11 +28,11 @@ class Index:
     _coming: list[tuple[float, int, str, Item]] = field(default_factory=list)
     _shown_at: dict[str, float] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    keys: tuple[str, ...] = field(init=False)
+    """Hash and, if there is one, range attribute."""
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Hash and, if there is one, range attribute."""
-        return tuple(part["AttributeName"] for part in self.description["KeySchema"])
+    def __post_init__(self) -> None:
+        self.keys = tuple(part["AttributeName"] for part in self.description["KeySchema"])
 
     def change(self, key: str, item: Item, at: float) -> None:
         """The table's item at `key` is `item` now ({}: none); the index shows it from `at`, never out of order."""
@@ -97,11 +97,17 @@ class Table:
         """DynamoDB refuses a write whose index key has another type than declared, or is empty."""
         if not self.indexes:
             return
-        kinds = {part["AttributeName"]: part["AttributeType"] for part in self.description["AttributeDefinitions"]}
         for name in {name for index in self.indexes.values() for name in index.keys}:
             value = item.get(name)
-            if value is not None and (kinds[name] not in value or not value[kinds[name]]):
+            if value is None:
+                continue
+            kind = self._kind_of(name)
+            if kind not in value or not value[kind]:
                 raise ValidationError(f"Type mismatch or empty value for Index Key {name}: {value}")
+
+    def _kind_of(self, name: str) -> str:
+        parts = self.description["AttributeDefinitions"]
+        return next(str(part["AttributeType"]) for part in parts if part["AttributeName"] == name)
 
     def key_of(self, given: Mapping[str, Any]) -> str:
         """The hash key in a request's Key, of which nothing else may be a part."""

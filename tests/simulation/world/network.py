@@ -191,8 +191,8 @@ class DynamoDoor:
 
     def fault(self, operation: str) -> Fault:
         rng, rates = self._rng, self.rates
-        there = self._latency_s * rng.uniform(0.5, 1.5)
-        back = self._latency_s * rng.uniform(0.5, 1.5)
+        there = self._latency_s * (0.5 + rng.random())
+        back = self._latency_s * (0.5 + rng.random())
         if self.cut:
             if rng.random() < 0.3:  # the request got through, the reply does not
                 return Fault(there, None, AwsUnreachableError(operation, "partition"), HANG_S)
