@@ -31,6 +31,8 @@ UNBELIEVING_MAX_S = 2.5
 """Beliefs are looked at once a second; who does not believe any more stops at once."""
 LOST_LEASE_GRACE_S = 1.0
 """Beside one lease duration: the answer that says so may be under way."""
+ANSWER_LATE_MAX_S = 8.0
+"""The slowest answer of DynamoDB here."""
 
 
 class Violation(AssertionError):
@@ -212,11 +214,12 @@ class Ledger:
         """When the last accepted write of a row by a process was sent."""
         return self._sent_by.get((key, process), -1e9)
 
-    def batch_begins(self, worker: str, shard: str) -> None:
+    def batch_begins(self, worker: str, shard: str, *, is_ours: bool = True) -> None:
+        """Checker 5. A Java worker counts from the answer that told it of its lease, which may be late."""
         lost_at = self._owner_lost_at.get((shard, worker))
         if lost_at is None:
             return
-        bound = self._failover_s + LOST_LEASE_GRACE_S
+        bound = self._failover_s + LOST_LEASE_GRACE_S + (0.0 if is_ours else ANSWER_LATE_MAX_S)
         since = max(lost_at, self.paused_s.get(worker, 0.0))
         if self._now() - since > bound:
             raise self._violation(5, f"{worker} still delivers {shard} {self._now() - since:.1f} s after it lost it")

@@ -33,7 +33,7 @@ class Notes:
         self.deliveries: list[tuple[str, int, str, int]] = []
         self.begun = 0
 
-    def batch_begins(self, worker: str, shard: str) -> None:
+    def batch_begins(self, worker: str, shard: str, *, is_ours: bool = True) -> None:
         self.begun += 1
 
     def delivered(self, worker: str, child: int, shard: str, records: list[tuple[int, int]]) -> None:

@@ -231,7 +231,7 @@ class Consumer:
         worker, rng, child = self._worker, self._worker.rng, self._child
         assert child is not None
         self._largest = batch.largest
-        worker.ledger.batch_begins(worker.worker_id, self.shard)
+        worker.ledger.batch_begins(worker.worker_id, self.shard, is_ours=False)
         self._perhaps_die(0.5)
         records = json.loads(b"".join(batch.line()))["records"]
         places = [(int(record["sequenceNumber"]), record["subSequenceNumber"]) for record in records]

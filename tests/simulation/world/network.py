@@ -24,6 +24,7 @@ from mld.errors import (
 from mld.local.kinesis import Kinesis
 from mld.retrieval.page import RecordsPage
 from mld.streams import StartingPoint
+from tests.simulation.checkers import ANSWER_LATE_MAX_S
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.plan import Rates
 from tests.twins.dynamo import Applied, Fault, MemoryDynamo
@@ -31,7 +32,7 @@ from tests.twins.dynamo_expressions import Item, ValidationError
 from tests.twins.dynamo_tables import Table
 from tests.twins.kinesis_model import ModelStreams
 
-SLOW_REPLY_MAX_S = 8.0
+SLOW_REPLY_MAX_S = ANSWER_LATE_MAX_S
 HANG_S = 60.0
 """A packet into the void: longer than anybody waits."""
 INDEX_LAGS_S = (0.0, 0.0, 0.5, 3.0)

@@ -721,8 +721,9 @@ class World:
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
         mixed = any(spec.kind != "mld" for spec in self.plan.workers)  # may leave rows out when its start is cut short
         if (self.plan.touches_rows or mixed) and not self._stream_deleted:  # a start makes the table true to the stream
-            ours = next(m for m in self.machines if m.spec.kind == "mld" and m.wanted)
-            ours.deploy(1.0, new_id=True)
+            ours = next((m for m in self.machines if m.spec.kind == "mld" and m.wanted), None)
+            if ours is not None:  # else the only one is being deployed anyhow
+                ours.deploy(1.0, new_id=True)
             self._quiet_from_s = self.now()
 
     async def _finish(self) -> None:
