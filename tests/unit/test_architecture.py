@@ -93,6 +93,7 @@ PURE = (
     "properties/grammar.py",
     "properties/keys.py",
     "properties/conversion.py",
+    "processors/spark/positions.py",
 )
 IMPURE_MODULES = {
     "asyncio",

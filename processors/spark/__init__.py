@@ -1,0 +1,1 @@
+"""The Spark processor: many shards, one Spark session, exactly once into the sink. Importing it imports no pyspark."""
