@@ -311,7 +311,8 @@ class Ledger:
         self._check_counter(record, write, sent_at)
         self._check_writer(key, write)
         if _text(write.before, "leaseCounter") != _text(write.after, "leaseCounter"):  # else it is no heartbeat
-            self._sent[key] = self._sent_by[key, write.sender] = sent_at
+            self._sent[key] = sent_at
+            self._sent_by[key, write.sender] = max(sent_at, self.wrote_at(write.sender, key))  # they may overtake
             self._last_writer[key] = write.sender
 
     def _check_creation(self, record: ShardRecord, write: Applied) -> None:

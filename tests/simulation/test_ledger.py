@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tests.simulation.checkers import RECOVERED_S, Ledger, Violation
+from tests.twins.dynamo import Applied
 
 SHARD = "shardId-000000000000"
 
@@ -90,3 +93,42 @@ def test_a_record_that_could_be_read_in_peace_is_owed_for_ever(ledger: Ledger, t
     time.now_s = ledger.retention_s + 1.0
     with pytest.raises(Violation, match="without faults"):
         ledger.owed(ledger.shard(SHARD))
+
+
+def _written(counter: int, at: float, owner: str = "w1") -> Applied:
+    row = {
+        "leaseKey": {"S": SHARD},
+        "leaseOwner": {"S": owner},
+        "checkpoint": {"S": "TRIM_HORIZON"},
+        "checkpointSubSequenceNumber": {"N": "0"},
+        "leaseCounter": {"N": str(counter)},
+    }
+    before = {**row, "leaseCounter": {"N": str(counter - 1)}} if counter else {}
+    return Applied(at, "w1#1", "UpdateItem", "t", before, row)
+
+
+def test_a_slow_write_that_was_overtaken_does_not_make_a_belief_older(ledger: Ledger, time: Time) -> None:
+    ledger.ours.add("w1#1")
+    ledger.applied(_written(0, 0.0), 0.0)
+    ledger.applied(_written(1, 6.0), 6.0)
+    ledger.applied(_written(2, 7.0), 3.0)
+    time.now_s = 14.0
+    ledger.check_beliefs([("w1#1", [SHARD])])
+    time.now_s = 17.0
+    with pytest.raises(Violation, match="checker 4"):
+        ledger.check_beliefs([("w1#1", [SHARD])])
+
+
+@pytest.mark.parametrize(
+    ("after_s", "is_ours", "is_late"),
+    [(10.5, True, False), (12.0, True, True), (12.0, False, False), (19.5, False, True)],
+)
+def test_who_lost_a_lease_stops_in_time_and_java_a_late_answer_later(
+    ledger: Ledger, time: Time, after_s: float, is_ours: bool, is_late: bool
+) -> None:
+    ledger.applied(_written(0, 0.0), 0.0)
+    taken = _written(1, 0.0, "w2")
+    ledger.applied(Applied(0.0, "w2#1", "UpdateItem", "t", _written(0, 0.0).after, taken.after), 0.0)
+    time.now_s = after_s
+    with pytest.raises(Violation, match="checker 5") if is_late else contextlib.nullcontext():
+        ledger.batch_begins("w1", SHARD, is_ours=is_ours)
