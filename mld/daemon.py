@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 
 from mld.aws.kinesis import KinesisStreams, RawPages
@@ -32,10 +32,8 @@ from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.retrieval.buffer import Budget
-from mld.retrieval.pacing import beat_of
+from mld.readers import fan_out_of, fan_out_readers, polling_readers
 from mld.retrieval.page import RecordsPage
-from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawpage import page_of
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
@@ -43,7 +41,7 @@ from mld.shards.detector import ShardDetector
 from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
 from mld.steward import Steward
-from mld.streams import Streams
+from mld.streams import FanOut, Streams
 from mld.worker import Worker, WorkerParts, WorkerSettings
 from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
@@ -231,6 +229,7 @@ def build_worker(
         rng,
         detect_load=load_of_this_host(clock),
         polls_on_a_beat=True,
+        fan_out=fan_out_of(settings, kinesis, streams),
     )
 
 
@@ -246,10 +245,12 @@ def assemble(
     *,
     detect_load: DetectLoad = no_load,
     polls_on_a_beat: bool = False,
+    fan_out: FanOut | None = None,
 ) -> Worker:
     """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
 
     `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
+    With `fan_out` records are read by subscriptions.
     """
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
@@ -304,7 +305,9 @@ def assemble(
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,
-        new_reader=_reader_factory(settings, streams, clock, rng, polls_on_a_beat),
+        new_reader=polling_readers(settings, streams, clock, rng, on_a_beat=polls_on_a_beat)
+        if fan_out is None
+        else fan_out_readers(settings, fan_out, clock, rng),
         care=steward,
         parents_changed=parents_changed,
         clock=clock,
@@ -351,30 +354,6 @@ def taking_rules(settings: Settings) -> TakingRules:
         very_old_first=settings.enable_priority_lease_assignment,
         even_shares=True,
     )
-
-
-def _reader_factory(
-    settings: Settings, streams: Streams, clock: Clock, rng: Random, polls_on_a_beat: bool
-) -> Callable[[str], PollingReader]:
-    budget = Budget(settings.prefetch_bytes_max)
-    idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
-
-    def new_reader(shard_id: str) -> PollingReader:
-        return PollingReader(
-            streams,
-            clock,
-            rng,
-            shard_id=shard_id,
-            max_records=settings.max_records,
-            idle_interval_s=idle_interval_s,
-            catch_up_interval_s=settings.catch_up_interval_millis / 1000,
-            reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
-            beat_s=beat_of(idle_interval_s) if polls_on_a_beat else 0.0,
-            budget=budget,
-            deliver_empty=settings.call_process_records_even_for_empty_record_list,
-        )
-
-    return new_reader
 
 
 class _Wakes:

@@ -192,6 +192,44 @@ class Streams(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StreamConsumer:
+    """A registered consumer of enhanced fan-out. `status` is CREATING, ACTIVE or DELETING."""
+
+    arn: str
+    status: str
+
+
+class Subscription(Protocol):
+    """An open SubscribeToShard answer: events are pushed until it ends, after five minutes at the latest."""
+
+    async def next(self) -> Page | None:
+        """The next event; None when the subscription has come to its ordinary end.
+
+        `next_iterator` of the page is the event's ContinuationSequenceNumber. Raises `errors.StreamError`. Nothing is
+        read ahead beyond a bounded buffer. An event may be lost by cancellation, and by nothing else.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give it up. May be called at any time, and again."""
+        ...
+
+
+class FanOut(Protocol):
+    """Enhanced fan-out of one stream. Every method raises a subclass of `errors.StreamError`; none of them retries."""
+
+    async def describe(self) -> StreamSummary: ...
+
+    async def consumer_named(self, stream_arn: str, name: str) -> StreamConsumer: ...
+
+    async def consumer(self, arn: str) -> StreamConsumer: ...
+
+    async def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer: ...
+
+    async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> Subscription: ...
+
+
 def validate_end_of_shard(next_token: str | None, children: Sequence[ChildShard]) -> str | None:
     """Why a page's end marker and child list contradict each other, or None if they agree (retrieval spec, 4.1)."""
     if next_token is not None:

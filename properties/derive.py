@@ -11,15 +11,23 @@ from dataclasses import dataclass, field
 
 from properties.checks import Given
 from properties.keys import CREDENTIALS_PREFIX, KEYS
+from properties.keytypes import Section
 from properties.remarks import Level, Remark
-from properties.retrieval import SELECTING_WHEN_NOT_ZERO, SELECTING_WHEN_PRESENT, choose_retrieval
+from properties.retrieval import (
+    SELECTING_WHEN_NOT_ZERO,
+    SELECTING_WHEN_PRESENT,
+    choose_retrieval,
+    consumer_problem,
+)
 from properties.settings import Settings
-from properties.values import ClientVersion, Heartbeat, RetrievalMode, StreamArn
+from properties.values import ClientVersion, Heartbeat, RetrievalMode, StreamArn, WireClient
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
 SHARD_ID_PREFIX = "shardId-"
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
+FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
+POLLING_KEYS = SELECTING_WHEN_NOT_ZERO
 _MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
 
 
@@ -174,9 +182,40 @@ def _retrieval(derivation: Derivation) -> None:
     derivation.values["polling_keys_given"] = tuple(polling_keys)
     mode = derivation.values["retrieval_mode"]
     assert isinstance(mode, RetrievalMode)
-    choice = choose_retrieval(mode, polling_keys)
-    if choice.warning:
-        derivation.say(Level.WARNING, "retrievalMode", choice.warning, choice.remedy)
+    available = derivation.values["wire_client"] is WireClient.LEAN
+    choice = choose_retrieval(mode, polling_keys, fan_out_available=available)
+    derivation.values["reads_by_fan_out"] = choice.mode is RetrievalMode.FANOUT
+    if choice.problem:
+        level = Level.ERROR if choice.is_error else Level.WARNING
+        derivation.say(level, "retrievalMode", choice.problem, choice.remedy)
+    if choice.mode is RetrievalMode.FANOUT:
+        _fan_out(derivation)
+        _unused(derivation, POLLING_KEYS, "records are read by enhanced fan-out")
+    else:
+        _unused(derivation, FANOUT_KEYS, "records are read by polling")
+
+
+def _fan_out(derivation: Derivation) -> None:
+    """Says as which consumer records are read, unless there is something wrong with it."""
+    name, arn = derivation.values["fanout_consumer_name"], derivation.values["fanout_consumer_arn"]
+    stream = derivation.values["stream_name"]
+    if name is None or stream is None:
+        return  # for want of a required key
+    key = "fanoutConfig.consumerName" if arn is None else "fanoutConfig.consumerArn"
+    problem = consumer_problem(str(name), None if arn is None else str(arn), str(stream))
+    if problem:
+        derivation.say(Level.ERROR, key, problem, "name the right consumer, or set retrievalMode=POLLING")
+        return
+    who = f"{name}, which is registered if it is not there and which AWS bills" if arn is None else str(arn)
+    derivation.say(Level.INFO, "retrievalMode", f"records are read by enhanced fan-out as the consumer {who}")
+    if arn is not None and "fanoutConfig.consumerName" in derivation.given:
+        derivation.say(Level.INFO, "fanoutConfig.consumerName", "is not used: fanoutConfig.consumerArn is set")
+
+
+def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if name in derivation.given:
+            derivation.say(Level.INFO, name, f"is not used: {why}")
 
 
 def _child(derivation: Derivation) -> None:

@@ -33,7 +33,6 @@ PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows 
 BAKE_SECONDS_MIN, BAKE_SECONDS_MAX = 3_600, 604_800  # Java clamps to an hour .. a week
 CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and only this, in any case
 
-_NO_FANOUT = "Enhanced fan-out is not part of this version."
 _NO_METRICS = "Metrics are not published by this version."
 _LEGACY_ONLY = "Used when mld.metadataLayout=legacy creates the table; Java KCL 3.5 never creates it."
 _SDK_TIMEOUT = "Time-outs of AWS calls are fixed in this daemon."
@@ -281,7 +280,7 @@ _METRICS = (
 _POLLING = (
     Key("retrievalMode", CHOICE, Section.POLLING,
         "DEFAULT polls if a polling key is present and else uses fan-out.", default=RetrievalMode.DEFAULT,
-        choices=RetrievalMode, note="This version always polls."),
+        choices=RetrievalMode),
     Key("maxRecords", INT, Section.POLLING, "Most records of one read.", default=10_000, minimum=1,
         maximum=MAX_RECORDS_MAX, aliases=("pollingConfig.maxRecords",)),
     Key("idleTimeBetweenReadsInMillis", LONG, Section.POLLING, "Pause between reads of a shard without news.",
@@ -300,7 +299,7 @@ _POLLING = (
 def _fanout(name: str, kind: Kind, meaning: str, default: object = None, default_text: str = "") -> Key:
     minimum = 1 if kind in (INT, LONG) else None
     return Key(f"fanoutConfig.{name}", kind, Section.FANOUT, meaning, default=default, default_text=default_text,
-               minimum=minimum, effect=Effect.LATER, note=_NO_FANOUT,
+               minimum=minimum,
                field_name=f"fanout_{snake_case(name)}")  # fmt: skip
 
 

@@ -167,3 +167,5 @@ class Settings:
 
     # Derived: the keys in the file that make retrievalMode DEFAULT poll (see `retrieval`).
     polling_keys_given: tuple[str, ...]
+    # Derived: the mode in effect.
+    reads_by_fan_out: bool

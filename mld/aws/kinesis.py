@@ -145,7 +145,7 @@ class KinesisStreams:
         if start.sequence is not None:
             params["StartingSequenceNumber"] = start.sequence
         if start.timestamp_s is not None:
-            params["Timestamp"] = _time(start.timestamp_s)
+            params["Timestamp"] = time_param(start.timestamp_s)
         answer = await self._call("GetShardIterator", params, RECORDS_TIMEOUT_S)
         iterator = answer.get("ShardIterator")
         if not isinstance(iterator, str) or not iterator:
@@ -171,7 +171,7 @@ class KinesisStreams:
             raise self._malformed("GetRecords", error) from error
 
     async def _raw_page(self, raw: RawPages, params: dict[str, Any]) -> Page:
-        with self._our_errors():
+        with stream_errors(self._stream_name):
             try:
                 return await raw.service.fetch("GetRecords", params, raw.page_of, timeout_s=RECORDS_TIMEOUT_S)
             except ValueError as error:
@@ -181,18 +181,8 @@ class KinesisStreams:
         return {"StreamName": self._stream_name, **self._arn}
 
     async def _call(self, operation: str, params: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        with self._our_errors():
+        with stream_errors(self._stream_name):
             return await self._service.call(operation, params, timeout_s=timeout_s)
-
-    @contextmanager
-    def _our_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except AwsError as error:
-            kind = _ERRORS.get(error.code, StreamUnavailableError)
-            raise kind(f"stream {self._stream_name}: {error}") from error
-        except AwsUnreachableError as error:
-            raise StreamUnavailableError(f"stream {self._stream_name}: {error}") from error
 
     def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
         return InvalidStreamResponseError(
@@ -200,14 +190,27 @@ class KinesisStreams:
         )
 
 
+@contextmanager
+def stream_errors(stream_name: str) -> Iterator[None]:
+    """Raise StreamErrors for errors of AWS."""
+    try:
+        yield
+    except AwsError as error:
+        kind = _ERRORS.get(error.code, StreamUnavailableError)
+        raise kind(f"stream {stream_name}: {error}") from error
+    except AwsUnreachableError as error:
+        raise StreamUnavailableError(f"stream {stream_name}: {error}") from error
+
+
 def _filter_params(shard_filter: ShardFilter) -> dict[str, Any]:
     params: dict[str, Any] = {"Type": shard_filter.type.value}
     if shard_filter.timestamp_s is not None:
-        params["Timestamp"] = _time(shard_filter.timestamp_s)
+        params["Timestamp"] = time_param(shard_filter.timestamp_s)
     return params
 
 
-def _time(epoch_s: float) -> datetime:
+def time_param(epoch_s: float) -> datetime:
+    """As the SDK wants it."""
     return datetime.fromtimestamp(epoch_s, tz=UTC)
 
 

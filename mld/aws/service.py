@@ -35,3 +35,27 @@ class RawService(Service, Protocol):
         What `read` raises comes out here.
         """
         ...
+
+
+class FrameSource(Protocol):
+    """The frames of an open event stream, undecoded and each in the pieces in which it came."""
+
+    async def next(self) -> tuple[memoryview, ...] | None:
+        """None at the ordinary end. Raises an Exception for a broken connection; may be cancelled without loss."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class StreamService(RawService, Protocol):
+    """A service that also opens event streams."""
+
+    async def open_stream(
+        self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
+    ) -> FrameSource:
+        """The stream that answers `operation`, once its head says that it was accepted. Raises as `call` does."""
+        ...
+
+    async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
+        """What `work` makes, in a thread: for computations that would hold up the loop."""
+        ...

@@ -27,7 +27,8 @@ from mld.errors import (
 from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.leases.keeper import HeldLease
 from mld.positions import Position
-from mld.retrieval.polling import PollingReader, Records, ShardEnded, ShardMissing
+from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
+from mld.retrieval.reader import ShardReader
 from mld.streams import Batch, ChildShard, Page
 from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
@@ -56,7 +57,7 @@ class ShardConsumer:
         self._stopping = asyncio.Event()
         self._stop_waiter: asyncio.Future[Any] | None = None
         self._processor: Processor | None = None
-        self._reader: PollingReader | None = None
+        self._reader: ShardReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
         self._anchor_s: float | None = None  # when a start at LATEST was, epoch seconds, for the next reader

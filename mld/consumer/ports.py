@@ -19,7 +19,7 @@ from mld.consumer.restarts import RestartPolicy
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.positions import InitialPosition
-from mld.retrieval.polling import PollingReader
+from mld.retrieval.reader import ShardReader
 from mld.streams import ChildShard
 from protocol.messages import Dialect
 
@@ -88,7 +88,7 @@ class ConsumerParts:
 
     keeper: LeaseKeeper
     host: ProcessorHost
-    new_reader: Callable[[str], PollingReader]
+    new_reader: Callable[[str], ShardReader]
     care: ShardCare
     parents_changed: Signal
     clock: Clock

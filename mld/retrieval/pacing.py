@@ -71,7 +71,11 @@ def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
     """Seconds to wait before the next call, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
     if pace.ended_s is None:
         return 0.0
-    interval_s = _backoff_s(pace, jitter) if pace.failures else _interval_s(pacing, pace.millis_behind_latest)
+    interval_s = (
+        backoff_s(pace.failure, pace.failures, jitter)
+        if pace.failures
+        else _interval_s(pacing, pace.millis_behind_latest)
+    )
     wait_s = max(0.0, max(interval_s, CALL_INTERVAL_MIN_S) - (now_s - pace.ended_s))
     if pacing.beat_s <= 0 or pace.failures or pace.millis_behind_latest or wait_s == 0:
         return wait_s
@@ -93,8 +97,8 @@ def _interval_s(pacing: Pacing, millis_behind_latest: int | None) -> float:
     return usual_s
 
 
-def _backoff_s(pace: Pace, jitter: float) -> float:
+def backoff_s(failure: Failure, failures: int, jitter: float) -> float:
     """Half of the wait is fixed, half is random, so that readers throttled together do not come back together."""
-    doublings = min(pace.failures - 1, BACKOFF_DOUBLINGS_MAX)
-    longest_s = min(BACKOFF_MAX_S, _FIRST_BACKOFF_S[pace.failure] * 2.0**doublings)
+    doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
+    longest_s = min(BACKOFF_MAX_S, _FIRST_BACKOFF_S[failure] * 2.0**doublings)
     return longest_s * (1 + jitter) / 2

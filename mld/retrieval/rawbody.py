@@ -32,6 +32,8 @@ from mld.retrieval.layouts import (
 
 LAYOUTS_MAX = 8
 """Layouts learned from one body; of more kinds of records the rest is read slowly, as learning costs some 0.1 ms."""
+NEXT_ITERATOR = "NextShardIterator"
+CONTINUATION = "ContinuationSequenceNumber"
 _PAD = ord("=")
 
 T = TypeVar("T")
@@ -111,8 +113,8 @@ class Index:
     child_shards: list[object]
 
 
-def index_of(body: bytes) -> Index:
-    """Raises ValueError if the body is not a GetRecords answer."""
+def index_of(body: bytes, going_on: str = NEXT_ITERATOR) -> Index:
+    """Raises ValueError if the body is not a GetRecords answer, or an event if `going_on` is its CONTINUATION."""
     scan = Scan(body)
     records: _Records | None = None
     found: dict[str, object] = {}
@@ -121,7 +123,7 @@ def index_of(body: bytes) -> Index:
         if name == "Records" and scan.sees(ARRAY):
             records = _Records(scan)
             records.read()
-        elif name in ("Records", "NextShardIterator", "MillisBehindLatest", "ChildShards"):
+        elif name in ("Records", going_on, "MillisBehindLatest", "ChildShards"):
             found[name] = json.loads(scan.value().decode())
         else:
             scan.skip_value()
@@ -131,7 +133,7 @@ def index_of(body: bytes) -> Index:
     return Index(
         tuple(records.runs),
         records.chars // 4 * 3 - records.padding,
-        _typed(found.get("NextShardIterator"), str, "NextShardIterator") or None,
+        _typed(found.get(going_on), str, going_on) or None,
         _typed(found.get("MillisBehindLatest"), int, "MillisBehindLatest"),
         _typed(found.get("ChildShards"), list, "ChildShards") or [],
     )

@@ -19,7 +19,7 @@ from operator import lt
 from mld.positions import Position
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
 from mld.retrieval.page import PIECE_BYTES, Aggregates, extremes
-from mld.retrieval.rawbody import Odds, Run, index_of, size_of
+from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, Odds, Run, index_of, size_of
 from mld.streams import ChildShard, HashRange, child_shard_of
 from protocol.codec import RECORD_FRAME, RECORDS_HEAD, encode_record, records_tail
 from protocol.messages import Record
@@ -35,8 +35,17 @@ FRAME_BYTES = 200
 
 def page_of(body: bytes) -> RawPage:
     """The page of an answer. Raises ValueError, with what is wrong, if the body is not a GetRecords answer."""
+    return _page_of(body, NEXT_ITERATOR)
+
+
+def page_of_event(payload: bytes) -> RawPage:
+    """The page of a SubscribeToShardEvent, whose ContinuationSequenceNumber becomes `next_iterator`."""
+    return _page_of(payload, CONTINUATION)
+
+
+def _page_of(body: bytes, going_on: str) -> RawPage:
     try:
-        index = index_of(body)
+        index = index_of(body, going_on)
         children = tuple(child_shard_of(item) for item in index.child_shards)  # type: ignore[arg-type]
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -37,6 +37,14 @@ _PER_REQUEST = frozenset(
     }
 )
 _KNOWN = frozenset({"content-type", "user-agent", "x-amz-target", "x-amzn-query-mode"})
+STREAMS = frozenset({"SubscribeToShard"})
+"""Operations that are answered by a stream of events."""
+# A frame of the type initial-response with the payload {}, which botocore wants to see first.
+_FIRST_EVENT = bytes.fromhex(
+    "0000007200000060ab820d9e0b3a6576656e742d74797065070010696e697469616c2d726573706f6e73650d3a636f6e7465"
+    "6e742d7479706507001a6170706c69636174696f6e2f782d616d7a2d6a736f6e2d312e310d3a6d6573736167652d74797065"
+    "0700056576656e747b7dacae6b7d"
+)
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -88,7 +96,7 @@ class Canned:
 
     def blueprint(self, operation: str, params: Mapping[str, Any], context: ssl.SSLContext | None) -> Blueprint:
         """Raises UnusualError; and what botocore raises, who checks the parameters at this."""
-        self.explain(operation, params, Answer(200, {}, b"{}"))
+        self.explain(operation, params, Answer(200, {}, _FIRST_EVENT if operation in STREAMS else b"{}"))
         request: AWSPreparedRequest = self._here.request
         return _blueprint(str(request.method), str(request.url), dict(request.headers.items()), context)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import threading
 import time
@@ -25,6 +26,7 @@ from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Blueprint, Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
 from mld.aws.wire.sigv4 import Keys, Signer
+from mld.aws.wire.source import FrameSource
 from mld.aws.wire.workers import Job, Workers
 from mld.errors import AwsUnreachableError, StartupError
 
@@ -35,12 +37,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Exchange = Callable[[Job, str, Mapping[str, Any], bytes], Answer]
+Taken = tuple[socket.socket, bytes, bool]
+"""A connected socket, what was read ahead from it, and whether what comes is chunked."""
 
 READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"})
 """May be repeated on a new connection: they change nothing."""
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
-ENDPOINT_PARAMS = ("StreamARN", "TableName")
+ENDPOINT_PARAMS = ("StreamARN", "TableName", "ConsumerARN")
 """Parameters that an endpoint may depend on: accounts have their own."""
 BLUEPRINTS_MAX = 64
 """A daemon has a handful of operations on a handful of tables."""
@@ -127,6 +132,31 @@ class WireService:
                 self._give_way(why)
         return await self._plain.fetch(operation, params, read, timeout_s=timeout_s)
 
+    @property
+    def can_stream(self) -> bool:
+        """Whether `open_stream` is to be had; known once the service is open."""
+        return self._canned is not None
+
+    async def open_stream(
+        self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
+    ) -> FrameSource:
+        """See `mld.aws.service.StreamService.open_stream`."""
+        work = partial(self._open_in_thread, operation=operation, params=params)
+        try:
+            taken, ahead, chunked = await self._run(operation, work, timeout_s, unwanted=_close_socket)
+        except UnusualError as why:
+            raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
+        return FrameSource(taken, ahead, chunked=chunked)
+
+    async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
+        """See `mld.aws.service.StreamService.in_thread`; one at a time, as with large bodies."""
+
+        def gated(_: Job) -> T:
+            with self._gate:
+                return work()
+
+        return await self._run(operation, gated, None)
+
     def _give_way(self, why: UnusualError) -> None:
         self._canned = None
         logger.info(
@@ -139,10 +169,19 @@ class WireService:
     async def _send(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], timeout_s: float | None
     ) -> T:
+        return await self._run(operation, lambda job: self._perform(job, operation, params, read), timeout_s)
+
+    async def _run(
+        self,
+        operation: str,
+        work: Callable[[Job], T],
+        timeout_s: float | None,
+        unwanted: Callable[[T], None] | None = None,
+    ) -> T:
         if self._workers.is_closed:
             raise AwsUnreachableError(operation, f"the {self._name} client is closed")
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
-        job = Job(lambda job: self._perform(job, operation, params, read))
+        job = Job(work, unwanted)
         timer = asyncio.get_running_loop().call_later(limit_s, _expire, job, operation, limit_s)
         self._workers.submit(job)
         try:
@@ -174,26 +213,44 @@ class WireService:
         self._canned = Canned(client)
 
     def _perform(self, job: Job, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
-        try:
-            answer = self._answer(job, operation, params)
-        except (AwsUnreachableError, UnusualError):
-            raise
-        except (OSError, BrokenAnswerError, NothingSentBackError, ssl.SSLError) as error:
-            raise AwsUnreachableError(operation, f"{type(error).__name__}: {error}") from error
-        except Exception as error:  # of botocore, or of a provider of credentials
-            raise aws_failure(operation, error) from error
+        answer = _as_ours(operation, lambda: self._answer(job, operation, params, self._exchange))
         if len(answer.body) < GATE_BYTES_MIN:
             return read(answer.body)
         with self._gate:
             return read(answer.body)
 
-    def _answer(self, job: Job, operation: str, params: dict[str, Any]) -> Answer:
+    def _open_in_thread(self, job: Job, operation: str, params: dict[str, Any]) -> Taken:
+        """The connection on which the answer to `operation` comes in, its head read."""
+        taken: list[Taken] = []
+
+        def open_one(job: Job, operation: str, params: Mapping[str, Any], body: bytes) -> Answer:
+            origin, request = self._request(operation, params, body)
+            connection = self._connected(operation, origin)
+            try:
+                job.uses(connection)
+                status, headers = connection.begin(request)
+                if status >= 300:
+                    return connection.rest(status, headers)
+                job.uses(None)
+                taken.append((*connection.detach(), b"transfer-encoding" in headers))
+                return Answer(status, headers, b"")
+            finally:
+                job.uses(None)
+                if not taken:
+                    self._discard(connection)
+                with self._lock:
+                    self._connections.discard(connection)
+
+        _as_ours(operation, lambda: self._answer(job, operation, params, open_one))
+        return taken[0]
+
+    def _answer(self, job: Job, operation: str, params: dict[str, Any], exchange: Exchange) -> Answer:
         """A good answer; what botocore raises for a bad one."""
         canned = self._canned
         if canned is None:
             raise UnusualError("found out a moment ago")
         body = documents.encode(params)
-        answer = self._exchange(job, operation, params, body)
+        answer = exchange(job, operation, params, body)
         if answer.status < 300:
             return answer
         try:
@@ -203,13 +260,14 @@ class WireService:
                 raise
         else:
             raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
-        answer = self._exchange(job, operation, params, body)
+        answer = exchange(job, operation, params, body)
         if answer.status >= 300:
             canned.explain(operation, params, answer)
             raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
         return answer
 
-    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes) -> Answer:
+    def _request(self, operation: str, params: Mapping[str, Any], body: bytes) -> tuple[Origin, bytes]:
+        """A whole request, signed, and where it goes."""
         keys: Any = None if self._credentials is None else self._credentials.get_frozen_credentials()
         blueprint, signer = self._blueprint(operation, params, keys)
         signature = ""
@@ -223,23 +281,30 @@ class WireService:
                 body=body,
             )
         request = f"{blueprint.head}{signature}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
-        connection = self._kept(blueprint.origin)
+        return blueprint.origin, request
+
+    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes) -> Answer:
+        origin, request = self._request(operation, params, body)
+        connection = self._kept(origin)
         if connection is not None:
             try:
-                return self._exchange_on(job, connection, blueprint.origin, request)
+                return self._exchange_on(job, connection, origin, request)
             except NothingSentBackError:
                 if operation not in READS or job.given_up:
                     raise
+        return self._exchange_on(job, self._connected(operation, origin), origin, request)
+
+    def _connected(self, operation: str, origin: Origin) -> Connection:
         try:
             connection = Connection(
-                blueprint.origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s
+                origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s
             )
         except OSError as error:
-            reason = f"cannot connect to {blueprint.host}: {type(error).__name__}: {error}"
+            reason = f"cannot connect to {origin.host}:{origin.port}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error
         with self._lock:
             self._connections.add(connection)
-        return self._exchange_on(job, connection, blueprint.origin, request)
+        return connection
 
     def _exchange_on(self, job: Job, connection: Connection, origin: Origin, request: bytes) -> Answer:
         keep = False
@@ -313,6 +378,22 @@ class WireService:
         )  # fmt: skip
         self._skew_s = skew_s
         return True
+
+
+def _as_ours(operation: str, work: Callable[[], T]) -> T:
+    """Raises errors of our own tree for those of sockets, of botocore and of providers of credentials."""
+    try:
+        return work()
+    except (AwsUnreachableError, UnusualError):
+        raise
+    except (OSError, BrokenAnswerError, NothingSentBackError, ssl.SSLError) as error:
+        raise AwsUnreachableError(operation, f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise aws_failure(operation, error) from error
+
+
+def _close_socket(taken: Taken) -> None:
+    taken[0].close()
 
 
 def _decoded(operation: str, body: bytes) -> dict[str, Any]:

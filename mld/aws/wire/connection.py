@@ -77,15 +77,33 @@ class Connection:
 
         Raises NothingSentBackError, BrokenAnswerError or OSError; the connection is of no use then.
         """
-        try:
-            self._socket.sendall(request)
-            status, headers = self._head()
-        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
-            raise NothingSentBackError(f"{type(error).__name__}: {error}") from error
+        status, headers = self.begin(request)
         body, delimited = self._body(status, headers)
         _check_crc32(headers, body)
         keep = delimited and b"close" not in headers.get(b"connection", b"").lower()
         return Answer(status, headers, body), keep
+
+    def begin(self, request: bytes) -> tuple[int, dict[bytes, bytes]]:
+        """Send a request and read the head of its answer. Raises as `exchange` does."""
+        try:
+            self._socket.sendall(request)
+            return self._head()
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
+            raise NothingSentBackError(f"{type(error).__name__}: {error}") from error
+
+    def rest(self, status: int, headers: dict[bytes, bytes]) -> Answer:
+        """The answer whose head `begin` has read."""
+        return Answer(status, headers, self._body(status, headers)[0])
+
+    def detach(self) -> tuple[socket.socket, bytes]:
+        """The socket, non-blocking, and what was read ahead from it; the connection is of no use any more."""
+        self._poll.unregister(self._socket)
+        self._socket.settimeout(0.0)
+        try:
+            ahead = self._reader.peek()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            ahead = b""
+        return self._socket, ahead
 
     def abort(self) -> None:
         """From another thread: make whoever reads or writes here fail at once."""

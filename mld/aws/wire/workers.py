@@ -17,11 +17,15 @@ from mld.aws.wire.connection import Connection
 
 
 class Job:
-    """One piece of work on its way to a thread and back. `outcome` is the future of the one who waits."""
+    """One piece of work on its way to a thread and back. `outcome` is the future of the one who waits.
 
-    __slots__ = ("_connection", "_lock", "_loop", "_work", "given_up", "outcome")
+    A value for which nobody waits any more goes to `unwanted`.
+    """
 
-    def __init__(self, work: Callable[[Job], Any]) -> None:
+    __slots__ = ("_connection", "_lock", "_loop", "_unwanted", "_work", "given_up", "outcome")
+
+    def __init__(self, work: Callable[[Job], Any], unwanted: Callable[[Any], None] | None = None) -> None:
+        self._unwanted = unwanted
         self._loop = asyncio.get_running_loop()
         self._work = work
         self._lock = threading.Lock()
@@ -59,6 +63,8 @@ class Job:
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
         if self.outcome.done():
+            if error is None and self._unwanted is not None:
+                self._unwanted(value)
             return
         if error is not None:
             self.outcome.set_exception(error)

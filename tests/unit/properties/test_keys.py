@@ -60,7 +60,10 @@ def test_every_key_of_java_is_known(name: str) -> None:
 
 def test_settings_has_exactly_one_field_per_key() -> None:
     fields = {field.name for field in dataclasses.fields(Settings)}
-    assert {key.field for key in keys.KEYS} - {"initial_position_at"} == fields - {"polling_keys_given"}
+    assert {key.field for key in keys.KEYS} - {"initial_position_at"} == fields - {
+        "polling_keys_given",
+        "reads_by_fan_out",
+    }
 
 
 def test_defaults_have_the_type_of_their_field() -> None:
@@ -92,9 +95,8 @@ def test_every_spelling_of_every_key_can_be_set(configure: Configure, spelling: 
 
 
 def test_keys_for_later_are_pointed_out_and_obsolete_ones_are_unknown(configure: Configure) -> None:
-    loaded = configure("metricsLevel=SUMMARY\nfanoutConfig.consumerName=c")
+    loaded = configure("metricsLevel=SUMMARY")
     assert "has no effect yet" in remarks_on(loaded, "metricsLevel")[0]
-    assert "has no effect yet" in remarks_on(loaded, "fanoutConfig.consumerName")[0]
     assert all(keys.find(name) is None for name in OBSOLETE)
 
 

@@ -1,0 +1,159 @@
+"""`KinesisFanOut`: the `FanOut` port over the Kinesis API, for one stream.
+
+Rules: retrieval spec, 8.1 (calls), 8.2 and 8.4 (subscribing, events), 8.7 (exceptions inside the stream). Frames are
+taken apart by botocore's parser, which checks both their checksums; the payload of an event then goes the way of a
+GetRecords body, to an injected page maker. Small events are read on the loop, large ones in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mld.aws.kinesis import stream_errors, time_param
+from mld.aws.service import FrameSource, StreamService
+from mld.errors import AwsError, InvalidStreamResponseError, StreamUnavailableError
+from mld.streams import Page, StartingPoint, StreamConsumer, Streams, StreamSummary
+
+SUBSCRIBE = "SubscribeToShard"
+EVENT = "SubscribeToShardEvent"
+CALL_TIMEOUT_S = 30.0
+INLINE_BYTES_MAX = 32 * 1024
+"""A frame up to this size is read within 0.3 ms; a thread takes as long to wake."""
+
+
+class Message(NamedTuple):
+    """A frame taken apart. `kind` is event, exception or error, `name` the type of event or exception."""
+
+    kind: str
+    name: str
+    payload: bytes
+
+
+class KinesisFanOut:
+    """The stream behind `streams`; `page_of` makes a page of a payload, raising ValueError for what is none."""
+
+    def __init__(
+        self, service: StreamService, streams: Streams, *, stream_name: str, page_of: Callable[[bytes], Page]
+    ) -> None:
+        self._service = service
+        self._streams = streams
+        self._stream_name = stream_name
+        self._page_of = page_of
+
+    async def describe(self) -> StreamSummary:
+        return await self._streams.describe()
+
+    async def consumer_named(self, stream_arn: str, name: str) -> StreamConsumer:
+        params = {"StreamARN": stream_arn, "ConsumerName": name}
+        return await self._consumer("DescribeStreamConsumer", params, "ConsumerDescription")
+
+    async def consumer(self, arn: str) -> StreamConsumer:
+        return await self._consumer("DescribeStreamConsumer", {"ConsumerARN": arn}, "ConsumerDescription")
+
+    async def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
+        params = {"StreamARN": stream_arn, "ConsumerName": name}
+        return await self._consumer("RegisterStreamConsumer", params, "Consumer")
+
+    async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> EventSubscription:
+        """See `mld.streams.FanOut`. A time may reach the service rounded down, never up."""
+        position: dict[str, Any] = {"Type": start.type.value}
+        if start.sequence is not None:
+            position["SequenceNumber"] = start.sequence
+        if start.timestamp_s is not None:
+            position["Timestamp"] = time_param(start.timestamp_s)
+        params = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": position}
+        with stream_errors(self._stream_name):
+            source = await self._service.open_stream(SUBSCRIBE, params, timeout_s=CALL_TIMEOUT_S)
+        return EventSubscription(self._service, source, self._stream_name, self._page_of)
+
+    async def _consumer(self, operation: str, params: dict[str, Any], member: str) -> StreamConsumer:
+        with stream_errors(self._stream_name):
+            answer = await self._service.call(operation, params, timeout_s=CALL_TIMEOUT_S)
+        try:
+            return StreamConsumer(answer[member]["ConsumerARN"], answer[member]["ConsumerStatus"])
+        except (KeyError, TypeError) as error:
+            reason = f"stream {self._stream_name}: {operation}: the answer is not as documented: {error!r}"
+            raise InvalidStreamResponseError(reason) from error
+
+
+class EventSubscription:
+    """See `mld.streams.Subscription`."""
+
+    def __init__(
+        self, service: StreamService, source: FrameSource, stream_name: str, page_of: Callable[[bytes], Page]
+    ) -> None:
+        self._service = service
+        self._source = source
+        self._stream_name = stream_name
+        self._page_of = page_of
+
+    async def next(self) -> Page | None:
+        while True:
+            try:
+                frame = await self._source.next()
+            except Exception as error:
+                reason = f"stream {self._stream_name}: {SUBSCRIBE}: {type(error).__name__}: {error}"
+                raise StreamUnavailableError(reason) from error
+            if frame is None:
+                return None
+            page = await self._read(frame)
+            if page is not None:
+                return page
+
+    def close(self) -> None:
+        self._source.close()
+
+    async def _read(self, frame: tuple[memoryview, ...]) -> Page | None:
+        """The page of an event; None for a frame that holds none."""
+        with stream_errors(self._stream_name):
+            try:
+                if sum(map(len, frame)) <= INLINE_BYTES_MAX:
+                    return self._page_in(frame)
+                return await self._service.in_thread(SUBSCRIBE, lambda: self._page_in(frame))
+            except ValueError as error:
+                reason = f"stream {self._stream_name}: {SUBSCRIBE}: the event is not as documented: {error}"
+                raise InvalidStreamResponseError(reason) from error
+
+    def _page_in(self, frame: tuple[memoryview, ...]) -> Page | None:
+        """May run in a thread. Raises ValueError or AwsError."""
+        message = message_of(b"".join(frame))
+        match message.kind:
+            case "event" if message.name == EVENT:
+                return self._page_of(message.payload)
+            case "event":
+                return None
+            case _:
+                raise AwsError(SUBSCRIBE, message.name, _text_of(message.payload))
+
+
+def message_of(frame: bytes) -> Message:
+    """Take one whole frame apart. Raises ValueError if it is damaged; AwsError if it is an error without payload."""
+    from botocore.eventstream import EventStreamBuffer, ParserError
+
+    buffer = EventStreamBuffer()
+    buffer.add_data(frame)
+    try:
+        message = next(buffer)
+    except (ParserError, StopIteration) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    headers: Any = message.headers
+    match headers.get(":message-type"):
+        case "event":
+            return Message("event", str(headers.get(":event-type")), message.payload)
+        case "exception":
+            return Message("exception", str(headers.get(":exception-type")), message.payload)
+        case "error":
+            raise AwsError(SUBSCRIBE, str(headers.get(":error-code")), str(headers.get(":error-message", "")))
+        case other:
+            raise ValueError(f"a message of the type {other!r}")
+
+
+def _text_of(payload: bytes) -> str:
+    """What an exception says."""
+    try:
+        document = json.loads(payload)
+    except (ValueError, RecursionError):
+        return ""
+    return str(document.get("message") or document.get("Message") or "") if isinstance(document, dict) else ""

@@ -1,0 +1,100 @@
+"""How the readers of all shards are made from the settings: by polling, or by enhanced fan-out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+
+from mld.aws.fanout import KinesisFanOut
+from mld.aws.service import RawService
+from mld.aws.wire.client import WireService
+from mld.clock import Clock
+from mld.errors import StartupError
+from mld.retrieval.buffer import Budget
+from mld.retrieval.fanout import FanOutReader
+from mld.retrieval.pacing import beat_of
+from mld.retrieval.polling import PollingReader
+from mld.retrieval.rawpage import page_of_event
+from mld.retrieval.reader import ShardReader
+from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.retrieval.subscribing import YIELD_S
+from mld.streams import FanOut, Streams
+from properties.settings import Settings
+from properties.values import RetrievalMode
+
+log = logging.getLogger(__name__)
+
+NewReader = Callable[[str], ShardReader]
+"""Of the shard with this id."""
+_RENEWALS_PER_LEASE = 3
+
+
+def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> FanOut | None:
+    """What subscribes, if records are read so. Behind a proxy only botocore gets out, which cannot."""
+    if not settings.reads_by_fan_out:
+        return None
+    if isinstance(kinesis, WireService) and kinesis.can_stream:
+        return KinesisFanOut(kinesis, streams, stream_name=settings.stream_name, page_of=page_of_event)
+    why = "enhanced fan-out needs a direct connection to Kinesis (no proxy, no client certificate)"
+    if settings.retrieval_mode is RetrievalMode.FANOUT:
+        raise StartupError(f"{why}; set retrievalMode=POLLING")
+    log.warning("%s; retrievalMode DEFAULT polls instead", why, extra={"action": "fan_out_impossible"})
+    return None
+
+
+def fan_out_readers(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random) -> NewReader:
+    """Readers that share one registered consumer."""
+    budget = Budget(settings.prefetch_bytes_max)
+    consumer = RegisteredConsumer(
+        fan_out,
+        clock,
+        rng,
+        name=settings.fanout_consumer_name,
+        arn=settings.fanout_consumer_arn,
+        retries=Retries(
+            describe_stream=settings.fanout_max_describe_stream_summary_retries,
+            describe_consumer=settings.fanout_max_describe_stream_consumer_retries,
+            register=settings.fanout_register_stream_consumer_retries,
+            backoff_s=settings.fanout_retry_backoff_millis / 1000,
+        ),
+    )
+    # A lost lease is heard of with the next renewal at the latest, of which each may take as long as its interval.
+    yield_s = max(YIELD_S, 2 * settings.failover_time_millis / 1000 / _RENEWALS_PER_LEASE)
+
+    def new_reader(shard_id: str) -> FanOutReader:
+        return FanOutReader(
+            fan_out,
+            consumer,
+            clock,
+            rng,
+            shard_id=shard_id,
+            yield_s=yield_s,
+            budget=budget,
+            deliver_empty=settings.call_process_records_even_for_empty_record_list,
+        )
+
+    return new_reader
+
+
+def polling_readers(settings: Settings, streams: Streams, clock: Clock, rng: Random, *, on_a_beat: bool) -> NewReader:
+    """Readers that ask; `on_a_beat`: those at the tip wake together (`retrieval.pacing`)."""
+    budget = Budget(settings.prefetch_bytes_max)
+    idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
+
+    def new_reader(shard_id: str) -> PollingReader:
+        return PollingReader(
+            streams,
+            clock,
+            rng,
+            shard_id=shard_id,
+            max_records=settings.max_records,
+            idle_interval_s=idle_interval_s,
+            catch_up_interval_s=settings.catch_up_interval_millis / 1000,
+            reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+            beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
+            budget=budget,
+            deliver_empty=settings.call_process_records_even_for_empty_record_list,
+        )
+
+    return new_reader

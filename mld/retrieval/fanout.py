@@ -1,0 +1,304 @@
+"""`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
+
+Rules: retrieval spec, 8, with 12.1, 12.2, 12.7, 12.8 and 12.12. This is the shell; what to do is decided in
+`subscribing`, `positions`, `buffer` and `faults`. To its consumer it is what a `PollingReader` is.
+
+Promises: every record after the start is delivered at least once, and none before all that precede it; the end only
+after all records; errors are waited out for ever. What comes twice around a renewal or a restart is what the checkpoint
+filter removes. Back-pressure: without room in the buffer nothing is taken from the subscription, which then stops
+reading its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+from mld.clock import Clock
+from mld.errors import InvalidStreamResponseError, StreamError, StreamNotFoundError, StreamUnavailableError
+from mld.positions import InitialPosition, Position
+from mld.retrieval import buffer, positions, subscribing
+from mld.retrieval.deliveries import Delivery, Records, ShardEnded
+from mld.retrieval.faults import Verdict, judge
+from mld.retrieval.reader import PrefetchingReader
+from mld.retrieval.registration import RegisteredConsumer
+from mld.retrieval.subscribing import Course, Reaction, Where
+from mld.streams import FanOut, Page, Subscription, validate_end_of_shard
+
+logger = logging.getLogger(__name__)
+
+OPEN_TIMEOUT_S = 30.0
+"""No answer for so long means none will come; Java's kinesisRequestTimeout."""
+EVENTS_MAX = 10
+"""In the buffer: Java's queue. An event has at most 1 MB of ordinary records."""
+
+
+class FanOutReader(PrefetchingReader):
+    """The reader of shard `shard_id`, with the subscriptions of `consumer`.
+
+    `yield_s` is how long a subscriber who took ours over is given way: long enough to hear of a lost lease. Events
+    without records are kept from a consumer who has no use for them (`deliver_empty`).
+    """
+
+    def __init__(
+        self,
+        fan_out: FanOut,
+        consumer: RegisteredConsumer,
+        clock: Clock,
+        rng: Random,
+        *,
+        shard_id: str,
+        yield_s: float = subscribing.YIELD_S,
+        renew_after_s: float = subscribing.RENEW_AFTER_S,
+        idle_max_s: float = subscribing.IDLE_MAX_S,
+        events_max: int = EVENTS_MAX,
+        bytes_max: int = buffer.BYTES_MAX,
+        records_max: int = buffer.RECORDS_MAX,
+        budget: buffer.Budget | None = None,
+        deliver_empty: bool = True,
+    ) -> None:
+        prefetched: buffer.PrefetchBuffer[Delivery] = buffer.PrefetchBuffer(
+            pages_max=events_max, bytes_max=bytes_max, records_max=records_max, budget=budget
+        )
+        super().__init__(shard_id, prefetched, budget)
+        self._fan_out = fan_out
+        self._consumer = consumer
+        self._clock = clock
+        self._rng = rng
+        self._yield_s = yield_s
+        self._renew_after_s = renew_after_s
+        self._idle_max_s = idle_max_s
+        self._deliver_empty = deliver_empty
+        self._course: Course | None = None
+        self._arn: str | None = None  # subscribed for last
+        self._open: Subscription | None = None
+        self._renewal: asyncio.Task[Subscription] | None = None
+        self._renewal_due_s = 0.0
+        self._ends_without_children = 0
+        self._trouble: type[StreamError] | None = None  # the error of the running streak, as far as it was logged
+
+    @property
+    def anchor_s(self) -> float | None:
+        """See `ShardReader.anchor_s`. It stays at the first start, as events may lie unread for any time."""
+        return None if self._course is None else self._course.read.anchor_s
+
+    async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
+        """See `ShardReader.start`; nothing is asked of Kinesis here."""
+        assert self._task is None and not self._over, "a reader is started once"
+        if positions.lacks_timestamp(checkpoint, initial):
+            self._warn_of_no_timestamp()
+        start = positions.starting_point(checkpoint, initial, anchor)
+        read = positions.started(checkpoint, start, self._clock.wall(), anchor)
+        self._course = Course(read, yield_s=self._yield_s)
+        self._begin(self._subscribe())
+
+    @property
+    def _at(self) -> Course:
+        assert self._course is not None
+        return self._course
+
+    # --- the fetch task ----------------------------------------------------------------------------------------------
+
+    async def _subscribe(self) -> None:
+        try:
+            while not await self._subscribe_once():
+                pass
+        finally:
+            await self._close()
+
+    async def _subscribe_once(self) -> bool:
+        """One subscription and its renewals; True if the shard has ended."""
+        await self._until_room()
+        wait_s = subscribing.delay_s(self._at, self._clock.monotonic(), self._rng.random())
+        if wait_s > 0:
+            await self._clock.sleep(wait_s)
+        try:
+            self._opened(await self._new_subscription())
+        except StreamError as error:
+            await self._recover(error, Where.OPENING)
+            return False
+        try:
+            return await self._read()
+        except StreamError as error:
+            await self._close()
+            await self._recover(error, Where.READING)
+            return False
+
+    async def _new_subscription(self) -> Subscription:
+        self._arn = None
+        arn = await self._consumer.arn()
+        self._arn = arn
+        point = subscribing.point_of(self._at)
+        self._course = subscribing.called(self._at, self._clock.monotonic())
+        logger.debug(
+            "subscribing to shard %s from %s %s", self.shard_id, point.type.value, point.sequence or point.timestamp_s,
+            extra={"action": "shard_subscribing", "shard": self.shard_id, "position": point.sequence},
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                return await self._fan_out.subscribe(arn, self.shard_id, point)
+        except TimeoutError:
+            reason = f"SubscribeToShard of shard {self.shard_id}: no answer within {OPEN_TIMEOUT_S:g} s"
+            raise StreamUnavailableError(reason) from None
+
+    def _opened(self, subscription: Subscription) -> None:
+        previous, self._open = self._open, subscription
+        if previous is not None:
+            previous.close()
+        due_s = subscribing.renewal_due_s(self._clock.monotonic(), self._rng.random())
+        self._renewal_due_s = due_s - subscribing.RENEW_AFTER_S + self._renew_after_s
+        logger.debug(
+            "subscribed to shard %s", self.shard_id,
+            extra={"action": "shard_subscribed", "shard": self.shard_id, "renewed": previous is not None},
+        )  # fmt: skip
+
+    async def _read(self) -> bool:
+        """Until the subscription is over (False) or the shard (True)."""
+        while True:
+            await self._until_room()
+            self._renew_if_due()
+            page = await (self._next() if self._renewal is None else self._next_beside(self._renewal))
+            if page is None:
+                if self._open is not None:
+                    continue
+                return False
+            if self._take(page):
+                return True
+
+    async def _next(self) -> Page | None:
+        """The next event; None if the subscription is over, which is closed then."""
+        assert self._open is not None
+        try:
+            async with asyncio.timeout(self._idle_max_s):
+                page = await self._open.next()
+        except TimeoutError:
+            raise self._silence() from None
+        if page is None:
+            await self._close()
+        return page
+
+    def _take(self, page: Page) -> bool:
+        """Hand an event over; True if it ended the shard."""
+        verdict = judge(page, self._ends_without_children)
+        if verdict is Verdict.INVALID:
+            self._ends_without_children += page.next_iterator is None
+            why = validate_end_of_shard(page.next_iterator, page.child_shards)
+            raise InvalidStreamResponseError(f"an event of shard {self.shard_id}: {why}")
+        if positions.begins_after_gap(self._at.read, page):
+            self._log_gap(self._at.read.start, page)
+        self._course = subscribing.accepted(self._at, page)
+        self._ends_without_children = 0
+        self._log_recovery()
+        if page.count or (verdict is Verdict.GOES_ON and self._deliver_empty):
+            self._deliver(Records(page), page)
+        if verdict is Verdict.GOES_ON:
+            return False
+        self._deliver(ShardEnded(page.child_shards if verdict is Verdict.ENDED else ()))
+        return True
+
+    # --- renewal -----------------------------------------------------------------------------------------------------
+
+    def _renew_if_due(self) -> None:
+        if self._renewal is None and self._clock.monotonic() >= self._renewal_due_s:
+            self._renewal = asyncio.create_task(self._new_subscription(), name=f"renewal-{self.shard_id}")
+
+    async def _next_beside(self, renewal: asyncio.Task[Subscription]) -> Page | None:
+        """The next event of the old subscription, or None after a change to the new one, or when there is none left."""
+        assert self._open is not None
+        reading = asyncio.create_task(self._open.next())
+        try:
+            await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED, timeout=self._idle_max_s)
+            if not reading.done() and renewal.done() and self._renewed(renewal):
+                return None
+            await asyncio.wait({reading}, timeout=self._idle_max_s)
+            if not reading.done():
+                raise self._silence()
+            over = reading.exception()
+            if over is None and (page := reading.result()) is not None:
+                return page
+            await asyncio.wait({renewal})  # taking over ends the old one, which may be heard of first
+            if self._renewal is None or not self._renewed(renewal):
+                await self._close()
+                if over is not None:
+                    raise over
+            return None
+        finally:
+            if not reading.done():
+                reading.cancel()
+                await asyncio.wait({reading})
+
+    def _renewed(self, renewal: asyncio.Task[Subscription]) -> bool:
+        """The end of a renewal; True if it brought a subscription."""
+        self._renewal = None
+        error = renewal.exception()
+        if error is None:
+            self._opened(renewal.result())
+            return True
+        if not isinstance(error, StreamError):
+            raise error
+        logger.warning(
+            "the subscription to shard %s is not renewed yet: %s", self.shard_id, error,
+            extra={"action": "renewal_failed", "shard": self.shard_id},
+        )  # fmt: skip
+        self._renewal_due_s = self._clock.monotonic() + subscribing.RENEW_RETRY_S
+        return False
+
+    async def _close(self) -> None:
+        subscription, self._open = self._open, None
+        if subscription is not None:
+            subscription.close()
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.wait({renewal})
+            if not renewal.cancelled() and renewal.exception() is None:
+                renewal.result().close()
+
+    # --- trouble -----------------------------------------------------------------------------------------------------
+
+    def _silence(self) -> StreamUnavailableError:
+        return StreamUnavailableError(f"no event of shard {self.shard_id} for {self._idle_max_s:g} s")
+
+    async def _recover(self, error: StreamError, where: Where) -> None:
+        self._course = subscribing.failed(self._at, error, where, self._clock.monotonic())
+        reaction = self._course.reaction
+        self._log(error, reaction)
+        if reaction is not Reaction.ASK:
+            return
+        if await self._consumer_is_replaced() or not isinstance(error, StreamNotFoundError):
+            return
+        await self._report_missing()
+
+    async def _consumer_is_replaced(self) -> bool:
+        """Whether it was the consumer that is missing; without a clear answer the shard's own consumer judges."""
+        if self._arn is None:
+            return False
+        try:
+            return not await self._consumer.is_there(self._arn)
+        except StreamError as error:
+            logger.warning(
+                "the consumer of shard %s: %s", self.shard_id, error,
+                extra={"action": "consumer_unknown", "shard": self.shard_id},
+            )  # fmt: skip
+            return False
+
+    def _log(self, error: StreamError, reaction: Reaction) -> None:
+        """Once per streak and kind of error."""
+        level = logging.DEBUG if self._trouble is type(error) else logging.WARNING
+        self._trouble = type(error)
+        logger.log(
+            level,
+            "the subscription to shard %s failed, going on with %s: %s",
+            self.shard_id,
+            reaction.value,
+            error,
+            extra={"action": "subscription_failed", "shard": self.shard_id, "failures": self._at.failures},
+        )
+
+    def _log_recovery(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            logger.info(
+                "reading shard %s again", self.shard_id, extra={"action": "reader_recovered", "shard": self.shard_id}
+            )

@@ -1,0 +1,159 @@
+"""What every reader of a shard has: a bounded buffer between a task that fetches and a consumer that takes.
+
+`ShardReader` is what a consumer sees of it. Sub-classes bring the coroutine that fetches (`polling`, `fanout`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Protocol
+
+from mld.positions import InitialPosition, Position
+from mld.retrieval.buffer import Budget, PrefetchBuffer
+from mld.retrieval.deliveries import Delivery, ShardEnded, ShardMissing
+from mld.streams import Page, StartingPoint
+
+logger = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 5.0
+"""Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
+
+
+class ShardReader(Protocol):
+    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `ShardEnded` or until `stop`."""
+
+    @property
+    def anchor_s(self) -> float | None:
+        """For `start` of the next reader of this lease, in case its checkpoint is still LATEST then (12.2).
+
+        Epoch seconds; None if no reader of the lease started from LATEST. It may be read at any time after `start`;
+        a later value is a later time, but no record received since the first start lies before it.
+        """
+        ...
+
+    async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
+        """Begin to fetch. After an error it may be called again.
+
+        `anchor` is the `anchor_s` of an earlier reader of the lease; it matters only if the checkpoint is LATEST.
+        Raises StreamError; but a shard that is not found is left to `next`, which delivers `ShardMissing`.
+        """
+        ...
+
+    async def next(self) -> Delivery:
+        """The next delivery; waits for it. Taking it frees its place in the buffer.
+
+        May be cancelled without loss. An exception other than cancellation is a bug of the fetch task, or of the
+        caller, who must not ask after `ShardEnded` or `stop`.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Stop fetching and forget what was fetched. May be called at any time, and again."""
+        ...
+
+
+class PrefetchingReader:
+    """The part of a reader behind its buffer. `budget` is what all readers share."""
+
+    def __init__(self, shard_id: str, prefetched: PrefetchBuffer[Delivery], budget: Budget | None) -> None:
+        self.shard_id = shard_id
+        self._buffer = prefetched
+        self._budget = budget
+        self._task: asyncio.Task[None] | None = None
+        self._arrived = asyncio.Event()  # a delivery is in the buffer, or the fetch task is over
+        self._room = asyncio.Event()  # the consumer took a delivery
+        self._asked_again = asyncio.Event()  # the consumer wants more although the shard was reported missing
+        self._missing_reported = False
+        self._over = False  # ShardEnded was handed out, or `stop` was called
+
+    async def next(self) -> Delivery:
+        """See `ShardReader.next`."""
+        assert self._task is not None and not self._over, "nothing follows the end of a reader"
+        if self._missing_reported:
+            self._missing_reported = False
+            self._asked_again.set()
+        while (delivery := self._buffer.take()) is None:
+            if self._task.done():
+                self._task.result()
+            self._arrived.clear()
+            await self._arrived.wait()
+            if self._over:
+                raise RuntimeError(f"the reader of shard {self.shard_id} was stopped while somebody waited for it")
+        self._room.set()
+        self._missing_reported = isinstance(delivery, ShardMissing)
+        self._over = isinstance(delivery, ShardEnded)
+        return delivery
+
+    async def stop(self) -> None:
+        """See `ShardReader.stop`."""
+        self._over = True
+        self._arrived.set()
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        _, late = await asyncio.wait([task], timeout=STOP_TIMEOUT_S)
+        if late:
+            logger.warning(
+                "the fetch task of shard %s does not end; left behind",
+                self.shard_id,
+                extra={"action": "reader_stop", "shard": self.shard_id},
+            )
+        elif not task.cancelled() and (bug := task.exception()) is not None:
+            logger.error("fetching from shard %s had failed", self.shard_id, exc_info=bug)
+
+    def _begin(self, fetching: Coroutine[None, None, None]) -> None:
+        self._task = asyncio.create_task(fetching, name=f"prefetch-{self.shard_id}")
+        self._task.add_done_callback(self._fetching_ended)
+        if self._budget is not None:
+            self._budget.join()
+
+    def _fetching_ended(self, _: asyncio.Task[None]) -> None:
+        self._arrived.set()
+        if self._budget is not None:
+            self._budget.leave()
+
+    # --- for the fetch task ------------------------------------------------------------------------------------------
+
+    async def _until_room(self) -> None:
+        while not self._buffer.has_room:
+            self._room.clear()
+            await self._room.wait()
+
+    def _deliver(self, delivery: Delivery, page: Page | None = None) -> None:
+        self._buffer.put(delivery, records=page.count if page else 0, data_bytes=page.data_bytes if page else 0)
+        self._arrived.set()
+
+    async def _report_missing(self) -> None:
+        self._asked_again.clear()
+        self._deliver(ShardMissing())
+        await self._asked_again.wait()
+
+    def _log_gap(self, start: StartingPoint, page: Page) -> None:
+        assert page.first_arrival_ms is not None
+        arrived = datetime.fromtimestamp(page.first_arrival_ms / 1000, UTC).isoformat(timespec="seconds")
+        logger.warning(
+            "shard %s: the record at the checkpoint %s is past retention; reading goes on at %s, which arrived %s, and "
+            "what came between them is lost",
+            self.shard_id,
+            start.sequence,
+            page.first_sequence,
+            arrived,
+            extra={
+                "action": "checkpoint_trimmed",
+                "shard": self.shard_id,
+                "checkpoint": start.sequence,
+                "first": page.first_sequence,
+                "first_arrival": arrived,
+            },
+        )
+
+    def _warn_of_no_timestamp(self) -> None:
+        logger.warning(
+            "shard %s is to be read from a time stamp, but none is configured; reading from TRIM_HORIZON",
+            self.shard_id,
+            extra={"action": "reader_start", "shard": self.shard_id},
+        )

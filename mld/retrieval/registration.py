@@ -1,0 +1,168 @@
+"""`RegisteredConsumer`: the consumer of enhanced fan-out that all readers of a worker subscribe for.
+
+Rules: retrieval spec, 8.1, with 12.7 (a consumer that is gone is registered anew, and is never the end of a shard) and
+12.11 (a pause between attempts to register; nobody waits but the readers). With a configured ARN nothing is registered,
+and nothing described unless a subscription says that something is not found.
+
+It is found or made once, whoever asks first; a failure is told to all who ask within the next back-off. It never
+deregisters anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+from mld.clock import Clock
+from mld.errors import (
+    StreamError,
+    StreamInUseError,
+    StreamNotFoundError,
+    StreamThrottledError,
+    StreamUnavailableError,
+)
+from mld.streams import FanOut, StreamConsumer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ACTIVE = "ACTIVE"
+JITTER_S = 0.1
+"""Added at random to each pause, as Java does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often each call is tried, and the pause between two tries (`fanoutConfig.*`)."""
+
+    describe_stream: int = 10
+    describe_consumer: int = 10
+    register: int = 10
+    backoff_s: float = 1.0
+
+
+class RegisteredConsumer:
+    """By `name`, or by `arn`, which wins and is believed as it is."""
+
+    def __init__(
+        self, fan_out: FanOut, clock: Clock, rng: Random, *, name: str, arn: str | None, retries: Retries
+    ) -> None:
+        self._fan_out = fan_out
+        self._clock = clock
+        self._rng = rng
+        self._name = name
+        self._configured = arn
+        self._retries = retries
+        self._arn = arn
+        self._finding = asyncio.Lock()
+        self._failure: StreamError | None = None
+        self._failed_s = 0.0
+
+    async def arn(self) -> str:
+        """Raises StreamError; StreamNotFoundError if the stream itself is missing, and for nothing else."""
+        if self._arn is not None:
+            return self._arn
+        async with self._finding:
+            if self._arn is None:
+                self._arn = await self._found()
+            return self._arn
+
+    async def is_there(self, arn: str) -> bool:
+        """Whether `arn` is still an ACTIVE consumer; if not, the next `arn` finds or makes another.
+
+        Raises StreamError if that cannot be told, if the stream is missing, or if a configured consumer is.
+        """
+        async with self._finding:
+            if arn != self._arn:
+                return False
+            try:
+                consumer = await self._fan_out.consumer(arn)
+            except StreamNotFoundError:
+                await self._fan_out.describe()
+                status = "gone"
+            else:
+                status = consumer.status
+            if status == ACTIVE:
+                return True
+            if self._configured is not None:
+                raise StreamInUseError(
+                    f"the consumer {arn} of fanoutConfig.consumerArn is {status}: register it, or remove the key"
+                )
+            logger.warning(
+                "the consumer %s is %s; it is looked for again", arn, status,
+                extra={"action": "consumer_missing", "consumer": arn, "status": status},
+            )  # fmt: skip
+            self._arn = None
+            return False
+
+    async def _found(self) -> str:
+        """Every reader asks; only one attempt is made in a back-off."""
+        age_s = self._clock.monotonic() - self._failed_s
+        if self._failure is not None and age_s < self._retries.backoff_s:
+            raise type(self._failure)(str(self._failure))
+        self._failure = None
+        try:
+            return await self._find_or_register()
+        except StreamError as error:
+            self._failure, self._failed_s = error, self._clock.monotonic()
+            raise
+
+    async def _find_or_register(self) -> str:
+        retries = self._retries
+        stream_arn = (await self._patiently(self._fan_out.describe, retries.describe_stream)).arn
+        registered = False
+        try:
+            consumer = await self._patiently(
+                lambda: self._fan_out.consumer_named(stream_arn, self._name), retries.describe_consumer
+            )
+        except StreamNotFoundError:
+            registered = True
+            consumer = await self._but_never_missing(self._register(stream_arn))
+        if consumer.status != ACTIVE:
+            await self._but_never_missing(self._until_active(consumer.arn))
+        logger.info(
+            "consumer %s %s", consumer.arn, "registered" if registered else "found",
+            extra={"action": "consumer_registered" if registered else "consumer_found", "consumer": consumer.arn},
+        )  # fmt: skip
+        return consumer.arn
+
+    async def _register(self, stream_arn: str) -> StreamConsumer:
+        try:
+            return await self._patiently(
+                lambda: self._fan_out.register_consumer(stream_arn, self._name), self._retries.register
+            )
+        except StreamInUseError:  # another worker was faster
+            return await self._patiently(
+                lambda: self._fan_out.consumer_named(stream_arn, self._name), self._retries.describe_consumer
+            )
+
+    async def _until_active(self, arn: str) -> None:
+        status = ""
+        for _ in range(self._retries.describe_consumer):
+            consumer = await self._patiently(lambda: self._fan_out.consumer(arn), self._retries.describe_consumer)
+            status = consumer.status
+            if status == ACTIVE:
+                return
+            await self._clock.sleep(self._retries.backoff_s)
+        raise StreamInUseError(f"the consumer {arn} is still {status}")
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
+        """Throttling is waited out; other errors are the caller's."""
+        for _ in range(tries - 1):
+            try:
+                return await call()
+            except StreamThrottledError:
+                await self._clock.sleep(self._retries.backoff_s + self._rng.random() * JITTER_S)
+        return await call()
+
+    async def _but_never_missing(self, awaitable: Awaitable[T]) -> T:
+        """The stream was there a moment ago: it is the consumer that comes or goes."""
+        try:
+            return await awaitable
+        except StreamNotFoundError as error:
+            raise StreamUnavailableError(str(error)) from error

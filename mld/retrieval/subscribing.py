@@ -1,0 +1,145 @@
+"""The life of the subscriptions to one shard: where the next one starts, when, and what an error means. Pure.
+
+Rules: retrieval spec, 8.2 (subscribing), 8.5 (end), 8.6 (errors), with 12.1, 12.2, 12.7 and 12.12. A `Course` is what a
+reader knows; each of its steps is a function from a course to the next one:
+
+=====================  ===============================================================================================
+step                   what comes next
+=====================  ===============================================================================================
+an event is accepted   its continuation is the place of the next subscription; errors before it are forgiven
+the ordinary end       at once a new subscription AFTER the continuation
+`RENEW_AFTER_S`        a new subscription AFTER the continuation beside the old one, which is read until the new one is
+                       open; what comes twice is removed by the checkpoint filter, as after every restart
+an error               a wait, then a new subscription from the same place
+=====================  ===============================================================================================
+
+A place moves by accepted events and nothing else. So whatever an open subscription still held when it was given up is
+sent again by the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mld.errors import StreamError, StreamInUseError, StreamNotFoundError, StreamThrottledError
+from mld.retrieval import pacing, positions
+from mld.streams import IteratorType, Page, StartingPoint
+
+SUBSCRIBE_INTERVAL_MIN_S = 1.0
+"""Kinesis allows one SubscribeToShard a second for each consumer and shard."""
+TAKEOVER_S = 5.0
+"""So long after a successful call a further one for the same consumer and shard is refused as ResourceInUse."""
+IN_USE_MAX = 8
+"""More refusals in a row than fit into the window: then it is the consumer that is not ACTIVE."""
+YIELD_S = TAKEOVER_S + 1.0
+"""After somebody took the subscription over: most likely the lease is his, and we are about to hear of it."""
+LIFE_S = 300.0
+"""Of a subscription."""
+RENEW_AFTER_S = 270.0
+RENEW_SPREAD_S = 15.0
+"""Renewals of subscriptions that were opened together are spread over so long."""
+RENEW_RETRY_S = 5.0
+"""After a renewal that failed, while the old subscription is still good."""
+IDLE_MAX_S = 30.0
+"""Kinesis sends events without records about every 5 s; a connection that is silent for so long is dead."""
+
+
+class Where(Enum):
+    """Where an error was met."""
+
+    OPENING = "opening"
+    READING = "reading"
+
+
+class Reaction(Enum):
+    """To an error; every one of them ends in a new subscription from the same place."""
+
+    AGAIN = "a new subscription"
+    SLOWER = "a new subscription, slower"
+    IN_TURN = "a new subscription once the other one may be taken over"
+    YIELD = "a new subscription unless the lease is lost"
+    ASK = "a look at the consumer"
+
+
+def reaction_to(error: StreamError, where: Where, failures: int) -> Reaction:
+    """`failures` is the number of errors in a row before this one."""
+    match error:
+        case StreamNotFoundError():
+            return Reaction.ASK
+        case StreamInUseError() if where is Where.READING:
+            return Reaction.YIELD
+        case StreamInUseError():
+            return Reaction.ASK if failures >= IN_USE_MAX else Reaction.IN_TURN
+        case StreamThrottledError():
+            return Reaction.SLOWER
+        case _:
+            return Reaction.AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How far a reader has come by its subscriptions. Times are monotonic seconds.
+
+    `continuation` is that of the last accepted event. `failures` counts errors in a row, of which `failed_s` is the
+    time and `reaction` the answer to the last one. `yield_s` is how long somebody else is given way.
+    """
+
+    read: positions.ReadState
+    continuation: str | None = None
+    called_s: float | None = None
+    failures: int = 0
+    failed_s: float = 0.0
+    reaction: Reaction = Reaction.AGAIN
+    yield_s: float = YIELD_S
+
+
+def point_of(course: Course) -> StartingPoint:
+    """Where the next subscription starts."""
+    if course.continuation is not None:
+        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)
+    if course.called_s is None:
+        return course.read.start
+    return positions.restart_point(course.read)
+
+
+def called(course: Course, now_s: float) -> Course:
+    """SubscribeToShard is sent."""
+    return replace(course, called_s=now_s)
+
+
+def accepted(course: Course, page: Page) -> Course:
+    """An event goes to the consumer."""
+    last = page.last_sequence or course.read.last_sequence
+    read = course.read if last == course.read.last_sequence else replace(course.read, last_sequence=last)
+    return replace(course, read=read, continuation=page.next_iterator or course.continuation, failures=0)
+
+
+def failed(course: Course, error: StreamError, where: Where, now_s: float) -> Course:
+    reaction = reaction_to(error, where, course.failures)
+    return replace(course, failures=course.failures + 1, failed_s=now_s, reaction=reaction)
+
+
+def delay_s(course: Course, now_s: float, jitter: float) -> float:
+    """Seconds until the next SubscribeToShard, 0 for at once. `jitter` is a fresh random number in [0, 1)."""
+    pace_s = 0.0 if course.called_s is None else course.called_s + SUBSCRIBE_INTERVAL_MIN_S - now_s
+    if not course.failures:
+        return max(0.0, pace_s)
+    return max(0.0, pace_s, course.failed_s + _backoff_s(course, jitter) - now_s)
+
+
+def renewal_due_s(opened_s: float, jitter: float) -> float:
+    """When the subscription opened at `opened_s` is to be renewed."""
+    return opened_s + RENEW_AFTER_S + RENEW_SPREAD_S * jitter
+
+
+def _backoff_s(course: Course, jitter: float) -> float:
+    match course.reaction:
+        case Reaction.YIELD:
+            return course.yield_s * (1 + jitter / 4)
+        case Reaction.IN_TURN:
+            return SUBSCRIBE_INTERVAL_MIN_S * (1 + jitter / 4)
+        case Reaction.SLOWER:
+            return pacing.backoff_s(pacing.Failure.THROTTLED, course.failures, jitter)
+        case Reaction.AGAIN | Reaction.ASK:
+            return pacing.backoff_s(pacing.Failure.ERROR, course.failures, jitter)
