@@ -16,6 +16,7 @@ from properties.obsolete import OBSOLETE
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
+SPARK_PREFIX = "mld.spark."  # those keys are read by `spark`
 _JAVA_REFUSES_PREFIXES = ("kinesisClient.", "dynamoDbClient.", "cloudWatchClient.")
 
 
@@ -35,10 +36,10 @@ def collect(
     """The assignment that counts for each key, by the key's name and in the order of the file, and all remarks."""
     counting: dict[str, Assignment] = {}
     remarks: list[Remark] = []
-    for place, name, raw in _all(file_name, entries, overrides):
+    for place, name, raw in all_lines(file_name, entries, overrides):
         key = keys.find(name)
         if key is None:
-            if name:
+            if name and not name.startswith(SPARK_PREFIX):
                 remarks.append(_unknown(name, place))
             continue
         assignment = Assignment(key, keys.canonical_spelling(name), raw, place)
@@ -49,9 +50,10 @@ def collect(
     return counting, remarks
 
 
-def _all(
+def all_lines(
     file_name: str, entries: Iterable[Entry], overrides: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, str, str]]:
+    """Place, key and raw value of every line and then of every override."""
     for entry in entries:
         yield f"{file_name}:{entry.line}", entry.key, entry.value
     for name, raw in overrides:

@@ -65,6 +65,7 @@ class Section(Enum):
     POLLING = "Retrieval by polling"
     FANOUT = "Retrieval by enhanced fan-out"
     OWN = "Keys of this daemon"
+    SPARK = "Spark processor"
 
 
 @dataclass(frozen=True, slots=True)

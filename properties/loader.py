@@ -12,13 +12,16 @@ from pathlib import Path
 
 from properties.assignments import collect
 from properties.checks import Given, check
-from properties.derive import derive, settings_of
+from properties.derive import Derivation, derive, settings_of
 from properties.effective import EffectiveValue, effective_values, remark_to_json
 from properties.errors import ConfigurationError
 from properties.grammar import Entry, GrammarError, parse
 from properties.keys import BY_NAME
+from properties.keytypes import Effect, Section
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
 from properties.settings import Settings
+from properties.spark import SparkLines
+from properties.spark import read as read_spark
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
@@ -67,6 +70,8 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
             given[name] = checked.given
         elif any(remark.level is Level.ERROR for remark in checked.remarks):
             failed.add(name)
+    spark = read_spark(file_name, entries, pairs, env)
+    remarks += spark.remarks
     derivation = derive(given, env, file_name)
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
@@ -76,7 +81,19 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
     remarks.sort(key=lambda remark: _LEVEL_ORDER[remark.level])
     if problems:
         raise ConfigurationError(problems, remarks)
-    return Loaded(file_name, settings_of(derivation), tuple(remarks), effective_values(derivation, remarks))
+    return Loaded(file_name, settings_of(derivation), tuple(remarks), _effective(derivation, spark, remarks))
+
+
+def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:
+    """One row per key of the daemon, and one per key of the Spark processor that is given."""
+    rows = effective_values(derivation, remarks)
+    more = (
+        EffectiveValue(
+            name, Section.SPARK, text, place, Effect.EFFECTIVE, tuple(one for one in remarks if one.key == name)
+        )
+        for name, (text, place) in spark.shown.items()
+    )
+    return (*rows, *more)
 
 
 def _follows(remark: Remark, failed: set[str]) -> bool:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from properties.checks import default_text, range_text
 from properties.keys import KEYS
 from properties.keytypes import Effect, Key, Kind, Section
+from properties.spark import KEYS as SPARK_KEYS
 
+ALL_KEYS = (*KEYS, *SPARK_KEYS)
 _NO_LIMIT = 1e300  # Java spells "no limit" as the largest double
 
 _INTRODUCTION = """\
@@ -147,7 +149,7 @@ more).
 
 def _table(section: Section) -> str:
     """A section's heading, what its keys have in common, and a row for each key."""
-    keys = [key for key in KEYS if key.section is section]
+    keys = [key for key in ALL_KEYS if key.section is section]
     common = keys[0].note if len({key.note for key in keys}) == 1 else ""
     prefix = _common_prefix(keys)
     sentences = [common] if common else []

@@ -99,7 +99,7 @@ def test_keys_of_the_other_mode_are_pointed_out(configure: Configure) -> None:
 def test_botocores_client_cannot_subscribe(configure: Configure, mode: str) -> None:
     lines = f"mld.wireClient=botocore\nretrievalMode={mode}"
     if mode == "FANOUT":
-        with pytest.raises(ConfigurationError, match=r"not possible with mld\\.wireClient=botocore"):
+        with pytest.raises(ConfigurationError, match=r"not possible with mld\.wireClient=botocore"):
             configure(lines, without=["retrievalMode"])
         return
     loaded = configure(lines, without=["retrievalMode"])

@@ -1,0 +1,228 @@
+"""The keys of the Spark processor, `mld.spark.*`: their table, and lines of a file -> checked values.
+
+They stand in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts
+on them. Two groups have free names: `mld.spark.sink.<name>.<property>` and `mld.spark.conf.<a key of Spark>`.
+Pure: the file is read by `loader` and by the processor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from properties.assignments import Assignment, all_lines
+from properties.checks import check
+from properties.grammar import Entry
+from properties.keytypes import INT_MAX, Effect, Key, Kind, Section
+from properties.remarks import Level, Remark
+
+PREFIX = "mld.spark."
+SINK_PREFIX = f"{PREFIX}sink."
+CONF_PREFIX = f"{PREFIX}conf."
+DEFAULT_SINK = "default"
+MEBIBYTE = 1024 * 1024
+
+
+class Format(Enum):
+    """What a record's data is."""
+
+    BINARY = "binary"
+    JSON = "json"
+    CSV = "csv"
+    AVRO = "avro"
+    TEXT = "text"
+
+
+class Mode(Enum):
+    BATCH = "batch"
+    STREAMING = "streaming"
+
+
+class OnPoison(Enum):
+    DEAD_LETTER = "deadLetter"
+    STOP = "stop"
+
+
+def _key(name: str, kind: Kind, meaning: str, default: object = None, **more: object) -> Key:
+    return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
+
+
+KEYS: tuple[Key, ...] = (
+    _key("pipeline", Kind.TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
+         "working directory.", default_text="required"),
+    _key("format", Kind.CHOICE, "What the data of a record is; all but binary add the column `payload`.",
+         Format.BINARY, choices=Format),
+    _key("schema", Kind.TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
+         "the schema in JSON.", default_text="required by json, csv and avro"),
+    _key("mode", Kind.CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
+         Mode.BATCH, choices=Mode),
+    _key("triggerIntervalMillis", Kind.LONG, "Shortest time from the start of one micro-batch to that of the next.",
+         1_000, minimum=10, maximum=3_600_000),
+    _key("maxBatchBytes", Kind.LONG, "Bytes of waiting records that start a micro-batch before its time.",
+         64 * MEBIBYTE, minimum=1),
+    _key("maxInFlightBytes", Kind.LONG, "Most bytes of records that are accepted and not committed.",
+         default_text="twice maxBatchBytes", minimum=1),
+    _key("deadLetter", Kind.TEXT, "Directory for records that cannot be decoded or processed, with their reasons."),
+    _key("onPoison", Kind.CHOICE, "What becomes of a record with which the pipeline fails again and again.",
+         choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
+    _key("attemptsMax", Kind.INT, "Attempts at a micro-batch before it is split in search of the record that fails.",
+         3, minimum=1, maximum=100),
+    _key("retryBackoffMillis", Kind.LONG, "Pause before the second attempt; it doubles each time.", 500, minimum=0,
+         maximum=600_000),
+    _key("drainTimeoutMillis", Kind.LONG, "Longest wait of a shard that ends or moves for the commits of its records.",
+         20_000, minimum=0),
+    _key("startTimeoutMillis", Kind.LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
+    _key("master", Kind.TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]"),
+    _key("remote", Kind.TEXT, "Spark Connect server, `sc://host:port`; wins over master."),
+    _key("packages", Kind.TEXT, "Maven coordinates of packages to load, with commas between them."),
+    _key("driverMemory", Kind.TEXT, "Heap of the JVM on this machine.", "1g"),
+    _key("javaHome", Kind.TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH"),
+    _key("spool", Kind.TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read.",
+         default_text="a private directory in TMPDIR"),
+    _key("ledger", Kind.TEXT, "Directory of the ledger of sinks that can keep none of their own."),
+    _key("sink.<name>.format", Kind.TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
+         "parquet"),
+    _key("sink.<name>.path", Kind.TEXT, "Directory or table of a sink."),
+    _key("sink.<name>.partitionBy", Kind.TEXT, "Columns by whose values a sink's files are laid out."),
+    _key("sink.<name>.mode", Kind.TEXT, "Save mode of Spark, where the format takes one.", "append"),
+    _key("sink.<name>.options.<option>", Kind.TEXT, "An option of the format."),
+    _key("conf.<spark key>", Kind.TEXT, "Any setting of Spark, such as `mld.spark.conf.spark.sql.shuffle.partitions`."),
+)  # fmt: skip
+
+_FIXED = {key.name: key for key in KEYS if "<" not in key.name}
+_SINK_KEY = re.compile(
+    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|options\.(?P<option>.+))", re.ASCII
+)
+_SINK_PROPERTIES = "format, path, partitionBy, mode and options.<option>"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLines:
+    """What the file says of one sink, as text; `place` is that of its first line."""
+
+    name: str
+    place: str
+    values: Mapping[str, str]
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLines:
+    """All keys of the processor: values by the name behind `mld.spark.`, defaults filled in (None where there is none),
+    and the place of those that the file gives."""
+
+    values: Mapping[str, object]
+    places: Mapping[str, str]
+    sinks: tuple[SinkLines, ...]
+    conf: Mapping[str, str]
+    remarks: tuple[Remark, ...]
+    shown: Mapping[str, tuple[str, str]]
+    """Text fit for a log, and place, of everything given."""
+
+    @property
+    def given(self) -> bool:
+        return bool(self.shown)
+
+
+@dataclass(slots=True)
+class _Sink:
+    place: str
+    values: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def read(
+    file_name: str, entries: Iterable[Entry], overrides: Iterable[tuple[str, str]], env: Mapping[str, str]
+) -> SparkLines:
+    """Every line of the file and every override whose key begins with `mld.spark.`; the last of a key counts."""
+    remarks: list[Remark] = []
+    values: dict[str, object] = {key.name.removeprefix(PREFIX): key.default for key in _FIXED.values()}
+    places: dict[str, str] = {}
+    shown: dict[str, tuple[str, str]] = {}
+    sinks: dict[str, _Sink] = {}
+    conf: dict[str, str] = {}
+    last = {name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name[:10] == PREFIX}
+    for name, (place, raw) in last.items():
+        key = _key_of(name)
+        if key is None:
+            remarks.append(_unknown(name, place))
+            continue
+        checked = check(Assignment(key, name, raw, place), env)
+        remarks += checked.remarks
+        if checked.given is None:
+            continue
+        shown[name] = (checked.given.display, place)
+        value = checked.given.value
+        if name.startswith(SINK_PREFIX):
+            _put(sinks, name, str(value), place)
+        elif name.startswith(CONF_PREFIX):
+            conf[name.removeprefix(CONF_PREFIX)] = str(value)
+        else:
+            short = name.removeprefix(PREFIX)
+            values[short], places[short] = value, place
+    remarks += _together(values, places, file_name)
+    made = tuple(SinkLines(name, sink.place, sink.values, sink.options) for name, sink in sinks.items())
+    return SparkLines(values, places, made, conf, tuple(remarks), shown)
+
+
+def _key_of(name: str) -> Key | None:
+    if name in _FIXED:
+        return _FIXED[name]
+    if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):
+        return Key(name, Kind.TEXT, Section.SPARK, "")
+    if name.startswith(SINK_PREFIX) and _SINK_KEY.fullmatch(name, len(SINK_PREFIX)):
+        return Key(name, Kind.TEXT, Section.SPARK, "")
+    return None
+
+
+def _put(sinks: dict[str, _Sink], name: str, value: str, place: str) -> None:
+    match = _SINK_KEY.fullmatch(name, len(SINK_PREFIX))
+    assert match is not None
+    sink = sinks.setdefault(match["sink"], _Sink(place))
+    if match["option"]:
+        sink.options[match["option"]] = value
+    else:
+        sink.values[match["property"]] = value
+
+
+def _unknown(name: str, place: str) -> Remark:
+    """A misspelled key of the processor is an error: the sink that it was meant for would go without it."""
+    if name.startswith(SINK_PREFIX):
+        remedy = f"a sink has {_SINK_PROPERTIES}: write {SINK_PREFIX}<name>.<one of these>"
+    else:
+        import difflib  # costs start-up time, and a good file does not need it
+
+        near = difflib.get_close_matches(name, _FIXED, n=1, cutoff=0.6)
+        remedy = f"did you mean {near[0]}?" if near else "docs/spark.md lists the keys"
+    return Remark(Level.ERROR, name, place, "is no key of the Spark processor", remedy)
+
+
+def _together(values: dict[str, object], places: Mapping[str, str], file_name: str) -> list[Remark]:
+    """What the keys say in the light of each other; fills in the defaults that depend on others."""
+    remarks: list[Remark] = []
+
+    def wrong(name: str, message: str, remedy: str, level: Level = Level.ERROR) -> None:
+        remarks.append(Remark(level, PREFIX + name, places.get(name, file_name), message, remedy))
+
+    batch = values["maxBatchBytes"]
+    assert isinstance(batch, int)
+    flying = values["maxInFlightBytes"]
+    if flying is None:
+        values["maxInFlightBytes"] = 2 * batch
+    elif isinstance(flying, int) and flying < batch:
+        wrong("maxInFlightBytes", f"is less than maxBatchBytes, {batch}", "a batch could never fill; raise it")
+    if values["onPoison"] is None:
+        values["onPoison"] = OnPoison.DEAD_LETTER if values["deadLetter"] else OnPoison.STOP
+    elif values["onPoison"] is OnPoison.DEAD_LETTER and not values["deadLetter"]:
+        wrong("onPoison", "is deadLetter, and there is no mld.spark.deadLetter", "name a directory for dead letters")
+    if values["format"] in (Format.JSON, Format.CSV, Format.AVRO) and not values["schema"] and "format" in places:
+        wrong("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
+    if values["schema"] and values["format"] in (Format.BINARY, Format.TEXT):
+        wrong("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
+    return remarks
+
+
+assert all(key.effect is Effect.EFFECTIVE for key in KEYS)
+assert all(key.maximum is None or key.kind is not Kind.INT or key.maximum <= INT_MAX for key in KEYS)

@@ -1,0 +1,86 @@
+"""The keys of the Spark processor: what counts, what is refused, and how it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from properties.errors import ConfigurationError
+from properties.grammar import parse
+from properties.loader import load
+from properties.remarks import Level
+from properties.spark import Format, OnPoison, SparkLines, read
+
+
+def lines(text: str, *overrides: tuple[str, str]) -> SparkLines:
+    return read("app.properties", parse(text.encode()), overrides, {"LAKE": "/lake"})
+
+
+def errors(text: str) -> list[str]:
+    return [str(remark) for remark in lines(text).remarks if remark.level is Level.ERROR]
+
+
+def test_defaults() -> None:
+    values = lines("streamName = s").values
+    assert values["triggerIntervalMillis"] == 1_000
+    assert values["maxInFlightBytes"] == 2 * int(str(values["maxBatchBytes"]))
+    assert (values["onPoison"], values["master"], values["driverMemory"]) == (OnPoison.STOP, "local[*]", "1g")
+    assert not lines("streamName = s").given
+
+
+def test_a_dead_letter_is_used_once_it_is_named() -> None:
+    assert lines("mld.spark.deadLetter = /dead").values["onPoison"] is OnPoison.DEAD_LETTER
+    assert lines("mld.spark.deadLetter = /dead\nmld.spark.onPoison = stop").values["onPoison"] is OnPoison.STOP
+
+
+def test_sinks_options_and_spark_settings_have_free_names() -> None:
+    found = lines(
+        "mld.spark.sink.out.path = ${LAKE}/out\nmld.spark.sink.out.options.compression = zstd\n"
+        "mld.spark.sink.minutes.format = json\nmld.spark.conf.spark.sql.ansi.enabled = false"
+    )
+    assert [(sink.name, dict(sink.values), dict(sink.options)) for sink in found.sinks] == [
+        ("out", {"path": "/lake/out"}, {"compression": "zstd"}),
+        ("minutes", {"format": "json"}, {}),
+    ]
+    assert found.conf == {"spark.sql.ansi.enabled": "false"}
+    assert found.remarks == ()
+
+
+def test_an_override_counts_and_so_does_the_last_line() -> None:
+    text = "mld.spark.format = csv\nmld.spark.format = text"
+    assert lines(text).values["format"] is Format.TEXT
+    assert lines(text, ("mld.spark.format", "binary")).values["format"] is Format.BINARY
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mld.spark.pipelin = a.py:f", "did you mean mld.spark.pipeline?"),
+        ("mld.spark.sink.out.pth = /x", "a sink has format, path, partitionBy, mode and options.<option>"),
+        ("mld.spark.sink.path = /x", "mld.spark.sink.<name>"),
+        ("mld.spark.format = yaml", "yaml"),
+        ("mld.spark.triggerIntervalMillis = 1", "mld.spark.triggerIntervalMillis"),
+        ("mld.spark.format = json", "mld.spark.schema: is required"),
+        ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
+        ("mld.spark.maxBatchBytes = 10\nmld.spark.maxInFlightBytes = 9", "is less than maxBatchBytes, 10"),
+        ("mld.spark.sink.out.path = ${NOWHERE}", "NOWHERE"),
+    ],
+)
+def test_bad_input_gets_a_sentence(text: str, said: str) -> None:
+    (error,) = errors(text)
+    assert said in error
+
+
+def test_the_daemon_refuses_to_start_with_a_bad_key(tmp_path: Path) -> None:
+    file = tmp_path / "app.properties"
+    file.write_text(
+        "executableName = mld-spark\napplicationName = a\nstreamName = s\nregionName = us-east-1\n"
+        "AwsCredentialsProvider = DefaultCredentialsProvider\nmld.spark.pipeline = p.py:f\nmld.spark.speed = 9\n"
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        load(file)
+    assert "mld.spark.speed" in str(caught.value)
+    file.write_text(file.read_text().replace("mld.spark.speed = 9\n", ""))
+    row = load(file).effective[-1]
+    assert (row.key, row.value, row.source) == ("mld.spark.pipeline", "p.py:f", f"{file}:6")
