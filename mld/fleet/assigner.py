@@ -157,6 +157,8 @@ class Assigner:
         self._counts: dict[str, int] = {}
         self._leading_since = 0.0
         self._dead: dict[str, float] = {}
+        self._sightings = reports.Sightings()
+        self._still: frozenset[str] = frozenset()
         self._published: dict[str, Duties] = {}
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
 
@@ -231,6 +233,7 @@ class Assigner:
         self._leading_since = self._clock.monotonic()
         self._runs = self._failures = 0
         self._observations.forget()
+        self._sightings.forget()
         self._counts.clear()
         self._published.clear()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
@@ -266,6 +269,7 @@ class Assigner:
         expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
         self._hooks.on_loaded(Loaded(scan.leases, everything, expired, corrupt))
         # Nobody else is known to live, but we do: a first worker need not wait for its own report to be seen.
+        self._sightings.saw(reports.newest_of_each(everything), self._clock.monotonic())
         active = self._alive(roster.active) or (WorkerReport(self._worker_id, int(self._clock.wall())),)
 
         first = self._runs == 0
@@ -318,8 +322,22 @@ class Assigner:
         raise AssertionError("unreachable")
 
     def _alive(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-        """Without the workers reported dead. A newer report brings one back, an expired one ends the matter."""
-        by_id = {report.worker: report for report in active}
+        """Without the workers reported dead (a newer report brings one back, an expired one ends the matter), and
+        without those whose report stands still although it looks fresh."""
+        now, rules = self._clock.monotonic(), self._settings.reports
+        everybody = {report.worker: report for report in active}
+        still = frozenset(worker for worker in everybody if self._sightings.is_still(worker, now, rules))
+        for worker in sorted(still - self._still):
+            log.warning(
+                "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
+                "the clocks of this fleet disagree",
+                worker,
+                everybody[worker].updated_at_s or 0,
+                self._clock.wall(),
+                extra={"action": "clocks_disagree", "worker": worker},
+            )
+        self._still = still
+        by_id = {worker: report for worker, report in everybody.items() if worker not in still}
         self._dead = {
             worker: since
             for worker, since in self._dead.items()

@@ -1,7 +1,8 @@
 """`MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time (coordination spec, 4.7).
 
-No retries: a refused move was overtaken, one with an unknown outcome is seen by the next run. Leases that a heartbeat
-stood for are moved only after their owner was fenced, and only as they were seen (`leases.carrying`).
+No retries: a refused move was overtaken, one with an unknown outcome is seen by the next run. An expired lease is moved
+only as it was seen (Java asks for its owner alone, and may take a lease that has just been renewed after all); one that
+a heartbeat stood for also only after its owner was fenced (`leases.carrying`).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class MoveWriter:
     async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
         """Write all of them; errors are collected, so that one lease does not cost the others.
 
-        `counter_matters`: leave a lease alone that was renewed since it was read.
+        `counter_matters`: leave any lease alone that was written since it was read, not just the expired ones.
         """
         written = Written()
         moves = await self._without_living(moves, written)
@@ -117,7 +118,7 @@ class MoveWriter:
     async def _send(self, move: Move, *, counter_matters: bool) -> Lease | Refusal:
         if move.graceful:
             return await self._table.begin_handoff(move.lease, move.to_worker)
-        if counter_matters or _needs_fence(move):
+        if counter_matters or _is_from_silent(move):
             return await self._table.assign_expired(move.lease, move.to_worker)
         return await self._table.assign(move.lease, move.to_worker)
 
@@ -142,8 +143,13 @@ class MoveWriter:
         )
 
 
+def _is_from_silent(move: Move) -> bool:
+    """Whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
+    return move.why is Why.EXPIRED and move.lease.actual_owner is not None
+
+
 def _needs_fence(move: Move) -> bool:
-    return move.why is Why.EXPIRED and move.lease.heartbeat is not None and move.lease.actual_owner is not None
+    return _is_from_silent(move) and move.lease.heartbeat is not None
 
 
 async def bounded(act: Callable[[T], Awaitable[None]], things: Sequence[T]) -> None:

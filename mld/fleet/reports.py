@@ -256,6 +256,34 @@ def _age_order(report: WorkerReport) -> tuple[float, bool]:
     return (-math.inf if report.updated_at_s is None else report.updated_at_s), not report.legacy
 
 
+class Sightings:
+    """When the report of each worker was last seen to move, by the watcher's own clock.
+
+    A clock that was set back makes the reports of the dead come from the future, where they never expire (2.4). That
+    one stands still shows all the same. Only what was watched counts: a new leader has to watch for as long.
+    """
+
+    def __init__(self) -> None:
+        self._moved: dict[str, tuple[int | None, float]] = {}
+
+    def saw(self, reports: Iterable[WorkerReport], now: float) -> None:
+        """These are all reports there are, one for each worker; `now` is monotonic."""
+        moved = {}
+        for report in reports:
+            before = self._moved.get(report.worker)
+            is_news = before is None or before[0] != report.updated_at_s
+            moved[report.worker] = (report.updated_at_s, now) if before is None or is_news else before
+        self._moved = moved
+
+    def is_still(self, worker: str, now: float, rules: ReportRules) -> bool:
+        """Whether the worker's report has stood still for as long as one may."""
+        seen = self._moved.get(worker)
+        return seen is not None and now - seen[1] > EXPIRED_AFTER_PERIODS * rules.report_period_s
+
+    def forget(self) -> None:
+        self._moved.clear()
+
+
 # --- attribute values -------------------------------------------------------------------------------------------------
 
 

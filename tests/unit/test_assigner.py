@@ -234,6 +234,58 @@ def test_a_dead_worker_s_lease_goes_in_the_second_run_after_its_last_renewal() -
     run_virtual(main())
 
 
+def test_an_expired_lease_that_is_renewed_before_the_write_stays() -> None:
+    """Java's write asks for the owner alone, and takes it."""
+
+    async def main() -> None:
+        it = await bed()
+        it.report("me")
+        await it.leases({"s1": "slow", "s2": "dead"})
+        await it.assigner.run_once()
+        await CLOCK.sleep(20.0)
+
+        def renewed_after_all(_sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+            if operation == "UpdateItem" and params["Key"] == {"leaseKey": {"S": "s1"}}:
+                row = it.dynamo.row(TABLE, "s1") or {}
+                it.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}})
+            return None
+
+        it.dynamo.faults = renewed_after_all
+        report = await it.assigner.run_once()
+        assert report is not None
+        assert (report.moved, report.refused) == (1, 1)
+        assert it.owners(["s1", "s2"]) == {"s1": "slow", "s2": "me"}
+
+    run_virtual(main())
+
+
+def test_the_dead_whose_reports_come_from_the_future_get_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """This host's clock was set back by an hour: two dead workers look fresh, and leases would go between them for ever.
+
+    Seed 3001045 of mode 3xmix.
+    """
+
+    async def main() -> None:
+        it = await bed()
+        it.report("dead 1", "dead 2", ago_s=-3600.0)
+        await it.leases({"s1": "dead 1", "s2": None})
+        for _ in range(5):
+            it.report("me")
+            await it.assigner.run_once()
+            await CLOCK.sleep(20.0)
+        assert it.owners(["s1", "s2"]) == {"s1": "me", "s2": "me"}
+        it.report("dead 1", ago_s=-3601.0)
+        await it.leases({"s3": None})
+        it.report("me")
+        await it.assigner.run_once()
+        assert it.owners(["s3"]) == {"s3": "dead 1"}, "it lives"
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(main())
+    warned = [record.args[0] for record in caplog.records if getattr(record, "action", "") == "clocks_disagree"]
+    assert warned == ["dead 1", "dead 2"]
+
+
 def test_a_new_leader_has_to_watch_again_before_it_calls_anything_expired() -> None:
     async def main() -> None:
         it = await bed()

@@ -280,3 +280,20 @@ def test_workers_are_sorted_out() -> None:
     timeless = report(worker="t", age_s=None)
     roster = reports.sort_out([ancient, active, failing, expired, timeless], NOW, RULES)
     assert roster == reports.Roster((active,), (failing,), (expired,), (timeless,), (ancient, timeless))
+
+
+def test_a_report_stands_still_when_it_was_watched_for_two_periods_without_news() -> None:
+    rules = ReportRules(report_period_s=30.0)
+    sightings = reports.Sightings()
+    a, b = WorkerReport("a", 100), WorkerReport("b", 100)
+    sightings.saw([a, b], 1000.0)
+    sightings.saw([replace(a, updated_at_s=99), b], 1030.0)  # news, though its clock was set back
+    assert not sightings.is_still("b", 1060.0, rules)
+    assert sightings.is_still("b", 1060.1, rules)
+    assert not sightings.is_still("a", 1090.0, rules)
+    assert not sightings.is_still("never seen", 9999.0, rules)
+    sightings.saw([a], 1061.0)
+    sightings.saw([a, b], 1062.0)
+    assert not sightings.is_still("b", 1063.0, rules), "it was away and came back"
+    sightings.forget()
+    assert not sightings.is_still("b", 9999.0, rules)
