@@ -99,6 +99,7 @@ PURE = (
     "properties/conversion.py",
     "properties/spark.py",
     "processors/spark/positions.py",
+    "processors/spark/ledger.py",
 )
 IMPURE_MODULES = {
     "asyncio",

@@ -1,0 +1,312 @@
+"""Keeps the ledger of a sink in its directory, and publishes files by it: the one place where commits happen.
+
+    <sink>/_mld/staging/<token>/     what one writer is about to publish: data/ and entry.json
+    <sink>/_mld/ledger/<number>.json the entries; creating one exclusively is the commit
+    <sink>/_mld/ledger/<number>.done every file of that entry is in its place, durably
+    <sink>/_mld/trash/<token>/       staging areas taken away from their (dead, or much too late) writers
+
+A commit
+--------
+
+1. The data are written below the staging area and made durable.
+2. The head is read; the batch must fit it (`Fenced` otherwise). The entry that follows it goes to `entry.json`.
+3. The head is read again. Still the same: `entry.json` is linked to `<number>.json`. Only one writer of a number can do
+   that. The loser reads the new head and is back at 2, with its data untouched: it has lost a race, not its shards.
+4. Every entry that is not done is finished, in order: its files are renamed from the staging area to their targets, the
+   directories are synced, `.done` is written. Anybody may do that, any number of times, at the same time: a file whose
+   source is gone and whose target exists has been moved.
+
+A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
+or publishes next finishes it. A writer that answers late finds its number taken.
+
+Cleaning
+--------
+
+Old entries may be removed although their numbers fence late writers, because a late writer's `entry.json` is taken away
+first: the sweeper moves each staging area whose entry has a number that will go into the trash, then removes the
+numbers. A writer that stands between 2 and 3 either wrote `entry.json` before the sweeper looked, then its source is
+gone and its link fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
+
+A staging area belongs to a process as long as it holds the lock on `owner`, which the kernel drops at its end.
+
+The trash of a writer is deleted once no unfinished entry names its token; as its `entry.json` is in the trash, no later
+entry can. Until then its files are moved to their targets from there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path, PurePosixPath
+from uuid import uuid4
+
+from processors.spark import ledger
+from processors.spark.faults import stage
+from processors.spark.ledger import Entry, Names
+from processors.spark.sinks import SinkError, SinkRefused
+from processors.spark.store import Store, as_sink_error
+
+HOME = "_mld"
+STAGING, LEDGER, TRASH = f"{HOME}/staging", f"{HOME}/ledger", f"{HOME}/trash"
+ENTRY_FILE = "entry.json"
+OWNER_FILE = "owner"
+DATA = "data"
+RACES_MAX = 1000
+"""Each lost race is a commit of somebody else; whoever loses so many in a row lets its host back off."""
+ABANDONED_S = 24 * 3600.0
+"""A staging area of another machine, of which nobody can tell whether its writer lives, is left alone for a day."""
+
+
+class Journal:
+    """The ledger of one sink. Raises SinkError and its kinds."""
+
+    def __init__(self, store: Store, name: str, *, now: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._name = name
+        self._now = now
+        self._owned: dict[str, Callable[[], None]] = {}
+
+    def open(self) -> Entry | None:
+        """Finish what is half done, clean up, and give the head."""
+        with _failures(f"sink {self._name}: opening its ledger"):
+            for path in (STAGING, LEDGER, TRASH):
+                self._store.make(path)
+            # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
+            self._store.sync(LEDGER)
+            self._finish()
+            self._sweep()
+            return self._head()
+
+    def head(self) -> Entry | None:
+        """The newest entry, as it is now."""
+        with _failures(f"sink {self._name}: reading its ledger"):
+            return self._head()
+
+    def restore(self, data: bytes) -> Entry:
+        """Begin a ledger that was lost with an entry that was found elsewhere."""
+        entry = ledger.decode(data)
+        with _failures(f"sink {self._name}: restoring its ledger"):
+            token = self.stage()
+            draft = f"{STAGING}/{token}/{ENTRY_FILE}"
+            self._store.write(draft, data)
+            self._store.mark(f"{LEDGER}/{ledger.done_name(entry.number)}")
+            self._store.take(draft, f"{LEDGER}/{ledger.entry_name(entry.number)}")
+            self._store.sync(LEDGER)
+            self.discard(token)
+        return entry
+
+    def stage(self) -> str:
+        """A new staging area; its token."""
+        token = _token()
+        with _failures(f"sink {self._name}: staging a batch"):
+            self._store.make(f"{STAGING}/{token}")
+            self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
+        return token
+
+    def data(self, token: str) -> str:
+        """Where the data of a staging area stand, as a path of the store."""
+        return f"{STAGING}/{token}/{DATA}"
+
+    def discard(self, token: str) -> None:
+        """Remove a staging area that was not published. A failure leaves it to a later sweep."""
+        with suppress(OSError):
+            self._disown(token)
+            self._trash(token)
+            self._purge()
+
+    def commit(self, token: str, follow: Callable[[Entry | None], Entry]) -> Entry:
+        """Publish a staging area whose data are durable.
+
+        `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
+        with _failures(f"sink {self._name}: committing a batch"):
+            entry = self._take_number(token, follow)
+            stage("linked")
+            self._store.sync(LEDGER)
+            stage("committed")
+            self._finish()
+            self._disown(token)
+            if entry.number % ledger.ENTRIES_KEPT == 0:
+                self._sweep()
+            return entry
+
+    def _take_number(self, token: str, follow: Callable[[Entry | None], Entry]) -> Entry:
+        draft = f"{STAGING}/{token}/{ENTRY_FILE}"
+        for _ in range(RACES_MAX):
+            head = self._head()
+            entry = follow(head)
+            target = f"{LEDGER}/{ledger.entry_name(entry.number)}"
+            self._store.write(draft, ledger.encode(entry))
+            stage("entry")
+            if self._names().head != entry.number - 1:
+                continue
+            stage("checked")
+            try:
+                if self._store.take(draft, target) or self._is_ours(target, token):
+                    return entry
+            except FileNotFoundError:
+                raise SinkError(
+                    f"sink {self._name}: the staged batch was cleared away as abandoned, nothing was published; "
+                    "it is tried again"
+                ) from None
+        raise SinkError(
+            f"sink {self._name}: {RACES_MAX} other commits came first, nothing was published; it is tried again"
+        )
+
+    def _is_ours(self, target: str, token: str) -> bool:
+        """A network file system may repeat a link whose answer was lost, and say that it exists."""
+        return ledger.decode(self._store.read(target)).token == token
+
+    def _head(self) -> Entry | None:
+        for _ in range(RACES_MAX):
+            number = self._names().head
+            if not number:
+                return None
+            with suppress(FileNotFoundError):
+                return self._entry(number)
+        raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
+
+    def _entry(self, number: int) -> Entry:
+        path = f"{LEDGER}/{ledger.entry_name(number)}"
+        try:
+            return ledger.decode(self._store.read(path))
+        except ValueError as error:
+            raise SinkRefused(
+                f"sink {self._name}: {self._store.uri(path)} is damaged: {error}; restore it, or use a new directory"
+            ) from error
+
+    def _names(self) -> Names:
+        return Names.of(self._store.names(LEDGER))
+
+    def _finish(self) -> None:
+        """Bring the files of every committed entry to their places."""
+        for number in self._names().unfinished:
+            try:
+                entry = self._entry(number)
+            except FileNotFoundError:
+                continue  # finished and removed meanwhile
+            if not self._move_all(entry):
+                continue
+            stage("moved")
+            self._store.mark(f"{LEDGER}/{ledger.done_name(number)}")
+            stage("done")
+            with suppress(OSError):
+                self._store.remove(f"{STAGING}/{entry.token}")
+
+    def _move_all(self, entry: Entry) -> bool:
+        """False if another process has finished the whole entry meanwhile."""
+        directories = set()
+        for index, move in enumerate(entry.moves):
+            parent = str(PurePosixPath(move.target).parent)
+            if parent not in directories:
+                self._store.make(parent)
+                directories.add(parent)
+            if not self._moved(entry, move):
+                return False
+            if index == 0:
+                stage("moving")
+        for parent in sorted(directories):
+            self._store.sync(parent)
+        return True
+
+    def _moved(self, entry: Entry, move: ledger.Move) -> bool:
+        """Move one file unless somebody has. False if another process has finished the whole entry."""
+        if self._store.exists(move.target):
+            return True
+        for place in (STAGING, TRASH):
+            with suppress(FileNotFoundError):
+                self._store.move(f"{place}/{entry.token}/{move.source}", move.target)
+                return True
+        if self._store.exists(move.target):
+            return True
+        names = self._names()
+        if entry.number in names.done or entry.number not in names.taken:
+            return False
+        raise SinkRefused(
+            f"sink {self._name}: commit {entry.number} is published but its file {move.target} is nowhere; restore it, "
+            f"or, if it was deleted on purpose, create {self._store.uri(LEDGER)}/{ledger.done_name(entry.number)}"
+        )
+
+    def _sweep(self) -> None:
+        """Remove old entries and the staging areas of the dead. Failing to clean is no failure."""
+        with suppress(OSError):
+            obsolete = self._names().obsolete
+            for token in self._store.names(STAGING):
+                if self._abandoned(token) or (obsolete and self._too_late(token, obsolete[-1])):
+                    self._trash(token)
+            stage("sweeping")
+            for number in obsolete:
+                self._store.remove(f"{LEDGER}/{ledger.entry_name(number)}")
+            # Only now: an entry without its mark would count as unfinished.
+            names = self._names()
+            for number in names.done.difference(names.taken):
+                self._store.remove(f"{LEDGER}/{ledger.done_name(number)}")
+            self._purge()
+
+    def _too_late(self, token: str, horizon: int) -> bool:
+        try:
+            return ledger.decode(self._store.read(f"{STAGING}/{token}/{ENTRY_FILE}")).number <= horizon
+        except (FileNotFoundError, ValueError):
+            return False
+
+    def _abandoned(self, token: str) -> bool:
+        with suppress(FileNotFoundError):
+            if token.startswith(_machine()):
+                return not self._store.held(f"{STAGING}/{token}/{OWNER_FILE}")
+            return self._store.age_s(f"{STAGING}/{token}", self._now()) > ABANDONED_S
+        return False
+
+    def _disown(self, token: str) -> None:
+        if release := self._owned.pop(token, None):
+            release()
+
+    def _trash(self, token: str) -> None:
+        with suppress(FileNotFoundError):
+            self._store.move(f"{STAGING}/{token}", f"{TRASH}/{token}")
+
+    def _purge(self) -> None:
+        trash = self._store.names(TRASH)
+        if not trash:
+            return
+        wanted = set()
+        for number in self._names().unfinished:
+            with suppress(FileNotFoundError):
+                wanted.add(self._entry(number).token)
+        for token in trash:
+            if token not in wanted:
+                self._store.remove(f"{TRASH}/{token}")
+
+
+class _failures:
+    """Turns an error of the operating system into a SinkError that says what was being done."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise as_sink_error(error, self._doing) from error
+
+
+def writer() -> str:
+    """This process, for people."""
+    return f"{socket.gethostname()} pid {os.getpid()}"
+
+
+def _token() -> str:
+    """Unique, and says on which machine its writer runs."""
+    return f"{_machine()}{uuid4().hex}"
+
+
+@cache
+def _machine() -> str:
+    """This boot of this machine, whose locks its processes can ask each other about."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}."
+    except OSError:
+        return f"{uuid4()}."  # nobody else can tell: left alone for a day

@@ -1,0 +1,217 @@
+"""The ledger of a sink: numbered entries, each with the marks of every shard of the sink so far.
+
+The ledger is cumulative: the entry with the highest number, its *head*, says all there is to know, and older entries
+are kept only to keep their numbers taken. An entry follows its head by one; whoever creates the file of that number
+first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
+are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
+
+Pure: values in, values out. `journal` keeps the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from processors.spark.positions import Marks, Spans, advanced, decode_marks, encode_marks
+
+VERSION = 1
+NUMBER_DIGITS = 12
+"""One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
+ENTRIES_KEPT = 64
+"""Newest entries that stay when old ones go: what a person wants to see of the last minute or so. Safety needs one."""
+ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
+"""So many there may be before the old ones go, so that sweeping is rare."""
+
+ENTRY, DONE = ".json", ".done"
+
+Columns = tuple[tuple[str, str], ...]
+"""Name and type of each column, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A file or directory that an entry publishes: from the writer's staging area to its place in the sink."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One commit. `token` names the writer's staging area, which is unique, and so says whose entry it is."""
+
+    number: int
+    token: str
+    marks: Marks
+    moves: tuple[Move, ...] = ()
+    layout: str = ""
+    """Format and partitioning of the sink's files; one directory keeps one."""
+    columns: Columns = ()
+    spans: Mapping[str, list[str | None]] = field(default_factory=dict)
+    """For people: what the batch held of each shard, as [after, up to]."""
+    batch_id: str = ""
+    writer: str = ""
+    at: str = ""
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the ledger's directory holds: the numbers that are taken and those whose moves are all done."""
+
+    taken: tuple[int, ...]
+    done: frozenset[int]
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Names:
+        entries, done = [], set()
+        for name in names:
+            if (number := number_of(name, ENTRY)) is not None:
+                entries.append(number)
+            elif (number := number_of(name, DONE)) is not None:
+                done.add(number)
+        return cls(tuple(sorted(entries)), frozenset(done))
+
+    @property
+    def head(self) -> int:
+        """The highest number; 0 if there is none."""
+        return self.taken[-1] if self.taken else 0
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Entries whose files may not all be in place yet, in the order in which to finish them."""
+        return tuple(number for number in self.taken if number not in self.done)
+
+    @property
+    def obsolete(self) -> tuple[int, ...]:
+        """Old entries that may go, lowest first; none unless there are enough to be worth it.
+
+        Everything below an unfinished entry is finished, but stays with it: numbers go from the bottom only."""
+        if len(self.taken) < ENTRIES_SWEPT_FROM:
+            return ()
+        horizon = min((self.head - ENTRIES_KEPT, *(number - 1 for number in self.unfinished)))
+        return tuple(number for number in self.taken if number <= horizon)
+
+
+def entry_name(number: int) -> str:
+    return f"{number:0{NUMBER_DIGITS}d}{ENTRY}"
+
+
+def done_name(number: int) -> str:
+    return f"{number:0{NUMBER_DIGITS}d}{DONE}"
+
+
+def number_of(name: str, suffix: str) -> int | None:
+    """The number in a name of the ledger's directory; None if it is another file."""
+    digits = name.removesuffix(suffix)
+    if digits == name or len(digits) < NUMBER_DIGITS or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+def following(head: Entry | None, batch: Spans, token: str, **said: Any) -> Entry:
+    """The entry that follows `head` with this batch; to be asked only if none of its shards has moved."""
+    marks = head.marks if head else {}
+    return Entry(
+        number=head.number + 1 if head else 1,
+        token=token,
+        marks=advanced(marks, batch),
+        spans={
+            f"{shard.stream}/{shard.shard}": [span.after.encode() if span.after else None, span.upto.encode()]
+            for shard, span in sorted(batch.items(), key=lambda item: item[0])
+        },
+        **said,
+    )
+
+
+def encode(entry: Entry) -> bytes:
+    """One JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
+    value = {
+        "version": VERSION,
+        "number": entry.number,
+        "token": entry.token,
+        "batch": entry.batch_id,
+        "writer": entry.writer,
+        "at": entry.at,
+        "rows": entry.rows,
+        "spans": entry.spans,
+        "marks": encode_marks(entry.marks),
+        "layout": entry.layout,
+        "columns": [list(column) for column in entry.columns],
+        "moves": [[move.source, move.target] for move in entry.moves],
+    }
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(data: bytes) -> Entry:
+    """Raises ValueError that says what is wrong with the entry."""
+    try:
+        value = json.loads(data)
+        if value["version"] != VERSION:
+            raise ValueError(f"an entry of version {value['version']!r}; this program knows {VERSION}")
+        return Entry(
+            number=_integer(value["number"]),
+            token=_string(value["token"]),
+            marks=decode_marks(value["marks"]),
+            moves=tuple(Move(_inside(source), _inside(target)) for source, target in value["moves"]),
+            columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
+            layout=_string(value["layout"]),
+            spans=value["spans"],
+            batch_id=_string(value["batch"]),
+            writer=_string(value["writer"]),
+            at=_string(value["at"]),
+            rows=value["rows"],
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no entry of a ledger: {error!r}") from error
+
+
+class ColumnsClash(Exception):
+    """A frame does not fit the columns that the sink has had so far."""
+
+
+def widened(have: Columns, new: Columns, *, by_place: bool) -> Columns:
+    """The columns of the sink once a frame with the columns `new` is in it. Raises ColumnsClash.
+
+    A column keeps its type for good, since readers of all files together would fail. New columns are added at the
+    end, and may be absent later; where files are read `by_place` (csv) all have to be the same, in the same order."""
+    if not have:
+        return new
+    if by_place and have != new:
+        raise ColumnsClash(f"its columns are {_said(have)}, those of this batch are {_said(new)}; csv has no names")
+    known = {name.lower(): (name, kind) for name, kind in have}
+    added = []
+    for name, kind in new:
+        before = known.get(name.lower())
+        if before is None:
+            added.append((name, kind))
+        elif before[1] != kind:
+            raise ColumnsClash(f"its column {before[0]} is {before[1]}, in this batch it is {kind}")
+    return (*have, *added)
+
+
+def _said(columns: Columns) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"no number of an entry: {value!r}")
+    return value
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"not a string: {value!r}")
+    return value
+
+
+def _inside(value: object) -> str:
+    """A path below the sink; an entry must never move anything elsewhere."""
+    path = _string(value)
+    if not path or path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"a path that leaves the sink: {path!r}")
+    return path

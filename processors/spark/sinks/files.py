@@ -1,0 +1,239 @@
+"""Files in a directory of a POSIX file system, exactly once: flat, or partitioned as Hive does it.
+
+Flat: each commit is one directory, `mld_commit=<number>`, with its data files and a copy of its ledger entry. It
+appears by one rename, so a reader sees the whole of a commit or nothing of it. Readers that know partitions (Spark,
+DuckDB, Arrow) show the number as a column `mld_commit`.
+
+Partitioned: the files of a commit are renamed one by one into `<column>=<value>/` directories, and every name begins
+with the number of its commit. A reader may see a part of the newest commit meanwhile, and no record twice.
+
+`processors.spark.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so
+what its own committer leaves behind there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from processors.spark import ledger
+from processors.spark.faults import stage
+from processors.spark.journal import Journal, writer
+from processors.spark.ledger import Columns, ColumnsClash, Entry, Move
+from processors.spark.positions import Marks, Spans, moved
+from processors.spark.sinks import Fenced, Published, SinkRefused, SinkSpec
+from processors.spark.sinks.writing import columns_of, write
+from processors.spark.store import Store, as_sink_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COMMIT = "mld_commit"
+COPY = "_ledger.json"
+FILES_MAX = 20_000
+"""Files of one batch. More means a partition column with (nearly) as many values as records: no table to read."""
+BY_PLACE = frozenset(("csv",))
+"""Formats whose columns have no names once they are written."""
+OPTIONS = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+class FileSink:
+    """What both layouts share: stage, commit, and the rules of columns. Exactly once."""
+
+    exactly_once = True
+
+    def __init__(self, spec: SinkSpec, store: Store, *, now: Callable[[], float] = time.time) -> None:
+        self._spec = spec
+        self._store = store
+        self._journal = Journal(store, spec.name, now=now)
+        self._now = now
+        by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
+        self._layout = f"{spec.format}{by}"
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def open(self) -> Marks:
+        head = self._journal.open() or self._lost_ledger()
+        self._check_layout(head)
+        return head.marks if head else {}
+
+    def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
+        columns = self._columns(frame)
+        self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
+        token = self._journal.stage()
+        try:
+            return self._publish(frame, columns, batch, batch_id, token)
+        except BaseException:
+            self._journal.discard(token)
+            raise
+
+    def _publish(self, frame: DataFrame | None, columns: Columns, batch: Spans, batch_id: str, token: str) -> Published:
+        rows = self._write(frame, token) if frame is not None else 0
+        files = self._clean(token, rows)
+
+        def follow(head: Entry | None) -> Entry:
+            self._check(head, batch, columns)
+            entry = ledger.following(
+                head,
+                batch,
+                token,
+                layout=self._layout,
+                columns=self._widened(head, columns),
+                moves=self._moves(head.number + 1 if head else 1, [name for name, _ in files]),
+                batch_id=batch_id,
+                writer=writer(),
+                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                rows=rows,
+            )
+            self._accompany(entry, token)
+            return entry
+
+        entry = self._journal.commit(token, follow)
+        return Published(entry.marks, entry.number, rows, len(files), sum(size for _, size in files))
+
+    def _write(self, frame: DataFrame, token: str) -> int:
+        stage("staging")
+        return write(
+            frame,
+            sink=self.name,
+            format=self._spec.format,
+            options={**self._spec.options, **OPTIONS},
+            mode="errorifexists",
+            path=self._store.uri(self._journal.data(token)),
+            partition_by=self._spec.partition_by,
+        )
+
+    def _clean(self, token: str, rows: int) -> list[tuple[str, int]]:
+        """Keep the data files only, make them durable, and list them."""
+        stage("staged")
+        data = self._journal.data(token)
+        try:
+            found = self._store.files(data) if self._store.exists(data) else []
+            files = [] if not rows else [(name, size) for name, size in found if not _hidden(name)]
+            if rows and not files:
+                raise SinkRefused(
+                    f"sink {self.name}: Spark has written {rows} rows to {self._store.uri(data)}, but their files are "
+                    "not to be seen from here; path has to be on a file system that this host and all executors share"
+                )
+            if len(files) > FILES_MAX:
+                raise SinkRefused(
+                    f"sink {self.name}: a batch of {rows} rows makes {len(files)} files; partition by something coarser"
+                )
+            if files:
+                kept = {name for name, _ in files}
+                for name, _ in found:
+                    if name not in kept:
+                        self._store.remove(f"{data}/{name}")
+                self._store.sync_below(data)
+                self._store.sync(str(PurePosixPath(data).parent))
+            stage("durable")
+            return files
+        except OSError as error:
+            raise as_sink_error(error, f"sink {self.name}: making a batch durable") from error
+
+    def _columns(self, frame: DataFrame | None) -> Columns:
+        if frame is None:
+            return ()
+        columns = columns_of(frame)
+        self._check_columns(columns)
+        return columns
+
+    def _check(self, head: Entry | None, batch: Spans, columns: Columns) -> None:
+        """Whether the batch may follow this head."""
+        self._check_layout(head)
+        self._widened(head, columns)
+        if changed := moved(batch, head.marks if head else {}):
+            raise Fenced(self.name, changed)
+
+    def _check_layout(self, head: Entry | None) -> None:
+        if head and head.layout != self._layout:
+            raise SinkRefused(
+                f"sink {self.name}: {self._store.uri('')} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
+                f"{self._layout}; use a new directory"
+            )
+
+    def _widened(self, head: Entry | None, columns: Columns) -> Columns:
+        have = head.columns if head else ()
+        if not columns:
+            return have
+        try:
+            return ledger.widened(have, columns, by_place=self._spec.format in BY_PLACE)
+        except ColumnsClash as error:
+            raise SinkRefused(f"sink {self.name}: {error}; cast it in the pipeline, or use a new directory") from error
+
+    def _check_columns(self, columns: Columns) -> None:
+        raise NotImplementedError
+
+    def _moves(self, number: int, files: list[str]) -> tuple[Move, ...]:
+        raise NotImplementedError
+
+    def _accompany(self, entry: Entry, token: str) -> None:
+        """What is staged beside the data once the entry is known."""
+
+    def _lost_ledger(self) -> Entry | None:
+        """The newest entry that is found outside of an empty ledger."""
+        return None
+
+
+class FlatSink(FileSink):
+    """One directory per commit."""
+
+    def _check_columns(self, columns: Columns) -> None:
+        if any(name.lower() == COMMIT for name, _ in columns):
+            raise SinkRefused(f"sink {self.name}: the column {COMMIT} is the sink's own; rename it in the pipeline")
+
+    def _moves(self, number: int, files: list[str]) -> tuple[Move, ...]:
+        return (Move("data", commit_name(number)),) if files else ()
+
+    def _accompany(self, entry: Entry, token: str) -> None:
+        if entry.moves:
+            self._store.write(f"{self._journal.data(token)}/{COPY}", ledger.encode(entry))
+
+    def _lost_ledger(self) -> Entry | None:
+        """Whoever removes `_mld` and keeps the data has only lost the newest copy's number of empty batches."""
+        commits = [name for name in self._store.names("") if name.startswith(f"{COMMIT}=")]
+        if not commits:
+            return None
+        newest = f"{max(commits)}/{COPY}"
+        try:
+            return self._journal.restore(self._store.read(newest))
+        except (OSError, ValueError) as error:
+            raise SinkRefused(
+                f"sink {self.name}: {self._store.uri('')} holds commits, but no ledger, and {newest} cannot be read "
+                f"({error}); restore _mld, or use a new directory"
+            ) from error
+
+
+class PartitionedSink(FileSink):
+    """Hive's layout."""
+
+    def _check_columns(self, columns: Columns) -> None:
+        names = {name.lower() for name, _ in columns}
+        for column in self._spec.partition_by:
+            if column.lower() not in names:
+                raise SinkRefused(f"sink {self.name}: partitionBy names {column}, the frame has no such column")
+            if column.startswith(("_", ".")):
+                raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
+
+    def _moves(self, number: int, files: list[str]) -> tuple[Move, ...]:
+        return tuple(Move(f"data/{name}", _numbered(number, name)) for name in files)
+
+
+def commit_name(number: int) -> str:
+    """The directory of a commit in the flat layout."""
+    return f"{COMMIT}={number:0{ledger.NUMBER_DIGITS}d}"
+
+
+def _numbered(number: int, name: str) -> str:
+    path = PurePosixPath(name)
+    return str(path.with_name(f"c{number:0{ledger.NUMBER_DIGITS}d}-{path.name}"))
+
+
+def _hidden(name: str) -> bool:
+    """As Spark's readers see it: `_x` and `.x` are no data, `_x=1` is a partition."""
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in PurePosixPath(name).parts)

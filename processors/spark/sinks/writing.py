@@ -1,0 +1,67 @@
+"""Has Spark write a frame somewhere, and says in a sentence what went wrong if it could not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from processors.spark.ledger import Columns
+from processors.spark.sinks import JobFailed, SinkError, SinkFull, SinkRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+"""What the JVM says of ENOSPC, EDQUOT and EFBIG; Spark keeps the words in its own exceptions."""
+SENTENCE_CHARS_MAX = 300
+
+
+def write(
+    frame: DataFrame,
+    *,
+    sink: str,
+    format: str,
+    options: Mapping[str, str],
+    mode: str,
+    path: str | None,
+    partition_by: tuple[str, ...] = (),
+) -> int:
+    """Write the frame in one job; how many rows that were. Raises JobFailed, SinkFull or SinkRefused."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    observation = Observation()
+    try:
+        writer = frame.observe(observation, count(lit(1)).alias("rows")).write.format(format).options(**options)
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+        writer.mode(mode).save(path)
+        return int(observation.get["rows"])
+    except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
+        raise failure(error, f"sink {sink}: writing a batch as {format}") from error
+
+
+def failure(error: Exception, doing: str) -> SinkError:
+    """What an exception of Spark means for the next attempt."""
+    from pyspark.errors import AnalysisException
+
+    text = str(error)
+    said = f"{doing}: {first_sentence(text) or type(error).__name__}"
+    if any(words in text for words in NO_ROOM):
+        return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
+    if isinstance(error, AnalysisException):
+        return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
+    return JobFailed(said)
+
+
+def first_sentence(text: str) -> str:
+    """The first line that says something, bounded."""
+    for line in text.splitlines():
+        if line.strip():
+            return line.strip()[:SENTENCE_CHARS_MAX]
+    return ""
+
+
+def columns_of(frame: DataFrame) -> Columns:
+    """Name and type of each column; whether it may be null is no part of the type."""
+    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)

@@ -1,0 +1,93 @@
+"""The ledger's entries and names."""
+
+from __future__ import annotations
+
+import pytest
+
+from processors.spark import ledger
+from processors.spark.ledger import ENTRIES_KEPT, ENTRIES_SWEPT_FROM, ColumnsClash, Entry, Move, Names
+from processors.spark.positions import Position, Shard, Span
+
+A, B = Shard("clicks", "shardId-0"), Shard("clicks", "shardId-1")
+
+
+def test_an_entry_survives_its_file():
+    entry = ledger.following(
+        None,
+        {A: Span(None, Position(5, 2))},
+        "token",
+        moves=(Move("data/day=1/ä.parquet", "day=1/c1-ä.parquet"), Move("data/\udce9", "\udce9")),
+        columns=(("day", "int"),),
+        layout="parquet by day",
+        batch_id="b",
+        writer="w",
+        at="2026-01-01",
+        rows=3,
+    )
+    assert ledger.decode(ledger.encode(entry)) == entry
+    assert entry.number == 1
+    assert entry.spans == {"clicks/shardId-0": [None, "5:2"]}
+
+
+def test_entries_are_cumulative_and_count_on():
+    head = Entry(7, "t", {A: Position(5), B: Position(1)})
+    assert ledger.following(head, {A: Span(Position(5), Position(6))}, "u").marks == {A: Position(6), B: Position(1)}
+    assert ledger.following(head, {}, "u").number == 8
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"version":1', '"version":2'),
+        lambda text: text.replace('"number":1', '"number":-1'),
+        lambda text: text.replace('"number":1', '"number":true'),
+        lambda text: text.replace('"x"', '"../x"'),
+        lambda text: text.replace('"x"', '"/x"'),
+        lambda text: text.replace('"token":"t",', ""),
+        lambda _: "[]",
+    ],
+)
+def test_a_damaged_entry_is_refused(spoil):
+    text = ledger.encode(Entry(1, "t", {A: Position(5)}, (Move("y", "x"),))).decode()
+    assert ledger.decode(text.encode())
+    with pytest.raises(ValueError):
+        ledger.decode(spoil(text).encode())
+
+
+def test_names_that_are_no_numbers_are_ignored():
+    names = Names.of(
+        ["000000000002.json", "000000000001.json", "000000000001.done", ".000000000003.json.draft", "3.json", "x.done"]
+    )
+    assert names.head == 2
+    assert names.unfinished == (2,)
+    assert Names.of([]).head == 0
+
+
+def _many(count: int, undone: int | None = None) -> Names:
+    numbers = range(1, count + 1)
+    return Names(tuple(numbers), frozenset(number for number in numbers if number != undone))
+
+
+def test_old_entries_go_in_bulk_and_the_newest_stay():
+    assert _many(ENTRIES_SWEPT_FROM - 1).obsolete == ()
+    assert _many(ENTRIES_SWEPT_FROM).obsolete == tuple(range(1, ENTRIES_SWEPT_FROM - ENTRIES_KEPT + 1))
+
+
+def test_an_unfinished_entry_stays_with_all_after_it():
+    assert _many(ENTRIES_SWEPT_FROM, undone=10).obsolete == tuple(range(1, 10))
+
+
+def test_columns_may_be_added_and_left_out_but_never_change():
+    have = (("id", "bigint"), ("at", "timestamp"))
+    assert ledger.widened((), have, by_place=False) == have
+    assert ledger.widened(have, (("ID", "bigint"), ("note", "string")), by_place=False) == (*have, ("note", "string"))
+    with pytest.raises(ColumnsClash, match="id is bigint, in this batch it is string"):
+        ledger.widened(have, (("id", "string"),), by_place=False)
+
+
+def test_columns_that_are_read_by_place_stay_as_they_are():
+    have = (("a", "int"), ("b", "int"))
+    assert ledger.widened(have, have, by_place=True) == have
+    with pytest.raises(ColumnsClash, match="csv has no names"):
+        ledger.widened(have, (("b", "int"), ("a", "int")), by_place=True)
