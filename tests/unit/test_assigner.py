@@ -260,7 +260,7 @@ def test_an_expired_lease_that_is_renewed_before_the_write_stays() -> None:
 
 
 def test_the_dead_whose_reports_come_from_the_future_get_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """This host's clock was set back by an hour: two dead workers look fresh, and leases would go between them for ever.
+    """This host's clock was set back by an hour: two dead workers look fresh, and got leases in turns.
 
     Seed 3001045 of mode 3xmix.
     """
