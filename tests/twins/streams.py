@@ -93,6 +93,8 @@ class MemoryStreams:
         self.latency_s = latency_s
         self.shards = {shard_id: MemoryShard(shard_id) for shard_id in shard_ids or ("shard-0",)}
         self.calls: list[Call] = []
+        self.on_change: list[Callable[[], None]] = []
+        """Called when records were put or a shard was closed."""
         self._faults: dict[str, deque[Exception | None]] = defaultdict(deque)
         self._bends: deque[Transform | None] = deque()
         self._sequence = FIRST_SEQUENCE
@@ -107,13 +109,24 @@ class MemoryStreams:
             now_ms = int(self.clock.wall() * 1000)
             self.shards[shard_id].records.append(Record(data, "key", str(self._sequence), 0, now_ms))
             written.append(str(self._sequence))
+        self._changed()
         return written
+
+    @property
+    def tip(self) -> int:
+        """No record put from now on has a lower number."""
+        return self._sequence
 
     def close(self, *children: str, shard_id: str = "shard-0") -> tuple[ChildShard, ...]:
         """End the shard; without names, its children are never told."""
         named = tuple(ChildShard(c, frozenset({shard_id}), HashRange(0, HASH_KEY_MAX)) for c in children)
         self.shards[shard_id].children = named
+        self._changed()
         return named
+
+    def _changed(self) -> None:
+        for listener in self.on_change:
+            listener()
 
     def fail(self, operation: str, *errors: Exception | None) -> None:
         """The next calls of `operation` raise these; None lets one through."""

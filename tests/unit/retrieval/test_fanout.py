@@ -1,0 +1,588 @@
+"""Retrieval spec, 8, with 12.1, 12.2, 12.7, 12.8 and 12.12, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mld import errors
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.retrieval import subscribing
+from mld.retrieval.buffer import Budget
+from mld.retrieval.deliveries import Delivery, Records, ShardEnded, ShardMissing
+from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
+from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
+from mld.retrieval.page import RecordsPage
+from mld.retrieval.positions import LATEST_MARGIN_S
+from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
+from tests.twins.fanout import LIFE_S, MemoryFanOut, without_end
+from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
+from tests.virtual_time import run_virtual
+
+INITIAL = InitialPosition(TRIM_HORIZON)
+HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
+BROKEN = errors.StreamUnavailableError("scripted")
+Body = Callable[[MemoryFanOut, FanOutReader], Awaitable[None]]
+
+
+def reading(
+    body: Body,
+    *,
+    streams: MemoryStreams | None = None,
+    event_records: int = 10,
+    arn: str | None = None,
+    **options: Any,
+) -> MemoryFanOut:
+    """Run `body` with a new reader, stop the reader, and see to it that nothing is left running."""
+    streams = streams or MemoryStreams()
+    fan_out = MemoryFanOut(streams, event_records=event_records)
+
+    async def main() -> None:
+        unheard: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        rng = Random(1)
+        consumer = RegisteredConsumer(fan_out, streams.clock, rng, name="app", arn=arn, retries=Retries())
+        reader = FanOutReader(fan_out, consumer, streams.clock, rng, shard_id="shard-0", **options)
+        try:
+            await body(fan_out, reader)
+        finally:
+            await reader.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        gc.collect()
+        assert unheard == []
+
+    run_virtual(main())
+    assert all(subscription.closed for subscription in fan_out.subscriptions), "each subscription is closed"
+    return fan_out
+
+
+def sequences(delivery: Delivery) -> list[str]:
+    assert isinstance(delivery, Records)
+    assert isinstance(delivery.page, RecordsPage)
+    return [record.sequence_number for record in delivery.page.records]
+
+
+class Filter:
+    """What a consumer does: it takes only what comes after what it has had."""
+
+    def __init__(self, reader: FanOutReader, checkpoint: Position = TRIM_HORIZON) -> None:
+        self._reader = reader
+        self._had = checkpoint
+        self.got: list[str] = []
+
+    async def next(self) -> Delivery:
+        delivery = await self._reader.next()
+        if isinstance(delivery, Records):
+            batch = delivery.page.after(self._had)
+            self._had = batch.largest or self._had
+            self.got += [record.sequence_number for record in getattr(batch, "records", ())]
+        return delivery
+
+    async def until(self, count: int) -> list[str]:
+        while len(self.got) < count:
+            await self.next()
+        return self.got
+
+
+async def read(reader: FanOutReader, count: int) -> list[str]:
+    got: list[str] = []
+    while len(got) < count:
+        got += sequences(await reader.next())
+    return got
+
+
+def after(sequence: str) -> StartingPoint:
+    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=sequence)
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_finds_or_makes_the_consumer_and_subscribes_at_once() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(25)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 25) == written
+
+    fan_out = reading(body)
+    assert [call.operation for call in fan_out.calls] == [
+        "DescribeStreamSummary",
+        "DescribeStreamConsumer",
+        "RegisterStreamConsumer",
+        "DescribeStreamConsumer",
+        "SubscribeToShard",
+    ]
+    assert fan_out.times("SubscribeToShard") == [0.0]
+
+
+def test_a_configured_consumer_is_neither_described_nor_registered() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.consumers["arn:mine"] = 0.0
+        written = fan_out.streams.put(3)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 3) == written
+
+    assert [call.operation for call in reading(body, arn="arn:mine").calls] == ["SubscribeToShard"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "initial", "point"),
+    [
+        (TRIM_HORIZON, INITIAL, HORIZON),
+        (LATEST, INITIAL, StartingPoint(IteratorType.LATEST)),
+        (AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, 17.5), StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=17.5)),
+        (AT_TIMESTAMP, InitialPosition(LATEST), HORIZON),  # 12.13
+        (Position("12", 3), INITIAL, StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="12")),
+    ],
+)
+def test_where_the_first_subscription_starts(
+    checkpoint: Position, initial: InitialPosition, point: StartingPoint
+) -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(checkpoint, initial)
+        await reader.next()
+
+    assert reading(body).points() == [point]
+
+
+def test_a_completed_lease_is_never_read() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        with pytest.raises(ValueError, match="SHARD_END"):
+            await reader.start(Position("SHARD_END"), INITIAL)
+
+    assert reading(body).calls == []
+
+
+def test_a_start_at_the_tip_that_fails_at_first_skips_nothing_that_came_meanwhile() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.fail("SubscribeToShard", BROKEN)
+        await reader.start(LATEST, INITIAL)
+        await asyncio.sleep(0.05)
+        written = fan_out.streams.put(2)
+        assert await read(reader, 2) == written
+
+    since = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=WALL_EPOCH_S - LATEST_MARGIN_S)
+    assert reading(body).points() == [StartingPoint(IteratorType.LATEST), since]
+
+
+def test_a_checkpoint_whose_record_was_trimmed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(30)
+        await reader.start(Position(str(int(written[0]) - 1)), INITIAL)
+        assert await read(reader, 30) == written
+
+    reading(body)
+    assert [record.__dict__["action"] for record in caplog.records].count("checkpoint_trimmed") == 1
+
+
+# --- ends and renewals ------------------------------------------------------------------------------------------------
+
+
+def test_after_an_ordinary_end_the_next_subscription_starts_after_the_continuation() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.cut(2, None)
+        written = fan_out.streams.put(25)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 25) == written
+        fan_out.streams.put(0)
+        assert fan_out.points() == [HORIZON, after(written[19])]
+
+    assert reading(body).times("SubscribeToShard") == [0.0, 1.0]  # not more than one call a second
+
+
+def test_a_quiet_shard_is_renewed_before_its_end_after_a_continuation_of_empty_events() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        first = fan_out.streams.put(1)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 1) == first
+        fan_out.streams.shards["other"] = fan_out.streams.shards["shard-0"].__class__("other")
+        fan_out.streams.put(5, shard_id="other")  # the tip moves on, our shard has nothing
+        tip = str(fan_out.streams.tip)
+        await asyncio.sleep(3600)
+        written = fan_out.streams.put(1)
+        assert await read(reader, 1) == written
+        assert set(fan_out.points()[1:]) == {after(tip)}
+        lives = [after_s - before_s for before_s, after_s in pairwise(fan_out.times("SubscribeToShard"))]
+        assert min(lives) >= subscribing.RENEW_AFTER_S
+        assert max(lives) < LIFE_S - 5
+
+    reading(body, deliver_empty=False)
+
+
+def test_a_renewal_leaves_no_gap_and_changes_no_order() -> None:
+    """A record every 0.1 s over six lives, on a network that takes 0.5 s to open a subscription."""
+
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written: list[str] = []
+
+        async def write() -> None:
+            for _ in range(16_000):
+                written.extend(fan_out.streams.put(1))
+                await asyncio.sleep(0.1)
+
+        writing = asyncio.create_task(write())
+        consumer = Filter(reader)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        late_s = 0.0
+        while len(consumer.got) < 16_000:
+            before = len(consumer.got)
+            await consumer.next()
+            if before > 100 and len(consumer.got) > before:
+                arrived = fan_out.streams.shards["shard-0"].records[before].approximate_arrival_ms
+                late_s = max(late_s, fan_out.clock.wall() - arrived / 1000)
+        await writing
+        assert consumer.got == written
+        assert len(fan_out.subscriptions) >= 5
+        assert late_s < 0.2, "somebody waited for a renewal"
+
+    reading(body, streams=MemoryStreams(latency_s=0.5))
+
+
+def test_a_renewal_that_fails_is_repeated_while_the_old_subscription_is_read() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+        fan_out.fail("SubscribeToShard", BROKEN, BROKEN)
+        for _ in range(62):
+            written = fan_out.streams.put(1)
+            assert await read(reader, 1) == written
+            await asyncio.sleep(5)
+
+    fan_out = reading(body)
+    assert len(fan_out.subscriptions) == 2  # the first and the one of the third attempt
+    assert len(fan_out.points()) == 4
+
+
+def test_a_renewal_that_never_succeeds_ends_in_an_ordinary_end() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(1)
+        fan_out.fail("SubscribeToShard", *[BROKEN] * 12)
+        await asyncio.sleep(400)
+        written = fan_out.streams.put(1)
+        assert await read(reader, 1) == written
+
+    reading(body, deliver_empty=False)
+
+
+def test_the_last_event_ends_the_shard_and_nothing_follows() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(25)
+        children = fan_out.streams.close("shard-1", "shard-2")
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 25) == written
+        assert await reader.next() == ShardEnded(children)
+        await asyncio.sleep(1000)
+
+    assert len(reading(body).points()) == 1
+
+
+def test_an_end_whose_children_are_never_named_is_believed_after_some_time() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(12)
+        fan_out.streams.close()
+        await reader.start(TRIM_HORIZON, INITIAL)
+        consumer = Filter(reader)
+        while not isinstance(delivery := await consumer.next(), ShardEnded):
+            pass
+        assert delivery == ShardEnded(())
+        assert consumer.got == written
+
+    assert len(reading(body).points()) == ENDS_WITHOUT_CHILDREN_MAX
+
+
+@pytest.mark.parametrize("kind", ["no indicator", "both", "orphan"])
+def test_an_event_that_contradicts_itself_is_asked_for_again(kind: str) -> None:
+    child = ChildShard("c", frozenset({"shard-0"}), HashRange(0, HASH_KEY_MAX))
+    bent = {
+        "no indicator": without_end(RecordsPage((), None, 0)),
+        "both": RecordsPage((), "1", 0, (child,)),
+        "orphan": RecordsPage((), None, 0, (ChildShard("c", frozenset(), HashRange(0, HASH_KEY_MAX)),)),
+    }[kind]
+
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.bends.append(bent)
+        written = fan_out.streams.put(3)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 3) == written
+
+    assert reading(body).points() == [HORIZON, HORIZON]
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.StreamUnavailableError("500"),
+        errors.StreamThrottledError("KMSThrottling"),
+        errors.StreamInUseError("taken over"),
+        errors.InvalidStreamResponseError("checksum"),
+        errors.InvalidStreamArgumentError("number"),
+    ],
+)
+def test_an_error_inside_the_stream_costs_no_record(error: errors.StreamError) -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.cut(1, error)
+        fan_out.cut(0, error)
+        written = fan_out.streams.put(40)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 40) == written
+        assert fan_out.points() == [HORIZON, after(written[9]), after(written[9])]
+
+    reading(body)
+
+
+def test_who_is_taken_over_gives_way_before_it_takes_over_again() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+        await asyncio.sleep(7)
+        await fan_out.subscribe(fan_out.arn_of("app"), "shard-0", HORIZON)  # the new owner of the lease
+        fan_out.subscriptions[-1].closed = True
+        await asyncio.sleep(19)
+        assert len(fan_out.points()) == 2
+        await asyncio.sleep(10)
+        assert len(fan_out.points()) == 3
+
+    reading(body, yield_s=20.0)
+
+
+def test_a_fresh_subscription_of_somebody_else_is_waited_out() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.consumers["arn:mine"] = 0.0
+        other = await fan_out.subscribe("arn:mine", "shard-0", HORIZON)
+        written = fan_out.streams.put(3)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 3) == written
+        assert 5.0 <= fan_out.clock.monotonic() < 7.0
+        assert other.taken_over
+        other.close()
+
+    reading(body, arn="arn:mine")
+
+
+def test_a_call_without_answer_is_given_up() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.fail("SubscribeToShard", HangError())
+        written = fan_out.streams.put(3)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 3) == written
+
+    assert OPEN_TIMEOUT_S < reading(body).times("SubscribeToShard")[1] <= OPEN_TIMEOUT_S + 0.5
+
+
+def test_a_silent_connection_is_given_up() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+        fan_out.subscriptions[0].silent = True
+        written = fan_out.streams.put(3)
+        assert await read(reader, 3) == written
+        assert fan_out.clock.monotonic() < subscribing.IDLE_MAX_S + 1
+
+    reading(body)
+
+
+def test_trouble_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="mld.retrieval.fanout")
+
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.fail("SubscribeToShard", *[BROKEN] * 5)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+
+    reading(body)
+    told = [record.__dict__["action"] for record in caplog.records if record.name == "mld.retrieval.fanout"]
+    assert told == ["subscription_failed", "reader_recovered"]
+
+
+# --- what is not found ------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_shard_is_told_and_looked_for_again_when_asked() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(3)
+        shard = fan_out.streams.shards.pop("shard-0")
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await reader.next() == ShardMissing()
+        await asyncio.sleep(1000)
+        assert len(fan_out.points()) == 1
+        fan_out.streams.shards["shard-0"] = shard
+        assert await read(reader, 3) == written
+
+    reading(body)
+
+
+def test_a_missing_stream_is_a_missing_shard() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.fail("DescribeStreamSummary", errors.StreamNotFoundError("scripted"))
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await reader.next() == ShardMissing()
+        await reader.next()
+
+    reading(body)
+
+
+def test_a_consumer_that_was_deregistered_is_registered_anew_and_ends_no_shard() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        before = fan_out.streams.put(10)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 10) == before
+        fan_out.consumers.clear()
+        fan_out.subscriptions[0]._cut = (0, errors.StreamNotFoundError("scripted"))
+        written = fan_out.streams.put(3)
+        assert await read(reader, 3) == written
+        assert fan_out.points() == [HORIZON, after(before[-1])]
+
+    assert reading(body, deliver_empty=False).arn_of("app").endswith(":2")
+
+
+def test_a_configured_consumer_that_is_gone_is_not_replaced() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(3)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await reader.next() == ShardMissing()  # its consumer judges by the listing
+        fan_out.consumers["arn:mine"] = 0.0
+        assert await read(reader, 3) == written
+
+    assert "RegisterStreamConsumer" not in {call.operation for call in reading(body, arn="arn:mine").calls}
+
+
+# --- back-pressure and stopping ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_taken_without_room() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(500)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(100)
+        assert fan_out.subscriptions[0].events == EVENTS_MAX
+        assert await read(reader, 500) == written
+
+    reading(body)
+
+
+@pytest.mark.parametrize("options", [{"bytes_max": 30}, {"records_max": 30}, {"budget": Budget(30)}])
+def test_every_limit_of_the_buffer_holds(options: dict[str, Any]) -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        fan_out.streams.put(500)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(10)
+        assert fan_out.subscriptions[0].events == 3
+
+    reading(body, **options)
+
+
+def test_a_consumer_slower_than_a_subscription_lives_loses_nothing() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        written = fan_out.streams.put(200)
+        consumer = Filter(reader)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        while len(consumer.got) < 200:
+            await consumer.next()
+            await asyncio.sleep(LIFE_S * 1.5)
+        assert consumer.got == written
+
+    reading(body)
+
+
+def test_empty_events_are_kept_from_who_has_no_use_for_them() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await asyncio.sleep(60)
+        assert fan_out.subscriptions[0].events > 10
+        written = fan_out.streams.put(1)
+        assert sequences(await reader.next()) == written
+
+    reading(body, deliver_empty=False)
+
+
+def test_a_stop_in_the_middle_of_a_renewal_leaves_nothing() -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        while len(fan_out.points()) < 2:
+            await reader.next()
+        await reader.stop()
+
+    reading(body, streams=MemoryStreams(latency_s=0.5))
+
+
+def test_the_budget_is_left_again() -> None:
+    budget = Budget(100)
+
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        await reader.start(TRIM_HORIZON, INITIAL)
+        await reader.next()
+        assert budget.share == 100
+
+    reading(body, budget=budget)
+    budget.join()
+    assert budget.share == 100
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+ERRORS = st.sampled_from(
+    [
+        None,
+        BROKEN,
+        errors.StreamThrottledError("x"),
+        errors.StreamInUseError("x"),
+        errors.InvalidStreamResponseError("x"),
+        errors.StreamNotFoundError("x"),
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cuts=st.lists(st.tuples(st.integers(0, 4), ERRORS), max_size=8),
+    faults=st.lists(ERRORS, max_size=8),
+    describe=st.lists(ERRORS, max_size=3),
+    writes=st.lists(st.tuples(st.integers(0, 30), st.floats(0, 200)), min_size=1, max_size=12),
+    pauses=st.lists(st.floats(0, 400), max_size=10),
+    latency_s=st.sampled_from([0.0, 0.7]),
+)
+def test_whatever_happens_every_record_arrives_once_and_in_order(
+    cuts: list[tuple[int, errors.StreamError | None]],
+    faults: list[errors.StreamError | None],
+    describe: list[errors.StreamError | None],
+    writes: list[tuple[int, float]],
+    pauses: list[float],
+    latency_s: float,
+) -> None:
+    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+        for after_events, error in cuts:
+            fan_out.cut(after_events, error)
+        fan_out.fail("SubscribeToShard", *faults)
+        fan_out.fail("DescribeStreamConsumer", None, *describe)
+        written: list[str] = []
+
+        async def write() -> None:
+            for count, pause_s in writes:
+                written.extend(fan_out.streams.put(count))
+                await asyncio.sleep(pause_s)
+            fan_out.streams.close("shard-1", "shard-2")
+
+        writing = asyncio.create_task(write())
+        consumer = Filter(reader)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        waits = iter(pauses)
+        while not isinstance(await consumer.next(), ShardEnded):
+            await asyncio.sleep(next(waits, 0.0))
+        await writing
+        assert consumer.got == written
+
+    reading(body, streams=MemoryStreams(latency_s=latency_s))

@@ -1,0 +1,152 @@
+"""Retrieval spec, 8.2, 8.5, 8.6, and 12.1, 12.2, 12.7, 12.12, as decisions."""
+
+from __future__ import annotations
+
+from functools import reduce
+from itertools import pairwise
+
+import pytest
+
+from mld import errors
+from mld.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
+from mld.retrieval import pacing, positions, subscribing
+from mld.retrieval.page import RecordsPage
+from mld.retrieval.subscribing import Course, Reaction, Where
+from mld.streams import IteratorType, StartingPoint
+from protocol.messages import Record
+
+WALL_S = 1_700_000_000.0
+INITIAL = InitialPosition(TRIM_HORIZON)
+OPENING, READING = Where.OPENING, Where.READING
+BROKEN = errors.StreamUnavailableError("scripted")
+
+
+def course_from(checkpoint: Position, anchor_s: float | None = None) -> Course:
+    start = positions.starting_point(checkpoint, INITIAL, anchor_s)
+    return Course(positions.started(checkpoint, start, WALL_S, anchor_s))
+
+
+def event(*sequences: int, continuation: int | None) -> RecordsPage:
+    records = tuple(Record(b"x", "key", str(number), 0, 1) for number in sequences)
+    return RecordsPage(records, None if continuation is None else str(continuation), 0)
+
+
+def after(number: int) -> StartingPoint:
+    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=str(number))
+
+
+AT_7 = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="7")
+HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
+TIP = StartingPoint(IteratorType.LATEST)
+SINCE = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=WALL_S - positions.LATEST_MARGIN_S)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "first", "again_without_event"),
+    [
+        (Position("7", 3), AT_7, AT_7),  # 12.1: the rest of an aggregate is not skipped
+        (TRIM_HORIZON, HORIZON, HORIZON),
+        (LATEST, TIP, SINCE),  # 12.2: what came while the subscription failed is not skipped
+    ],
+)
+def test_a_subscription_without_events_leaves_the_place_where_it_was(
+    checkpoint: Position, first: StartingPoint, again_without_event: StartingPoint
+) -> None:
+    course = course_from(checkpoint)
+    assert subscribing.point_of(course) == first
+    course = subscribing.called(course, 0.0)
+    assert subscribing.point_of(course) == again_without_event
+    assert subscribing.point_of(subscribing.failed(course, BROKEN, READING, 1.0)) == again_without_event
+
+
+@pytest.mark.parametrize(
+    ("events", "point"),
+    [
+        ([event(8, 9, continuation=9)], after(9)),
+        ([event(8, 9, continuation=12)], after(12)),  # the continuation, not the record
+        ([event(continuation=30)], after(30)),  # it moves on without records
+        ([event(8, continuation=8), event(continuation=30)], after(30)),
+        ([event(8, continuation=30), event(continuation=20)], after(20)),  # a renewal begins before it was switched to
+    ],
+)
+@pytest.mark.parametrize("checkpoint", [Position("7", 3), TRIM_HORIZON, LATEST])
+def test_after_an_event_it_is_the_continuation_that_counts(
+    checkpoint: Position, events: list[RecordsPage], point: StartingPoint
+) -> None:
+    course = reduce(subscribing.accepted, events, subscribing.called(course_from(checkpoint), 0.0))
+    assert subscribing.point_of(course) == point
+    assert subscribing.point_of(subscribing.failed(course, BROKEN, READING, 1.0)) == point
+
+
+def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
+    course = subscribing.accepted(course_from(LATEST), event(continuation=30))
+    assert course.read.anchor_s == WALL_S - positions.LATEST_MARGIN_S
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "failures", "reaction"),
+    [
+        (errors.StreamNotFoundError("x"), OPENING, 0, Reaction.ASK),
+        (errors.StreamNotFoundError("x"), READING, 0, Reaction.ASK),
+        (errors.StreamInUseError("x"), OPENING, 0, Reaction.IN_TURN),
+        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX - 1, Reaction.IN_TURN),
+        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX, Reaction.ASK),
+        (errors.StreamInUseError("x"), READING, 0, Reaction.YIELD),
+        (errors.StreamThrottledError("x"), OPENING, 0, Reaction.SLOWER),
+        (errors.StreamThrottledError("x"), READING, 0, Reaction.SLOWER),
+        (errors.StreamUnavailableError("x"), OPENING, 0, Reaction.AGAIN),
+        (errors.StreamUnavailableError("x"), READING, 0, Reaction.AGAIN),
+        (errors.InvalidStreamArgumentError("x"), OPENING, 0, Reaction.AGAIN),
+        (errors.InvalidStreamResponseError("x"), READING, 0, Reaction.AGAIN),
+    ],
+)
+def test_what_an_error_means(error: errors.StreamError, where: Where, failures: int, reaction: Reaction) -> None:
+    assert subscribing.reaction_to(error, where, failures) is reaction
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "failures", "shortest_s", "longest_s"),
+    [
+        (BROKEN, READING, 1, pacing.ERROR_BACKOFF_S / 2, pacing.ERROR_BACKOFF_S),
+        (BROKEN, READING, 3, pacing.ERROR_BACKOFF_S * 2, pacing.ERROR_BACKOFF_S * 4),
+        (BROKEN, OPENING, 30, pacing.BACKOFF_MAX_S / 2, pacing.BACKOFF_MAX_S),
+        (errors.StreamThrottledError("x"), OPENING, 1, 0.5, 1.0),
+        (errors.StreamThrottledError("x"), OPENING, 4, 4.0, 8.0),
+        (errors.StreamInUseError("x"), OPENING, 1, 1.0, 1.25),
+        (errors.StreamInUseError("x"), OPENING, 5, 1.0, 1.25),  # the window is 5 s
+        (errors.StreamInUseError("x"), READING, 1, subscribing.YIELD_S, subscribing.YIELD_S * 1.25),
+    ],
+)
+def test_how_long_an_error_is_waited_out(
+    error: errors.StreamError, where: Where, failures: int, shortest_s: float, longest_s: float
+) -> None:
+    course = subscribing.called(course_from(TRIM_HORIZON), -100.0)
+    for _ in range(failures):
+        course = subscribing.failed(course, error, where, 0.0)
+    assert subscribing.delay_s(course, 0.0, 0.0) == pytest.approx(shortest_s)
+    assert subscribing.delay_s(course, 0.0, 0.999_999_9) == pytest.approx(longest_s)
+    assert subscribing.delay_s(course, shortest_s / 2, 0.0) == pytest.approx(shortest_s / 2)
+    assert subscribing.delay_s(course, 1000.0, 0.5) == 0.0
+
+
+def test_an_accepted_event_forgives_errors() -> None:
+    course = subscribing.failed(course_from(TRIM_HORIZON), BROKEN, READING, 0.0)
+    assert subscribing.delay_s(subscribing.accepted(course, event(continuation=3)), 0.0, 0.5) == 0.0
+
+
+def test_the_first_call_is_immediate_and_no_two_are_within_a_second() -> None:
+    course = course_from(TRIM_HORIZON)
+    assert subscribing.delay_s(course, 5.0, 0.5) == 0.0
+    course = subscribing.called(course, 5.0)
+    assert subscribing.delay_s(course, 5.25, 0.5) == 0.75
+    assert subscribing.delay_s(course, 6.0, 0.5) == 0.0  # after an ordinary end at once
+    course = subscribing.failed(course, BROKEN, OPENING, 5.1)
+    assert subscribing.delay_s(course, 5.1, 0.0) == pytest.approx(0.9)
+
+
+def test_renewals_come_before_the_end_and_not_all_together() -> None:
+    due = [subscribing.renewal_due_s(100.0, jitter / 10) - 100.0 for jitter in range(10)]
+    heartbeat_s = 5.0
+    assert all(before < after for before, after in pairwise(due))
+    assert due[0] >= subscribing.TAKEOVER_S
+    assert due[-1] + heartbeat_s + subscribing.RENEW_RETRY_S < subscribing.LIFE_S
