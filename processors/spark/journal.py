@@ -10,8 +10,10 @@ A commit
 
 1. The data are written below the staging area and made durable.
 2. The head is read; the batch must fit it (`Fenced` otherwise). The entry that follows it goes to `entry.json`.
-3. The head is read again. Still the same: `entry.json` is linked to `<number>.json`. Only one writer of a number can do
-   that. The loser reads the new head and is back at 2, with its data untouched: it has lost a race, not its shards.
+3. The head is read again, and `owner` must still be there: Spark makes missing directories, so a staging area that
+   was taken away could have come back with half of its data. All well: `entry.json` is linked to `<number>.json`, which
+   only one writer of a number can do. The loser reads the new head and is back at 2, its data untouched: it has lost a
+   race, not its shards.
 4. Every entry that is not done is finished, in order: its files are renamed from the staging area to their targets, the
    directories are synced, `.done` is written. Anybody may do that, any number of times, at the same time: a file whose
    source is gone and whose target exists has been moved.
@@ -134,31 +136,38 @@ class Journal:
             return entry
 
     def _take_number(self, token: str, follow: Callable[[Entry | None], Entry]) -> Entry:
-        draft = f"{STAGING}/{token}/{ENTRY_FILE}"
         for _ in range(RACES_MAX):
             head = self._head()
-            entry = follow(head)
-            target = f"{LEDGER}/{ledger.entry_name(entry.number)}"
-            self._store.write(draft, ledger.encode(entry))
-            stage("entry")
-            if self._names().head != entry.number - 1:
-                continue
-            stage("checked")
             try:
-                if self._store.take(draft, target) or self._is_ours(target, token):
+                entry = follow(head)
+                if self._took(entry):
                     return entry
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 raise SinkError(
                     f"sink {self._name}: the staged batch was cleared away as abandoned, nothing was published; "
                     "it is tried again"
-                ) from None
+                ) from error
         raise SinkError(
             f"sink {self._name}: {RACES_MAX} other commits came first, nothing was published; it is tried again"
         )
 
+    def _took(self, entry: Entry) -> bool:
+        """Try to be the one who creates this entry. Raises FileNotFoundError if our staging area is gone."""
+        draft = f"{STAGING}/{entry.token}/{ENTRY_FILE}"
+        target = f"{LEDGER}/{ledger.entry_name(entry.number)}"
+        self._store.write(draft, ledger.encode(entry))
+        stage("entry")
+        if self._names().head != entry.number - 1:
+            return False
+        self._store.read(f"{STAGING}/{entry.token}/{OWNER_FILE}")
+        stage("checked")
+        return self._store.take(draft, target) or self._is_ours(target, entry.token)
+
     def _is_ours(self, target: str, token: str) -> bool:
         """A network file system may repeat a link whose answer was lost, and say that it exists."""
-        return ledger.decode(self._store.read(target)).token == token
+        with suppress(FileNotFoundError):
+            return ledger.decode(self._store.read(target)).token == token
+        return False
 
     def _head(self) -> Entry | None:
         for _ in range(RACES_MAX):

@@ -83,12 +83,14 @@ class MemoryStore:
 
     def write(self, path: str, data: bytes) -> None:
         self._before(f"write {path}")
+        if _parent(path) not in self.disk.names:
+            raise FileNotFoundError(path)
         self.put(path, data)
         self._file(path).synced = True
         self.disk.sync(_parent(path))
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file as another program would: nothing of it is synced."""
+        """Write a file as Spark does: directories are made where they are missing, and nothing is synced."""
         missing = []
         parent = _parent(path)
         while parent not in self.disk.names:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 """What the JVM says of ENOSPC, EDQUOT and EFBIG; Spark keeps the words in its own exceptions."""
+UNMAPPABLE = "input contains unmappable characters"
+CAUSE = "Caused by: "
 SENTENCE_CHARS_MAX = 300
 
 
@@ -46,20 +48,21 @@ def failure(error: Exception, doing: str) -> SinkError:
     from pyspark.errors import AnalysisException
 
     text = str(error)
-    said = f"{doing}: {first_sentence(text) or type(error).__name__}"
+    said = f"{doing}: {sentence(text) or type(error).__name__}"
     if any(words in text for words in NO_ROOM):
         return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
+    if UNMAPPABLE in text:
+        return SinkRefused(f"{said}; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8")
     if isinstance(error, AnalysisException):
         return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
     return JobFailed(said)
 
 
-def first_sentence(text: str) -> str:
-    """The first line that says something, bounded."""
-    for line in text.splitlines():
-        if line.strip():
-            return line.strip()[:SENTENCE_CHARS_MAX]
-    return ""
+def sentence(text: str) -> str:
+    """The first line of an exception of Spark, and the innermost cause if it names one; bounded."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
+    return "; cause: ".join(line[:SENTENCE_CHARS_MAX] for line in (*lines[:1], *causes[-1:]))
 
 
 def columns_of(frame: DataFrame) -> Columns:

@@ -1,0 +1,98 @@
+"""Any other format that Spark can write, such as jdbc or kafka: at least once.
+
+Spark writes first, then the marks advance in a ledger of their own, if `mld.spark.ledger` names a directory for it. A
+batch whose writer dies in between is written again. So give such a table a key of `shardId, sequenceNumber,
+subSequenceNumber` and let the later row win. The ledger still keeps everything that was seen to succeed from being
+written again, also by another worker; without one the checkpoints alone do that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from processors.spark import ledger
+from processors.spark.faults import stage
+from processors.spark.journal import Journal, writer
+from processors.spark.ledger import Entry
+from processors.spark.positions import Marks, Spans, advanced, moved
+from processors.spark.sinks import Fenced, Published, SinkSpec
+from processors.spark.sinks.writing import write
+from processors.spark.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class GenericSink:
+    """Write, then remember."""
+
+    exactly_once = False
+
+    def __init__(self, spec: SinkSpec, ledger_store: Store | None, *, now: Callable[[], float] = time.time) -> None:
+        self._spec = spec
+        self._journal = Journal(ledger_store, spec.name, now=now) if ledger_store else None
+        self._now = now
+        self._marks: Marks = {}
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def open(self) -> Marks:
+        if self._journal:
+            head = self._journal.open()
+            self._marks = head.marks if head else {}
+        return self._marks
+
+    def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
+        if self._journal:
+            self._check_fence(self._journal.head(), batch)
+        rows = 0
+        if frame is not None:
+            stage("staging")
+            rows = write(
+                frame,
+                sink=self.name,
+                format=self._spec.format,
+                options=self._spec.options,
+                mode=self._spec.mode,
+                path=self._spec.path,
+                partition_by=self._spec.partition_by,
+            )
+            stage("staged")
+        number = self._remember(batch, batch_id, rows)
+        return Published(self._marks, number, rows)
+
+    def _remember(self, batch: Spans, batch_id: str, rows: int) -> int:
+        if not self._journal:
+            self._marks = advanced(self._marks, batch)
+            return 0
+        token = self._journal.stage()
+
+        def follow(head: Entry | None) -> Entry:
+            self._check_fence(head, batch)
+            return ledger.following(
+                head,
+                batch,
+                token,
+                layout=self._spec.format,
+                batch_id=batch_id,
+                writer=writer(),
+                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                rows=rows,
+            )
+
+        try:
+            entry = self._journal.commit(token, follow)
+        except BaseException:
+            self._journal.discard(token)
+            raise
+        self._marks = entry.marks
+        return entry.number
+
+    def _check_fence(self, head: Entry | None, batch: Spans) -> None:
+        if changed := moved(batch, head.marks if head else {}):
+            raise Fenced(self.name, changed)

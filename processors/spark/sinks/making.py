@@ -1,0 +1,71 @@
+"""From what the settings say of a sink to the sink, with what can be told wrong before the first record."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from processors.spark.sinks import Sink, SinkRefused, SinkSpec
+from processors.spark.sinks.files import FlatSink, PartitionedSink
+from processors.spark.sinks.generic import GenericSink
+from processors.spark.store import PosixStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_FORMATS = frozenset(("parquet", "orc", "json", "csv", "text", "avro"))
+LAKE_FORMATS = frozenset(("delta", "iceberg"))
+
+
+def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
+    """The sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key."""
+    format = spec.format.lower()
+    if format in FILE_FORMATS:
+        return _files(spec)
+    if format in LAKE_FORMATS:
+        from processors.spark.sinks.lakehouse import DeltaSink, IcebergSink
+
+        _need_path(spec)
+        _append_only(spec)
+        return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
+    return GenericSink(spec, _ledger_store(spec))
+
+
+def _files(spec: SinkSpec) -> Sink:
+    _append_only(spec)
+    store = PosixStore(local_directory(_need_path(spec), f"mld.spark.sink.{spec.name}.path"))
+    return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
+
+
+def _need_path(spec: SinkSpec) -> str:
+    if not spec.path:
+        raise SinkRefused(f"mld.spark.sink.{spec.name}.path is missing; say where its {spec.format} goes")
+    return spec.path
+
+
+def _append_only(spec: SinkSpec) -> None:
+    if spec.mode.lower() != "append":
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"
+        )
+
+
+def _ledger_store(spec: SinkSpec) -> PosixStore | None:
+    if not spec.ledger:
+        return None
+    return PosixStore(local_directory(spec.ledger, "mld.spark.ledger") / quote(spec.name, safe=""))
+
+
+def local_directory(path: str, key: str) -> Path:
+    """The directory that a path or `file:` URI names. Raises SinkRefused for other file systems."""
+    scheme, colon, rest = path.partition(":")
+    if colon and "/" not in scheme and scheme != "file" and rest.startswith("/"):
+        raise SinkRefused(
+            f"{key} = {path}: {scheme} has no rename that fails if the target exists, which exactly-once files need; "
+            "use a directory of this host's file system (NFS is one), or format delta or iceberg"
+        )
+    if colon and scheme == "file":
+        path = f"/{rest.lstrip('/')}"
+    return Path(os.path.abspath(path))  # noqa: PTH100 - a symbolic link stays one
