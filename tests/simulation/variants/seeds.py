@@ -196,13 +196,21 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(5, "checker 1 and 6"),
     ),
     "handoff_counts": (Catch(0, "checker 10"),),
-    "assign_without_owner_pair": (Catch(2, "checker 4"),),
+    "assign_without_owner_pair": (
+        Catch(5, "checker 4"),
+        Catch(21, "checker 4"),
+        Catch(7, "checker 11"),
+    ),
     "receiver_does_not_wait": (Catch(0, "checker 4"),),
     "transferred_at_once": (Catch(0, "checker 10"),),
     "lock_heartbeat_without_condition": (Catch(0, "checker 9"),),
     "leader_outlives_its_lock": (Catch(3, "checker 9"),),
     "lock_taken_too_early": (Catch(0, "checker 9"),),
-    "new_leader_trusts_nobody": (Catch(2, "checker 11"),),
+    "new_leader_trusts_nobody": (
+        Catch(3, "checker 11"),
+        Catch(5, "checker 11"),
+        Catch(21, "checker 10"),
+    ),
     "moves_without_handoff": (Catch(5, "checker 11"),),
     "pending_handoff_forced": (
         Catch(21, "checker 11"),
