@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, fast_path, gaps, hand_over, start_up
+from tests.benchmarks import cost, gaps, hand_over, start_up
+from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "handover", "gaps", "cost", "fast")
+SECTIONS = ("start", "handover", "gaps", "cost", "path")
 RUNS = 5
 CHAINS = 3
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["path"]:  # has options of its own
+        return path.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", help=f"any of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--runs", type=int, default=RUNS, help="starts per case (default %(default)s)")
@@ -44,10 +48,10 @@ def main() -> int:
                 gaps.measure(aws, scratch, arguments.chains)
             if "cost" in sections:
                 cost.measure(aws, scratch)
-            if "fast" in sections:
-                fast_path.measure(aws, scratch)
     except BenchError as error:
         print(f"benchmark failed: {error}")
+        return 1
+    if "path" in sections and path.main([]):
         return 1
     if arguments.keep:
         print(f"logs: {scratch}")

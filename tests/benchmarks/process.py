@@ -73,7 +73,9 @@ class Daemon:
         env: Mapping[str, str] | None = None,
         python_path: Sequence[Path] = (),
         log_level: str = "debug",
+        command: Sequence[str] = (),
     ) -> None:
+        """`command`, with ``{properties}`` for the file, runs another daemon than ours."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.marks_directory = directory / "marks"
@@ -90,11 +92,12 @@ class Daemon:
         }
         file = directory / "app.properties"
         file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
-        command = [str(ROOT / "bin" / "mld"), str(file), "--log-format", "json", "--log-level", log_level]
+        ours = (str(ROOT / "bin" / "mld"), "{properties}", "--log-format", "json", "--log-level", log_level)
+        line = [word.replace("{properties}", str(file)) for word in command or ours]
         with self.log_file.open("ab") as log:
             self.executed_at = time.time()
             self.process = subprocess.Popen(
-                command,
+                line,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

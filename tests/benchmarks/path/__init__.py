@@ -1,0 +1,1 @@
+"""Benchmarks of the way of a record: see docs/performance.md. ``make bench BENCH_ARGS="path --help"``."""

@@ -1,0 +1,125 @@
+"""``python -m tests.benchmarks.path``: what ``make bench BENCH_ARGS="path ..."`` runs. See docs/performance.md."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from tests.benchmarks.path import report, scenarios, yardsticks
+from tests.benchmarks.path.figures import LOADS, Row, read, write
+from tests.benchmarks.path.rig import Rig, build, versions
+from tests.benchmarks.path.subject import MLD, Subject
+from tests.benchmarks.process import BenchError
+from tests.benchmarks.tables import load_average
+
+BACKLOG, YARDSTICKS, STEADY, TRICKLE, IDLE, QUIET, UPDATES = (
+    "backlog", "yardsticks", "steady", "trickle", "idle", "quiet", "updates",
+)  # fmt: skip
+SCENARIOS = (YARDSTICKS, BACKLOG, STEADY, TRICKLE, IDLE, UPDATES, QUIET)
+SHARDS = (1, 4, 16, 64, 256)
+QUIET_SHARDS = (1, 64, 1000)
+WIRES = {"plain": False, "tls": True}
+MODES = {"polling": scenarios.POLLING, "fanout": scenarios.FANOUT}
+FANOUT_SHARDS_MAX = 64
+IDLE_MS = (1500, 200)
+MANY = 64
+
+
+def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench BENCH_ARGS=path", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: all")
+    parser.add_argument("--records", default=",".join(LOADS), help="sizes of records (default: %(default)s)")
+    parser.add_argument("--shards", default=",".join(map(str, SHARDS)), help="of the backlogs (default: %(default)s)")
+    parser.add_argument("--wire", default=",".join(WIRES), help="(default: %(default)s)")
+    parser.add_argument("--mode", default=",".join(MODES), help="retrieval (default: %(default)s)")
+    parser.add_argument(
+        "--peer", metavar="CMD", default="", help='another MultiLangDaemon beside ours, as in "CMD {properties}"'
+    )
+    parser.add_argument("--peer-http2", action="store_true", help="the peer's Kinesis client needs HTTP/2")
+    parser.add_argument("--no-mld", action="store_true", help="the peer only")
+    parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
+    parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")
+    parser.add_argument("--write", action="store_true", help="put tables and plot into docs/performance.md")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, and say where they are")
+    arguments = parser.parse_args(words)
+    if unknown := set(arguments.scenarios) - set(SCENARIOS):
+        parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
+    if unknown := set(arguments.records.split(",")) - set(LOADS):
+        parser.error(f"no such records: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = arguments_of(words)
+    scratch = Path(tempfile.mkdtemp(prefix="mld-path-"))
+    results = arguments.results or scratch / "results.jsonl"
+    before, began = load_average(), time.monotonic()
+    failures = 0
+    if not arguments.show:
+        with Rig(scratch, build(scratch)) as rig:
+            for measure in plan(rig, arguments):
+                try:
+                    rows = measure()
+                except BenchError as error:
+                    failures += 1
+                    print(f"failed: {error}", flush=True)
+                    continue
+                for row in rows:
+                    print(report.line(row), flush=True)
+                write(results, rows)
+        print(f"took {time.monotonic() - began:.0f} s; load average before {before}, after {load_average()}")
+        note = f"{versions()}; load average before {before}, after {load_average()}"
+        write(results, [Row("note", note)])
+    if results.exists():
+        rows = read(results)
+        print(report.markdown(rows))
+        if arguments.write:
+            report.put_into_page(rows)
+    if arguments.keep or failures:
+        print(f"logs: {scratch}")
+    else:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 1 if failures else 0
+
+
+def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
+    """One measurement after the other, those that share a server in a row."""
+    wanted = arguments.scenarios or SCENARIOS
+    wires = [WIRES[wire] for wire in arguments.wire.split(",")]
+    modes = [MODES[mode] for mode in arguments.mode.split(",")]
+    subjects = [] if arguments.no_mld else [MLD]
+    if arguments.peer:
+        name = arguments.peer.split()[0].rpartition("/")[2]
+        subjects.append(Subject(f"peer ({name})", arguments.peer, arguments.peer_http2))
+    for load in (LOADS[name] for name in arguments.records.split(",")):
+        for tls in wires:
+            if YARDSTICKS in wanted:
+                yield partial(yardsticks.all_of, rig, load, tls=tls)
+            if BACKLOG in wanted:
+                for mode, shards, subject in product(modes, map(int, arguments.shards.split(",")), subjects):
+                    if mode == scenarios.POLLING or shards <= FANOUT_SHARDS_MAX:
+                        yield partial(scenarios.backlog, rig, subject, load, shards, tls=tls, mode=mode)
+    for tls in wires:
+        for mode, subject in product(modes, subjects):
+            if TRICKLE in wanted:
+                yield partial(scenarios.trickle, rig, subject, MANY, tls=tls, mode=mode)
+            if STEADY in wanted:
+                yield partial(scenarios.steady, rig, subject, MANY, tls=tls, mode=mode)
+        for subject, idle_ms in product(subjects, IDLE_MS):
+            if IDLE in wanted:
+                yield partial(scenarios.idle, rig, subject, MANY, idle_ms, tls=tls)
+        if UPDATES in wanted:
+            yield partial(scenarios.updates, rig, tls=tls)
+    for subject, shards in product(subjects, QUIET_SHARDS if rig.tools.is_native else QUIET_SHARDS[:2]):
+        if QUIET in wanted:
+            yield partial(scenarios.quiet, rig, subject, shards, tls=wires[-1])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,173 @@
+"""Rows as tables in Markdown, as a plot, and both in docs/performance.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.benchmarks.path import plot
+from tests.benchmarks.path.figures import LOADS, Row, find
+from tests.benchmarks.path.yardsticks import BOTO3, COPY, MEMCPY, SERVER
+
+PAGE = Path("docs/performance.md")
+PLOT = Path("docs/performance.svg")
+BEGIN, END = "<!-- path: begin -->", "<!-- path: end -->"
+
+Measure = Callable[[], list[Row]]
+
+
+def line(row: Row) -> str:
+    """For the one who waits."""
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in (row.figures or {}).items())
+    what = [row.scenario, row.subject, row.load, f"{row.shards} shards" if row.shards else "", row.wire, row.mode]
+    return f"{' '.join(filter(None, what))}: {figures}"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    parts = [
+        _notes(rows),
+        _backlogs(rows),
+        _yardsticks(rows),
+        _steady(rows),
+        _trickle(rows),
+        _idle(rows),
+        _updates(rows),
+        _quiet(rows),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def put_into_page(rows: Sequence[Row]) -> None:
+    PLOT.write_text(plot.svg(rows))
+    text = PAGE.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, found, tail = rest.partition(END)
+    assert found, f"{PAGE} has no place for the figures"
+    PAGE.write_text(f"{head}{BEGIN}\n\n{markdown(rows)}\n\n![CPU seconds per GB]({PLOT.name})\n\n{END}{tail}")
+
+
+def _notes(rows: Sequence[Row]) -> str:
+    return "\n".join(f"* {row.subject}" for row in rows if row.scenario == "note")
+
+
+def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return ""
+    head = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    body = [" | ".join(cells) for cells in lines]
+    return "\n".join([f"**{title}**", "", *(f"| {text} |" for text in (*head, *body))])
+
+
+def _backlogs(rows: Sequence[Row]) -> str:
+    lines = []
+    for row in _sorted(rows, "backlog"):
+        per_gb = row["cpu_s_per_gb"]
+        lines.append(
+            (
+                row.load, str(row.shards), row.wire, row.mode.lower(), row.subject,
+                f"{per_gb:.2f}", f"{row['us_per_record']:.2f}",
+                _ratio(per_gb, rows, BOTO3, row, inverse=True), _ratio(per_gb, rows, COPY, row),
+                _ratio(per_gb, rows, MEMCPY, row),
+                f"{row['records_per_s']:,.0f}", f"{row['mb_per_s']:.0f}", f"{1000 / per_gb:.0f}",
+                f"{row['rss_mb']:.0f}", f"{row['threads']:.0f}",
+            )
+        )  # fmt: skip
+    return _table(
+        "Backlog",
+        ("records", "shards", "wire", "retrieval", "daemon", "CPU s/GB", "us/record", "boto3 needs x", "x copy in C",
+         "x memcpy", "records/s", "MB/s", "MB/s per core", "RSS MB", "threads"),
+        lines,
+    )  # fmt: skip
+
+
+def _ratio(per_gb: float, rows: Sequence[Row], yardstick: str, row: Row, *, inverse: bool = False) -> str:
+    found = find(rows, scenario="yardstick", subject=yardstick, load=row.load, tls=row.tls)
+    if found is None:
+        return "-"
+    other = found["cpu_s_per_gb"]
+    return f"{other / per_gb if inverse else per_gb / other:.1f}"
+
+
+def _yardsticks(rows: Sequence[Row]) -> str:
+    lines = []
+    for load in LOADS:
+        for tls in (False, True):
+            for name in (BOTO3, COPY, MEMCPY, SERVER):
+                row = find(rows, scenario="yardstick", subject=name, load=load, tls=tls)
+                if row is not None:
+                    cost = "-" if name == SERVER else f"{row['cpu_s_per_gb']:.2f}"
+                    each = "-" if name == SERVER else f"{row['us_per_record']:.2f}"
+                    lines.append((load, row.wire, name, cost, each, f"{row['mb_per_s']:,.0f}"))
+    title = "Yardsticks of the same run; the server alone is what the copier gets from it on one connection"
+    return _table(title, ("records", "wire", "what", "CPU s/GB", "us/record", "MB/s"), lines)
+
+
+def _steady(rows: Sequence[Row]) -> str:
+    lines = [
+        (str(row.shards), row.wire, row.subject, f"{row['mb_per_s']:.0f}", f"{row['cores']:.2f}",
+         f"{row['cpu_s_per_gb']:.2f}", f"{row['rss_mb']:.0f}", f"{row['threads']:.0f}")
+        for row in _sorted(rows, "steady")
+    ]  # fmt: skip
+    title = "All shards at 2 MB/s, records of 1 KB, idleTimeBetweenReadsInMillis 200"
+    return _table(title, ("shards", "wire", "daemon", "MB/s", "cores", "CPU s/GB", "RSS MB", "threads"), lines)
+
+
+def _trickle(rows: Sequence[Row]) -> str:
+    lines = [
+        (row.mode.lower(), str(row.shards), row.wire, row.subject, f"{row['count']:,.0f}", f"{row['p50_ms']:.0f}",
+         f"{row['p90_ms']:.0f}", f"{row['p99_ms']:.0f}", f"{row['max_ms']:.0f}",
+         f"{row['server_p99_ms']:.1f}" if row["server_p99_ms"] else "-", f"{row['cores']:.2f}")
+        for row in _sorted(rows, "trickle")
+    ]  # fmt: skip
+    return _table(
+        "Trickle: five records a second in each shard, milliseconds from put to child (polling: every 200 ms)",
+        ("retrieval", "shards", "wire", "daemon", "records", "p50", "p90", "p99", "max", "server's p99", "cores"),
+        lines,
+    )
+
+
+def _idle(rows: Sequence[Row]) -> str:
+    lines = [
+        (str(row.shards), row.load, row.wire, row.subject, f"{row['polls_per_s']:.0f}", f"{row['cpu_ms_per_poll']:.2f}",
+         f"{row['boto3_ms_per_poll']:.2f}", f"{row['boto3_ms_per_poll'] / row['cpu_ms_per_poll']:.1f}",
+         f"{row['writes_per_s']:.1f}", f"{row['checkpoints_per_s']:.1f}", f"{100 * row['cores']:.1f}")
+        for row in _sorted(rows, "idle")
+    ]  # fmt: skip
+    return _table(
+        "Five records of 200 B at every poll; renewals, a checkpoint every ten batches and all the rest included",
+        ("shards", "polls every", "wire", "daemon", "polls/s", "CPU ms/poll", "boto3 in a loop", "boto3 needs x",
+         "lease writes/s", "of them checkpoints", "% of a core"),
+        lines,
+    )  # fmt: skip
+
+
+def _updates(rows: Sequence[Row]) -> str:
+    lines = [(row.subject, row.wire, f"{row['cpu_ms']:.3f}") for row in rows if row.scenario == "update"]
+    return _table(
+        "One lease write, CPU ms of the whole process, one after the other", ("what", "wire", "CPU ms"), lines
+    )
+
+
+def _quiet(rows: Sequence[Row]) -> str:
+    lines = [
+        (str(row.shards), row.wire, row.subject, f"{row['rss_mb']:.0f}", f"{row['private_mb']:.0f}",
+         f"{row['peak_mb']:.0f}", f"{row['threads']:.0f}", f"{100 * row['cores']:.1f}")
+        for row in _sorted(rows, "quiet")
+    ]  # fmt: skip
+    return _table(
+        "Empty shards, everything as by default",
+        ("shards", "wire", "daemon", "RSS MB", "of it private", "peak", "threads", "% of a core"),
+        lines,
+    )
+
+
+def _sorted(rows: Sequence[Row], scenario: str) -> list[Row]:
+    loads = list(LOADS)
+    found = [row for row in rows if row.scenario == scenario]
+    return sorted(
+        found,
+        key=lambda row: (
+            loads.index(row.load) if row.load in loads else 0, row.load, row.mode != "POLLING", row.tls, row.shards,
+            row.subject,
+        ),
+    )  # fmt: skip

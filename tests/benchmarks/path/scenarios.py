@@ -1,0 +1,168 @@
+"""The scenarios: a backlog, records as they come, quiet shards, a steady load, lease writes.
+
+Every one starts a daemon on shards that have nothing for it yet, waits until all children are there, and measures from
+then on, so that the cost of a start is in none of the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+from tests.benchmarks.path import yardsticks
+from tests.benchmarks.path.figures import Load, Row, percentile
+from tests.benchmarks.path.records import event_records_max
+from tests.benchmarks.path.rig import Rig, Stand
+from tests.benchmarks.path.subject import CHECKPOINT_EVERY, Subject, running
+from tests.benchmarks.process import ROOT, environment
+
+POLLING, FANOUT = "POLLING", "FANOUT"
+BACKLOG_TIMEOUT_S = 240.0
+SMALL_BYTES = 200
+SMALL_RECORDS = 50_000
+TRICKLE_PER_S = 5
+TRICKLE_S = 20.0
+RATE_PER_S = 2048  # of 1 KB: the 2 MB/s that a shard gives
+RATE_S = 10.0
+RATE_LEAD_S = 2.0
+IDLE_S = 20.0
+IDLE_CALLS = 500
+QUIET_S = 10.0
+UPDATES = 3000
+
+
+def backlog(rig: Rig, subject: Subject, load: Load, shards: int, *, tls: bool, mode: str = POLLING) -> list[Row]:
+    """Full shards, read as fast as it goes."""
+    each = event_records_max(load.record_bytes)
+    server = rig.kinesis(load.records(1, each), load.record_bytes, tls=tls)
+    records = min(load.records(shards, each), load.records(1, each))
+    total = records * shards
+    keys = {"retrievalMode": mode, "idleTimeBetweenReadsInMillis": "200"}
+    with running(rig, subject, f"backlog-{shards}-{records}", server, tls=tls, shards=shards, keys=keys) as daemon:
+        server.tell("report")
+        before = daemon.cost()
+        server.tell("open")
+        daemon.wait_for_records(total, BACKLOG_TIMEOUT_S)
+        after = daemon.cost()
+        report = server.tell("report")
+    wall_s = daemon.notes.last_at - report["began_at"]
+    figures = yardsticks.per(after.cpu_s - before.cpu_s, wall_s, total, load.record_bytes)
+    memory = {
+        "rss_mb": after.rss_mb,
+        "peak_mb": after.peak_mb,
+        "threads": after.threads,
+        "batches": daemon.notes.batches,
+    }
+    return [Row("backlog", subject.name, load.name, shards, tls, mode, figures | memory)]
+
+
+def trickle(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = POLLING) -> list[Row]:
+    """A few records a second in each shard: how old they are when a child has them."""
+    server = rig.kinesis(0, SMALL_BYTES, tls=tls)
+    keys = {"retrievalMode": mode, "idleTimeBetweenReadsInMillis": "200"}
+    stream = f"live-{shards}-{TRICKLE_PER_S}"
+    sink = rig.tools.aged_sink
+    with running(rig, subject, stream, server, tls=tls, shards=shards, keys=keys, sink=sink) as daemon:
+        daemon.notes.look()
+        daemon.notes.delays_us.clear()
+        server.tell("report")
+        before = daemon.cost()
+        time.sleep(TRICKLE_S)
+        after = daemon.cost()
+        daemon.notes.look()
+        late = server.tell("report")["lateness_us"]
+    delays = sorted(daemon.notes.delays_us)
+    figures = {f"p{round(share * 100)}_ms": percentile(delays, share) / 1000 for share in (0.5, 0.9, 0.99)}
+    figures |= {"max_ms": delays[-1] / 1000, "count": len(delays), "cores": (after.cpu_s - before.cpu_s) / TRICKLE_S}
+    figures["server_p99_ms"] = percentile(late, 0.99) / 1000 if late else 0.0
+    return [Row("trickle", subject.name, "", shards, tls, mode, figures)]
+
+
+def steady(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = POLLING) -> list[Row]:
+    """All shards at the most that Kinesis lets a consumer read."""
+    server = rig.kinesis(int(RATE_PER_S * (RATE_S + RATE_LEAD_S + 8)), 1024, tls=tls)
+    keys = {"retrievalMode": mode, "idleTimeBetweenReadsInMillis": "200"}
+    with running(rig, subject, f"rate-{shards}-{RATE_PER_S}", server, tls=tls, shards=shards, keys=keys) as daemon:
+        server.tell("open")
+        time.sleep(RATE_LEAD_S)
+        daemon.notes.look()
+        before, records, at = daemon.cost(), daemon.notes.total, time.monotonic()
+        time.sleep(RATE_S)
+        daemon.notes.look()
+        after, records, took_s = daemon.cost(), daemon.notes.total - records, time.monotonic() - at
+    cpu_s = after.cpu_s - before.cpu_s
+    figures = yardsticks.per(cpu_s, took_s, records, 1024)
+    memory = {"cores": cpu_s / took_s, "rss_mb": after.rss_mb, "peak_mb": after.peak_mb, "threads": after.threads}
+    return [Row("steady", subject.name, "1 KB", shards, tls, mode, figures | memory)]
+
+
+def idle(rig: Rig, subject: Subject, shards: int, idle_ms: int, *, tls: bool) -> list[Row]:
+    """Five small records at every poll of a shard; renewals, and a checkpoint every ten batches."""
+    server = rig.kinesis(SMALL_RECORDS, SMALL_BYTES, tls=tls)
+    server.tell("open")
+    dynamo = rig.dynamo(tls=tls)
+    keys = {"retrievalMode": POLLING, "idleTimeBetweenReadsInMillis": str(idle_ms)}
+    with running(rig, subject, f"few-{shards}-5", server, tls=tls, shards=shards, keys=keys) as daemon:
+        calls, writes = _calls(server, "GetRecords"), _calls(dynamo, "UpdateItem")
+        before, batches = daemon.cost(), daemon.notes.batches
+        time.sleep(IDLE_S)
+        after = daemon.cost()
+        calls, writes = _calls(server, "GetRecords") - calls, _calls(dynamo, "UpdateItem") - writes
+        daemon.notes.look()
+    cpu_s = after.cpu_s - before.cpu_s
+    loop = yardsticks.baseline(rig, "idle", server.endpoint, f"few-{shards}-5", str(IDLE_CALLS), tls=tls)
+    figures = {
+        "polls_per_s": calls / IDLE_S,
+        "writes_per_s": writes / IDLE_S,
+        "checkpoints_per_s": (daemon.notes.batches - batches) / IDLE_S / CHECKPOINT_EVERY,
+        "cpu_ms_per_poll": 1000 * cpu_s / calls,
+        "boto3_ms_per_poll": 1000 * loop["cpu_s"] / IDLE_CALLS,
+        "cores": cpu_s / IDLE_S,
+        "rss_mb": after.rss_mb,
+        "threads": after.threads,
+    }
+    return [Row("idle", subject.name, f"{idle_ms} ms", shards, tls, POLLING, figures)]
+
+
+def quiet(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = POLLING) -> list[Row]:
+    """Nothing in the shards at all, everything as by default: what it takes to be there."""
+    server = rig.kinesis(0, SMALL_BYTES, tls=tls)
+    server.tell("open")
+    with running(
+        rig, subject, f"backlog-{shards}-0", server, tls=tls, shards=shards, keys={"retrievalMode": mode}
+    ) as daemon:
+        time.sleep(QUIET_S)
+        before, at = daemon.cost(), time.monotonic()
+        time.sleep(QUIET_S)
+        after, took_s = daemon.cost(), time.monotonic() - at
+    figures = {
+        "rss_mb": after.rss_mb,
+        "private_mb": after.private_mb,
+        "peak_mb": after.peak_mb,
+        "threads": after.threads,
+        "cores": (after.cpu_s - before.cpu_s) / took_s,
+    }
+    return [Row("quiet", subject.name, "", shards, tls, mode, figures)]
+
+
+def updates(rig: Rig, *, tls: bool) -> list[Row]:
+    """One renewal, one checkpoint: through our client, through botocore's, in a process of their own."""
+    dynamo = rig.dynamo(tls=tls)
+    directory = rig.fresh("updates")
+    command = [sys.executable, "-P", "-m", "tests.benchmarks.path.updates", dynamo.endpoint, str(UPDATES)]
+    done = subprocess.run(
+        command,
+        env=environment(directory, **rig.environment(tls=tls)),
+        cwd=ROOT,
+        check=True,
+        timeout=yardsticks.TIMEOUT_S,
+        stdout=subprocess.PIPE,
+    )
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return [Row("update", what, "", 0, tls, "", {"cpu_ms": ms}) for what, ms in found["cpu_ms"].items()]
+
+
+def _calls(stand: Stand, operation: str) -> int:
+    return int(stand.tell("report")["calls"].get(operation, 0))

@@ -1,0 +1,215 @@
+"""A daemon at work: mld, or any other MultiLangDaemon, and what it costs without its children.
+
+A peer is a command with ``{properties}`` in it. Its CPU is that of its whole tree of processes but for the record
+processors, which are told by their command.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.benchmarks.path.rig import Rig, Stand
+from tests.benchmarks.process import BenchError, Daemon
+
+LOOK_S = 0.05
+READY_TIMEOUT_S = 120.0
+PEER_READY_TIMEOUT_S = 400.0  # Amazon's daemon takes two minutes to its first record
+SETTLE_S = 1.5
+CHECKPOINT_EVERY = 10
+APPLICATION = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`command` empty: mld. `speaks_http2`: its Kinesis client knows nothing else, so that it needs a front."""
+
+    name: str = "mld"
+    command: str = ""
+    speaks_http2: bool = False
+
+
+MLD = Subject()
+
+
+@dataclass
+class Notes:
+    """What the children noted, read on from where it was read before."""
+
+    file: Path
+    records: dict[str, int] = field(default_factory=dict)
+    """How many of each shard have come."""
+    initialized: set[str] = field(default_factory=set)
+    delays_us: list[int] = field(default_factory=list)
+    batches: int = 0
+    last_at: float = 0.0
+    _read: int = 0
+
+    def look(self) -> None:
+        with self.file.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text.rfind(b"\n") + 1
+        self._read += whole
+        for line in text[:whole].decode().splitlines():
+            shard, event, at, figure = line.split()
+            match event:
+                case "records":
+                    self.records[shard] = int(figure)
+                    self.batches += 1
+                    self.last_at = float(at)
+                case "initialize":
+                    self.initialized.add(shard)
+                case "delay":
+                    self.delays_us.append(int(figure))
+
+    @property
+    def total(self) -> int:
+        return sum(self.records.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """At one moment: CPU seconds so far; resident memory, the share of it that is its own and its peak; threads."""
+
+    cpu_s: float
+    rss_mb: float
+    private_mb: float
+    peak_mb: float
+    threads: int
+
+
+@dataclass
+class Running:
+    daemon: Daemon
+    notes: Notes
+    sink: str
+
+    def cost(self) -> Cost:
+        pids = [pid for pid in tree(self.daemon.process.pid) if self.sink not in _command(pid)]
+        status = [_fields(pid, "status") for pid in pids]
+        smaps = [_fields(pid, "smaps_rollup") for pid in pids]
+        return Cost(
+            sum(time.clock_gettime(cpu_clock(pid)) for pid in pids),
+            sum(found.get("VmRSS", 0) for found in status) / 1000,
+            sum(found.get("Private_Dirty", 0) + found.get("Private_Clean", 0) for found in smaps) / 1000,
+            sum(found.get("VmHWM", 0) for found in status) / 1000,
+            sum(found.get("Threads", 0) for found in status),
+        )
+
+    def wait_for_children(self, shards: int, timeout_s: float) -> None:
+        def ready() -> bool:
+            self.notes.look()
+            return len(self.notes.initialized) >= shards
+
+        self.daemon.wait_for(ready, timeout_s, f"{shards} children")
+
+    def wait_for_records(self, total: int, timeout_s: float) -> None:
+        def done() -> bool:
+            self.notes.look()
+            return self.notes.total >= total
+
+        try:
+            self.daemon.wait_for(done, timeout_s, f"{total} records")
+        except BenchError as error:
+            raise BenchError(f"{self.notes.total} came: {error}") from error
+
+
+@contextmanager
+def running(
+    rig: Rig,
+    subject: Subject,
+    stream: str,
+    kinesis: Stand,
+    *,
+    tls: bool,
+    shards: int,
+    keys: Mapping[str, str],
+    sink: tuple[str, ...] | None = None,
+) -> Iterator[Running]:
+    """The daemon with all its children ready and nothing to do but poll."""
+    directory = rig.fresh(f"{subject.name}-{stream}")
+    command = rig.tools.sink if sink is None else sink
+    notes = Notes(directory / "notes")
+    notes.file.touch()
+    properties = {
+        "executableName": shlex.join(command),
+        "applicationName": f"{APPLICATION}-{directory.name}",
+        "streamName": stream,
+        "workerId": APPLICATION,
+        "metricsLevel": "NONE",
+        "dynamoDBEndpoint": rig.dynamo(tls=tls).endpoint,
+        **keys,
+    }
+    env = {
+        **rig.environment(tls=tls),
+        "BENCH_NOTES": str(notes.file),
+        "BENCH_CHECKPOINT_EVERY": str(CHECKPOINT_EVERY),
+    }
+    timeout_s = READY_TIMEOUT_S if subject == MLD else PEER_READY_TIMEOUT_S
+    with _front(subject, kinesis, tls=tls) as endpoint:
+        properties["kinesisEndpoint"] = endpoint
+        daemon = Daemon(
+            directory, endpoint, properties, env=env, log_level="info", command=shlex.split(subject.command)
+        )
+        with daemon:
+            found = Running(daemon, notes, command[-1] if len(command) == 1 else command[3])
+            found.wait_for_children(shards, timeout_s)
+            time.sleep(SETTLE_S)
+            yield found
+
+
+@contextmanager
+def _front(subject: Subject, kinesis: Stand, *, tls: bool) -> Iterator[str]:
+    if not subject.speaks_http2:
+        yield kinesis.endpoint
+        return
+    if tls:
+        raise BenchError("the HTTP/2 front speaks plain HTTP only")
+    from tests.support.h2_front import H2Front  # needs a library that nothing else here does
+
+    with H2Front(kinesis.endpoint) as front:
+        yield front.endpoint
+
+
+def cpu_clock(pid: int) -> int:
+    """The clock that counts a process's CPU time in nanoseconds, as clock_getcpuclockid(3) makes its number."""
+    return ~pid << 3 | 2
+
+
+def tree(root: int) -> list[int]:
+    """A process and all below it."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += parents.get(pid, [])
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _fields(pid: int, file: str) -> dict[str, int]:
+    """The figures of a file in /proc, in KB where they are sizes."""
+    found = {}
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+        name, _, value = line.partition(":")
+        first = value.split()[:1]
+        if first and first[0].isdigit():
+            found[name] = int(first[0])
+    return found
