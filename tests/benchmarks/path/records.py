@@ -75,6 +75,9 @@ class _File:
         self.descriptor = self._file.fileno()
         self.view = memoryview(mmap.mmap(self.descriptor, 0, prot=mmap.PROT_READ))
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class Records:
     """`count` records of `record_bytes` random bytes. A record ends with the comma before the next one."""
@@ -107,6 +110,11 @@ class Records:
         first, last = self.span(start, end)
         return self._file.view[first:last]
 
+    def close(self) -> None:
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
     def events(self) -> Events:
         """The same as events; made when first asked for."""
         if self._events is None:
@@ -133,6 +141,9 @@ class Events:
         """Where the events stand that have the records from `start`, rounded down, to `end`, rounded up."""
         last = min(-(-end // self.records_each), len(self._file.starts) - 1)
         return self._file.starts[start // self.records_each], self._file.starts[last]
+
+    def close(self) -> None:
+        self._file.close()
 
     def pieces(self, span: tuple[int, int], size: int) -> Iterator[memoryview]:
         for at in range(span[0], span[1], size):

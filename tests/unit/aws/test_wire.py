@@ -12,9 +12,8 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import formatdate
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,6 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.wire import documents
@@ -37,6 +31,7 @@ from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
 from mld.aws.wire.sigv4 import Scope, Signer
 from mld.errors import AwsError, AwsUnreachableError
+from tests.support.certificates import write_certificate
 
 KEYS = Credentials("AKID", "secret", None)
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -649,25 +644,8 @@ def test_canned_answers_stay_in_their_thread() -> None:
 
 
 def certificate(directory: Path, address: str) -> tuple[Path, ssl.SSLContext]:
-    """A self-signed certificate for an address: the file to trust, and the server's context."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(7)
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    public, secret = directory / "public.pem", directory / "secret.pem"
-    public.write_bytes(made.public_bytes(Encoding.PEM))
-    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    """For an address: the file to trust, and the server's context."""
+    public, secret = write_certificate(directory, address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(public, secret)
     return public, context
