@@ -65,7 +65,7 @@ def letters_frame(spark: SparkSession, letters: Sequence[Letter], failed_at: dat
 
 
 def malformed_frame(records: DataFrame, reason: Column, failed_at: datetime) -> DataFrame:
-    """The frame of those records of a batch that could not be decoded; `records` holds only these, `reason` says why."""
+    """The frame of the records of a batch that could not be decoded: `records` are these, `reason` says why."""
     from pyspark.sql.functions import col, lit, substring
 
     kept = [column.split()[0] for column in SCHEMA.split(", ")[:-2]]

@@ -113,6 +113,11 @@ class Journal:
         """Where the data of a staging area stand, as a path of the store."""
         return f"{STAGING}/{token}/{DATA}"
 
+    def check_owned(self, token: str) -> None:
+        """Raises SinkError if somebody has taken the staging area away."""
+        if not self._store.exists(f"{STAGING}/{token}/{OWNER_FILE}"):
+            raise self._cleared_away()
+
     def discard(self, token: str) -> None:
         """Remove a staging area that was not published. A failure leaves it to a later sweep."""
         with suppress(OSError):
@@ -143,10 +148,7 @@ class Journal:
                 if self._took(entry):
                     return entry
             except FileNotFoundError as error:
-                raise SinkError(
-                    f"sink {self._name}: the staged batch was cleared away as abandoned, nothing was published; "
-                    "it is tried again"
-                ) from error
+                raise self._cleared_away() from error
         raise SinkError(
             f"sink {self._name}: {RACES_MAX} other commits came first, nothing was published; it is tried again"
         )
@@ -159,9 +161,14 @@ class Journal:
         stage("entry")
         if self._names().head != entry.number - 1:
             return False
-        self._store.read(f"{STAGING}/{entry.token}/{OWNER_FILE}")
+        self.check_owned(entry.token)
         stage("checked")
         return self._store.take(draft, target) or self._is_ours(target, entry.token)
+
+    def _cleared_away(self) -> SinkError:
+        return SinkError(
+            f"sink {self._name}: the staged batch was cleared away as abandoned, nothing is published; it is tried again"
+        )
 
     def _is_ours(self, target: str, token: str) -> bool:
         """A network file system may repeat a link whose answer was lost, and say that it exists."""

@@ -1,8 +1,8 @@
 """A file system in memory with the contract of `processors.spark.store.Store`, which can lose its power.
 
 Names that were not synced may be gone after `lose_power`, each with everything after it in the same order of events;
-contents that were not synced are gone. `before` is called before every operation, which is where a test interleaves
-writers or kills them.
+contents that were not synced are gone. `blind` says when a lock is not seen, as on some network mounts. `before` is
+called before every operation, which is where a test interleaves writers or kills them.
 """
 
 from __future__ import annotations
@@ -65,9 +65,14 @@ class MemoryStore:
     """One process's view of a `Disk`; `pid` is who holds what it locks."""
 
     def __init__(
-        self, disk: Disk, pid: int = 0, before: Callable[[str], None] = lambda _: None, alive: set[int] | None = None
+        self,
+        disk: Disk,
+        pid: int = 0,
+        before: Callable[[str], None] = lambda _: None,
+        alive: set[int] | None = None,
+        blind: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.disk, self._pid, self._before = disk, pid, before
+        self.disk, self._pid, self._before, self._blind = disk, pid, before, blind
         self._alive = alive if alive is not None else {pid}
 
     def uri(self, path: str) -> str:
@@ -91,6 +96,7 @@ class MemoryStore:
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file as Spark does: directories are made where they are missing, and nothing is synced."""
+        self._before(f"put {path}")
         missing = []
         parent = _parent(path)
         while parent not in self.disk.names:
@@ -113,7 +119,7 @@ class MemoryStore:
 
     def held(self, path: str) -> bool:
         self._before(f"held {path}")
-        return int(self._file(path).content or b"-1") in self._alive
+        return int(self._file(path).content or b"-1") in self._alive and not self._blind()
 
     def make(self, path: str) -> None:
         path = _clean(path)

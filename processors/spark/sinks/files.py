@@ -116,6 +116,7 @@ class FileSink:
             found = self._store.files(data) if self._store.exists(data) else []
             files = [] if not rows else [(name, size) for name, size in found if not _hidden(name)]
             if rows and not files:
+                self._journal.check_owned(token)
                 raise SinkRefused(
                     f"sink {self.name}: Spark has written {rows} rows to {self._store.uri(data)}, but their files are "
                     "not to be seen from here; path has to be on a file system that this host and all executors share"
