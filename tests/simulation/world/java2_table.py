@@ -243,11 +243,16 @@ class Rows:
     async def set_children(self, key: str, children: Sequence[str]) -> None:
         await self.update(key, None, {"childShardIds": {"SS": sorted(children)}})
 
+    take_ends_handoffs = False
+    """Whether a take removes `checkpointOwner`, as from 3.0 on."""
+
     async def take(self, lease: Lease, me: str) -> bool:
         """Whoever holds it, whoever `checkpointOwner` may be."""
         moved = lease.owner is not None and lease.owner != me
         names = {"sw": "ownerSwitchesSinceCheckpoint"} if moved else {}
         rest = " ADD #sw :one" if moved else ""
+        if self.take_ends_handoffs:
+            rest, names = " REMOVE #co" + rest, names | {"co": "checkpointOwner"}
         if not await self.update(lease.key, lease.counter, {"leaseOwner": {"S": me}}, rest, **names):
             return False
         lease.counter, lease.owner, lease.switches = lease.counter + 1, me, lease.switches + moved

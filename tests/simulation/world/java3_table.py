@@ -62,6 +62,7 @@ def read_row3(row: Item) -> Lease3:
 class Rows3(Rows):
     """`tagged`: a worker of 3.5, which writes and heeds `entityType`. Older ones choke on any row that is no lease."""
 
+    take_ends_handoffs = True
     tagged = True
 
     async def ask(self, operation: str, **params: Any) -> dict[str, Any]:

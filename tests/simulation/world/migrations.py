@@ -23,6 +23,8 @@ STEP_S_MAX = 4 * 3600.0
 """A step of the table migration: its bake is an hour and begins anew when a leader changes."""
 DEPLOYED, COMPLETE = "TABLE_MIGRATION_STATUS_DEPLOYED", "TABLE_MIGRATION_STATUS_COMPLETE"
 SETTLED_S = 200.0
+FOLLOWED_WITHIN_S = 100.0
+"""Everybody looks at the row once a minute or more often; Java adds up to half a minute."""
 
 
 def _row(world: World, key: str) -> tuple[str, dict[str, Any]] | None:
@@ -100,8 +102,16 @@ async def _until(world: World, condition: Callable[[], bool], what: str) -> None
     world.trace(f"table migration: {what}")
 
 
-def check_versions(world: World) -> None:
-    """Everybody is in the mode that the row names."""
+async def check_versions(world: World) -> None:
+    """Everybody is in the mode that the row names, or has just heard of it."""
+    until = world.now() + FOLLOWED_WITHIN_S
+    while (violation := _out_of_step(world)) is not None:
+        if world.now() > until:
+            raise violation
+        await asyncio.sleep(1.0)
+
+
+def _out_of_step(world: World) -> Violation | None:
     stored = client_version(world)
     for machine in world.machines:
         if machine.process is None or not machine.wanted or machine.worker is None:
@@ -111,4 +121,5 @@ def check_versions(world: World) -> None:
         else:
             state = machine.worker.versions.state
         if state != stored:
-            raise Violation(f"checker 12: {machine.worker_id} is in {state}, the row says {stored}")
+            return Violation(f"checker 12: {machine.worker_id} is in {state}, the row says {stored}")
+    return None

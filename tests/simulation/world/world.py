@@ -734,7 +734,7 @@ class World:
             self.producer.put_one(shard.hash_range.start)
         await check_rest(self)
         if self.plan.fleet is not None and self.plan.fleet.takes:
-            check_versions(self)
+            await check_versions(self)
 
 
 class _Ears(logging.Handler):
