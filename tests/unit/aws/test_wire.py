@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import socket
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -669,6 +671,76 @@ async def test_over_tls_a_truncated_answer_and_a_time_out_are_no_answers(tmp_pat
                 with pytest.raises(AwsUnreachableError):
                     await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=0.3)
             assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) == b"{}"
+
+
+def streaming(*pieces: bytes, pause_s: float = 0.0) -> Callable[[socket.socket], None]:
+    """Answers with a stream in these chunks, then ends the connection."""
+
+    def serve(peer: socket.socket) -> None:
+        peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in pieces:
+            time.sleep(pause_s)
+            peer.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+        peer.sendall(b"0\r\n\r\n")
+
+    return serve
+
+
+SUBSCRIPTION = {
+    "ConsumerARN": "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/c:1",
+    "ShardId": "shardId-0",
+    "StartingPosition": {"Type": "AT_TIMESTAMP", "Timestamp": datetime(2026, 1, 1, tzinfo=UTC)},
+}
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("pause_s", [0.0, 0.02])
+async def test_a_stream_comes_frame_by_frame(tmp_path: Path, tls: bool, pause_s: float) -> None:
+    """Frames of many sizes in chunks of many sizes: nothing that TLS has decrypted already is left lying."""
+    trusted, context = certificate(tmp_path, "127.0.0.1")
+    frames = [
+        (16 + size).to_bytes(4, "big") + bytes(12) + bytes(size) for size in (0, 1, 20_000, 3, 700_000, 5, 70_000)
+    ]
+    body = b"".join(frames)
+    cuts = [0, 3, 40, 16_000, 40_000, 41_000, 600_000, len(body)]
+    pieces = [body[start:end] for start, end in pairwise(cuts)]
+    with Server(streaming(*pieces, pause_s=pause_s), context=context if tls else None) as server:
+        async with wire(server, ca_bundle=str(trusted)) as service:
+            assert service.can_stream
+            source = await service.open_stream("SubscribeToShard", SUBSCRIPTION)
+            async with asyncio.timeout(HANG_S):
+                for frame in frames:
+                    assert b"".join(await source.next() or ()) == frame
+                assert await source.next() is None
+            source.close()
+        asked = server.requests[0]
+        assert b"Kinesis_20131202.SubscribeToShard" in asked
+        assert b'"Timestamp":1767225600' in asked
+        assert b"Authorization: AWS4-HMAC-SHA256" in asked
+
+
+async def test_a_refused_stream_is_an_error_of_aws() -> None:
+    with Server(refusal("ResourceInUseException", "told")) as server:
+        async with wire(server) as service:
+            with pytest.raises(AwsError, match="SubscribeToShard: ResourceInUseException: told"):
+                await service.open_stream("SubscribeToShard", SUBSCRIPTION)
+
+
+async def test_a_stream_that_nobody_waits_for_any_more_is_closed() -> None:
+    closed = threading.Event()
+
+    def late(peer: socket.socket) -> None:
+        time.sleep(0.3)
+        with contextlib.suppress(OSError):
+            peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            peer.recv(1)
+        closed.set()
+
+    with Server(late) as server:
+        async with wire(server) as service:
+            with pytest.raises(AwsUnreachableError, match="no answer within"):
+                await service.open_stream("SubscribeToShard", SUBSCRIPTION, timeout_s=0.1)
+            assert await asyncio.to_thread(closed.wait, HANG_S)
 
 
 @pytest.mark.parametrize(("address", "trusts"), [("127.0.0.1", False), ("127.0.0.2", True)])
