@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, cast
 
 from mld.clock import Clock, wait_for_event
+from mld.consumer.forks import ForkedProcess, fork
 from mld.consumer.host import ChildStartError
 from protocol.command import shell_command
 from protocol.lines import LineSplitter
@@ -55,7 +56,8 @@ class PipeHost:
         self._environment = dict(environment)
 
     async def start(self, shard_id: str) -> PipeChild:
-        process = _spawn(self._command, {**os.environ, **self._environment, "MLD_SHARD_ID": shard_id})
+        environment = {**os.environ, **self._environment, "MLD_SHARD_ID": shard_id}
+        process = await fork(self._command, environment) or _spawn(self._command, environment)
         child = PipeChild(process, self._clock, shard_id=shard_id, stop_timeout_s=self._stop_timeout_s)
         try:
             await child.connect()
@@ -94,10 +96,17 @@ def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     )
 
 
+def _exit_handle(process: subprocess.Popen[bytes] | ForkedProcess) -> int:
+    """A new descriptor that is readable when the process has ended. Raises AttributeError or OSError."""
+    return process.exit_handle() if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)
+
+
 class PipeChild:
     """A running child. Created by `PipeHost.start`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], clock: Clock, *, shard_id: str, stop_timeout_s: float) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes] | ForkedProcess, clock: Clock, *, shard_id: str, stop_timeout_s: float
+    ) -> None:
         self._process = process
         self._clock = clock
         self._shard_id = shard_id
@@ -272,7 +281,7 @@ class PipeChild:
 
     def _watch_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            handle = os.pidfd_open(self._process.pid)
+            handle = _exit_handle(self._process)
         except (AttributeError, OSError):
             task = loop.create_task(self._poll_exit())
             self._exit_watch = lambda: cast(None, task.cancel())

@@ -94,6 +94,7 @@ PURE = (
     "protocol/lines.py",
     "protocol/conversation.py",
     "protocol/command.py",
+    "processors/zygote/imports.py",
     "properties/grammar.py",
     "properties/keys.py",
     "properties/conversion.py",

@@ -1,0 +1,129 @@
+"""Children forked by a warm fork server, without a program of their own to stand for them. See docs/zygote.md.
+
+`mld-zygote` as a command works under any daemon: it asks the server and then waits in the child's place. We can ask
+the server ourselves, which saves that process: some 7 ms of CPU and 0.1 MB a child, more than the fork costs. Only a
+server that runs is asked; whatever is unusual is left to the command, which starts servers, and plain children where
+they must be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import IO
+
+from protocol import forking
+from protocol.forking import Request, UnavailableError
+
+log = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S = 10.0  # a server that is still importing answers late; one that is stopped, never
+
+
+class ForkedProcess:
+    """What a child's shell needs of `subprocess.Popen`, of a process that is not our child.
+
+    The end arrives on `line`, from the server, who is its parent. It leads a process group of its own.
+    """
+
+    def __init__(self, pid: int, line: socket.socket, pipes: Sequence[IO[bytes]]) -> None:
+        self.pid = pid
+        self.stdin, self.stdout, self.stderr = pipes
+        self.returncode: int | None = None
+        self._line = line
+
+    def exit_handle(self) -> int:
+        """A new descriptor that is readable once `poll` knows the end."""
+        return os.dup(self._line.fileno())
+
+    def poll(self) -> int | None:
+        """The exit code, or the negative number of the signal that ended it; None while it runs."""
+        if self.returncode is None:
+            with contextlib.suppress(BlockingIOError):
+                self.returncode = _code(_receive(self._line))
+                self._line.close()
+        return self.returncode
+
+
+def _receive(line: socket.socket) -> bytes:
+    try:
+        return line.recv(forking.RECORD_BYTES)
+    except ConnectionError:
+        return b""
+
+
+def _code(record: bytes) -> int:
+    match forking.decode_record(record):
+        case (forking.EXIT, number):
+            return number
+        case (forking.SIGNAL, number):
+            return -number
+    return -signal.SIGKILL  # the server is gone too, and nobody knows
+
+
+async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
+    """A child from the server of this command; None if that is not what the command is, or no server would."""
+    if PurePath(command[0]).name != forking.PROGRAM or len(command) < 2:
+        return None
+    arguments = [os.fsencode(argument) for argument in command[1:]]
+    variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    request = Request.of(os.getcwdb(), arguments, variables, own_group=True)  # noqa: PTH109
+    line = _connect(request, forking.runtime_directory(variables))
+    if line is None:
+        return None
+    with contextlib.ExitStack() as undo:
+        undo.callback(line.close)
+        (stdin, stdout, stderr), theirs = _pipes(undo)
+        try:
+            forking.send_request(line, request, theirs)
+            _close_all(theirs)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                record = await asyncio.get_running_loop().sock_recv(line, forking.RECORD_BYTES)
+        except (OSError, TimeoutError) as error:
+            log.debug("the fork server does not answer: %r", error, extra={"action": "fork_unanswered"})
+            return None
+        if (answer := forking.decode_record(record)) is None or answer[0] != forking.PID:
+            return None
+        undo.pop_all()
+        return ForkedProcess(answer[1], line, (stdin, stdout, stderr))
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _connect(request: Request, directory: str) -> socket.socket | None:
+    owner = forking.process_identity(os.getpid())
+    if owner is None:
+        return None
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.close(forking.open_runtime_directory(directory))
+        line.setblocking(False)
+        line.connect(forking.socket_path(directory, request.server_name(owner)))
+        if forking.peer(line)[1] == os.getuid():
+            return line
+    except (OSError, UnavailableError):
+        pass
+    line.close()
+    return None
+
+
+def _pipes(undo: contextlib.ExitStack) -> tuple[list[IO[bytes]], list[int]]:
+    """Our ends as files and the child's ends as descriptors, in the order of stdin, stdout, stderr."""
+    theirs: list[int] = []
+    undo.callback(_close_all, theirs)
+    ours: list[IO[bytes]] = []
+    for mode in ("wb", "rb", "rb"):
+        ends = os.pipe()
+        near, far = ends[::-1] if mode == "wb" else ends
+        theirs.append(far)
+        ours.append(undo.enter_context(open(near, mode, buffering=0)))  # noqa: PTH123, SIM115
+    return ours, theirs

@@ -1,0 +1,32 @@
+"""``python -m processors.zygote script.py``, and the start of the server, run as a file.
+
+The server must look to the script as if none of this were there: of our packages nothing stays on the path or among the
+modules, where the user's own `processors` may have to be found.
+"""
+
+from __future__ import annotations
+
+import sys
+
+LISTENER_FD = 3  # as the stub hands it over
+
+
+def _serve() -> None:
+    _, _, socket_path, owner_pid, owner_start, *arguments = sys.argv
+    path = sys.path[1:] if not sys.flags.safe_path else list(sys.path)
+    sys.path[:] = [__file__.removesuffix("/processors/zygote/__main__.py"), *path]
+    from processors.zygote.server import main
+
+    sys.path[:] = path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("processors", "protocol")]:
+        del sys.modules[name]
+    main(socket_path, (int(owner_pid), int(owner_start)), arguments, LISTENER_FD)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        _serve()
+    else:
+        from processors.zygote import stub
+
+        stub.main(__file__.removesuffix("/processors/zygote/__main__.py"))

@@ -1,0 +1,154 @@
+"""What makes a plain child of a fork: its descriptors, group, environment, signals, and the run of the script.
+
+The script runs from its first line as `__main__`, with its code and its imports there already. An error shows the same
+traceback as in a plain child, and the interpreter ends as it always does.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import ast
+import builtins
+import contextlib
+import fcntl
+import gc
+import importlib.util
+import os
+import signal
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from typing import Any
+
+from processors.zygote.imports import Attempt, Import, Step, plan
+from protocol.forking import Request
+
+LIFELINE_FD_MIN = 100  # above what programs expect of a fresh process
+SERVER_FD_MIN = 200  # all of the server's own are from here on, so that a child can close them at once
+SERVER_FD_MAX = 65_536
+
+
+class ScriptError(Exception):
+    """The script cannot be read or compiled; the plain child says why."""
+
+
+class Script:
+    """A compiled script or module and the `__main__` it will run in."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = list(arguments)
+        if arguments[0] == "-m":
+            self._load_module(list(arguments[1:]))
+        else:
+            self._load_file(list(arguments))
+
+    def _load_file(self, arguments: list[str]) -> None:
+        if not sys.flags.safe_path:
+            sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))  # noqa: PTH120
+        try:
+            with open(arguments[0], "rb") as file:  # noqa: PTH123
+                source = file.read()
+        except OSError as error:
+            raise ScriptError from error
+        file_path = os.path.abspath(arguments[0])  # noqa: PTH100
+        self._prepare(source, file_path, None, SourceFileLoader("__main__", file_path), None)
+        sys.argv = arguments
+
+    def _load_module(self, arguments: list[str]) -> None:
+        if not sys.flags.safe_path:
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109
+        try:
+            spec = importlib.util.find_spec(arguments[0])
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{arguments[0]}.__main__")
+            assert spec is not None and spec.origin is not None
+            with open(spec.origin, "rb") as file:  # noqa: PTH123
+                source = file.read()
+        except Exception as error:
+            raise ScriptError from error
+        self._prepare(source, spec.origin, spec, spec.loader, spec.parent)
+        sys.argv = [spec.origin, *arguments[1:]]
+
+    def _prepare(self, source: bytes, file: str, spec: ModuleSpec | None, loader: object, package: str | None) -> None:
+        try:
+            tree = ast.parse(source, file)
+            self._code = compile(source, file, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise ScriptError from error
+        self.file = file
+        self._plan = plan(tree)
+        module = types.ModuleType("__main__")
+        sys.orig_argv = [sys.executable, *self.arguments]
+        cached = spec.cached if spec is not None else None
+        names = {"file": file, "spec": spec, "loader": loader, "package": package, "cached": cached}
+        module.__dict__.update({f"__{name}__": value for name, value in names.items()}, __builtins__=builtins)
+        self._main = sys.modules["__main__"] = module
+
+    def preimport(self) -> None:
+        """Import what can be imported beforehand. What fails will fail again in the child, which then shows it."""
+        namespace: dict[str, Any] = {"__name__": "__main__", "__package__": self._main.__package__}
+        with contextlib.suppress(Exception, SystemExit):
+            _carry_out(self._plan, namespace)
+
+    def run(self) -> None:
+        """Run it; SystemExit passes, every other end is brought about here."""
+        try:
+            exec(self._code, self._main.__dict__)  # noqa: S102
+        except SystemExit:
+            raise
+        except BaseException as error:
+            traceback = error.__traceback__
+            assert traceback is not None
+            sys.excepthook(type(error), error.with_traceback(traceback.tb_next), traceback.tb_next)
+            if isinstance(error, KeyboardInterrupt):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                _flush()
+                os.kill(os.getpid(), signal.SIGINT)
+            sys.exit(1)
+
+
+def _carry_out(steps: Sequence[Step], namespace: dict[str, Any]) -> None:
+    for step in steps:
+        match step:
+            case Import(text):
+                exec(text, namespace)  # noqa: S102
+            case Attempt(body, fallback):
+                try:
+                    _carry_out(body, namespace)
+                except Exception:
+                    if fallback is None:
+                        raise
+                    _carry_out(fallback, namespace)
+
+
+def become(request: Request, group: int, descriptors: Sequence[int], line: int, handlers: Mapping[int, Any]) -> int:
+    """In the child, first thing: be what a plain child is. Then tell who asked; the descriptor that holds the line.
+
+    `group` is as for `setpgid`. Raises OSError if the one who asked is gone. Every Python function that runs here costs
+    every child some pages, by counting references, so this calls the interpreter's own where it can.
+    """
+    os.setpgid(0, group)
+    os.dup2(descriptors[0], 0)
+    os.dup2(descriptors[1], 1)
+    os.dup2(descriptors[2], 2)
+    kept = fcntl.fcntl(line, fcntl.F_DUPFD_CLOEXEC, LIFELINE_FD_MIN)
+    os.closerange(SERVER_FD_MIN, SERVER_FD_MAX)
+    for number, handler in handlers.items():
+        _signal.signal(number, handler)
+    for name, value in request.variables:
+        os.putenv(name, value)
+        os.environ._data[name] = value  # type: ignore[attr-defined]  # what os.environb does, without its checks
+    if os.isatty(1):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if "numpy.random" in sys.modules:  # `random` does it by itself after a fork
+        sys.modules["numpy.random"].seed()
+    gc.enable()
+    os.write(kept, b"%-15s\n" % (b"pid %d" % os.getpid()))
+    return kept
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

@@ -1,0 +1,71 @@
+"""Whether a process may be forked after it has imported a script's modules."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of a process: threads of Python, threads of the kernel, open sockets and the like, whether it has children."""
+
+    python_threads: int
+    kernel_threads: int
+    shared_descriptors: int
+    has_children: bool
+
+
+def why_not_fork(facts: Facts) -> str | None:
+    """The reason in words; None if nothing speaks against it.
+
+    A thread exists in the parent only, and a lock it holds stays locked for ever in the child; a connection in several
+    children would carry their bytes mixed; a process that was started would belong to nobody.
+    """
+    if max(facts.python_threads, facts.kernel_threads) > 1:
+        return f"its imports start threads ({max(facts.python_threads, facts.kernel_threads) - 1} running)"
+    if facts.shared_descriptors:
+        return f"its imports open sockets or pipes ({facts.shared_descriptors})"
+    if facts.has_children:
+        return "its imports start processes"
+    return None
+
+
+def gather(known: frozenset[int]) -> Facts:
+    """The facts of this process; `known` are descriptors that do not count."""
+    return Facts(
+        python_threads=threading.active_count(),
+        kernel_threads=len(list(Path("/proc/self/task").iterdir())),
+        shared_descriptors=sum(map(_is_shared, open_descriptors() - known)),
+        has_children=_has_children(),
+    )
+
+
+def open_descriptors() -> frozenset[int]:
+    listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    return frozenset(
+        descriptor for descriptor in listed if _mode(descriptor) is not None
+    )  # that of the listing is closed
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Whether what it stands for has a state that several processes would disturb: not files and devices."""
+    mode = _mode(descriptor)
+    return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
+
+
+def _mode(descriptor: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.fstat(descriptor).st_mode
+    return None
+
+
+def _has_children() -> bool:
+    try:
+        return bool(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or True)
+    except ChildProcessError:
+        return False

@@ -1,0 +1,327 @@
+"""The process that imports once and forks per shard. See docs/zygote.md.
+
+It is single-threaded and never blocks for longer than a request of its own user may take to arrive. It lives as long as
+its owner (the daemon) or any of its children, and ends after a while without children. Its standard error is that of
+the first child until the imports are made, and nothing afterwards: it must not hold a child's pipe open.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import array
+import atexit
+import contextlib
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from processors.zygote import safety
+from processors.zygote.forked import SERVER_FD_MIN, Script, ScriptError, become
+from processors.zygote.stub import version_of
+from protocol import forking
+from protocol.forking import Request
+
+IDLE_S = 60.0  # without children: a shard that comes back soon finds a warm server, a worker without shards its memory
+REQUEST_TIMEOUT_S = 5.0  # from connecting to the end of the request, which is sent at once
+DESCRIPTORS = 3
+_ANCILLARY_BYTES = _socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
+KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Meant for the children when they are sent to everybody; the server ends when its owner does."""
+
+
+@dataclass(slots=True)
+class End:
+    """How the child's own code ended, for the one case in which nobody else can tell."""
+
+    code: int = 1
+    line: int | None = None
+    server: int = 0
+
+
+def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listener_fd: int) -> None:
+    """Serve until there is nobody left to serve; returns in children only, when their script is done."""
+    end = End()
+    atexit.register(_tell_end, end)  # before all others, so that it is called after all others
+    request_environment = dict(os.environb)
+    listener = socket.socket(fileno=own(listener_fd, close=True))
+    known = safety.open_descriptors()
+    gc.disable()  # nothing is freed into pages that are to be shared
+    try:
+        script = Script(arguments)
+        script.preimport()
+        reason = safety.why_not_fork(safety.gather(known))
+    except ScriptError:
+        script, reason = None, ""
+    server = Server(listener, socket_path, owner, arguments, request_environment)
+    if script is None or reason is not None:
+        server.refuse(reason or "")
+    server.watch_files(script.file)
+    forked = server.serve()
+    end.server, end.line = forked
+    try:
+        script.run()
+    except SystemExit as error:
+        end.code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
+        raise
+    end.code = 0
+
+
+def _tell_end(end: End) -> None:
+    """A server that still lives waits for the child and tells its real end."""
+    if end.line is not None and os.getppid() != end.server:
+        with contextlib.suppress(OSError):
+            os.write(end.line, forking.encode_record(forking.EXIT, end.code & 0xFF))
+
+
+class Server:
+    def __init__(
+        self,
+        listener: socket.socket,
+        path: str,
+        owner: tuple[int, int],
+        arguments: Sequence[str],
+        environment: dict[bytes, bytes],
+    ) -> None:
+        self._listener = listener
+        self._path = Path(path)
+        self._inode = self._inode_of_path()
+        self._arguments = [os.fsencode(argument) for argument in arguments]
+        self._shared = forking.shared_part(os.getcwdb(), self._arguments, environment)  # noqa: PTH109
+        self._uid = os.getuid()
+        self._files: dict[str, tuple[int, int]] = {}
+        self._children: dict[int, tuple[int, int]] = {}  # pidfd to process and line
+        self._owner_handle = self._open_owner(owner)
+        self._poll = select.poll()
+        self._stubs: dict[int, int] = {}  # line to process
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Have everybody start the plain way, now and until the script changes; one warning."""
+        if reason:
+            script = self._arguments[0].decode(errors="replace")
+            text = f"{forking.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
+            os.write(2, text.encode() + b"\n")
+        with contextlib.suppress(OSError):
+            self._path.with_suffix(".plain").write_bytes(version_of(self._arguments))
+        self._withdraw()
+        self._listener.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                with contextlib.suppress(OSError, ValueError):
+                    receive(connection)
+                    connection.sendall(forking.encode_record(forking.PLAIN))
+                connection.close()
+        os._exit(0)
+
+    def watch_files(self, script: str) -> None:
+        """Note the script and the user's own modules: those that were not installed."""
+        installed = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
+        paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        own = [path for path in paths if path and not path.startswith(installed)]
+        self._files = {path: _version(path) for path in [script, *own]}
+
+    def serve(self) -> tuple[int, int]:
+        """Fork on request; returns in a child: our process id and the descriptor of its line."""
+        self._leave_first_child()
+        handlers = {int(number): _signal.getsignal(number) for number in KEPT_SIGNALS}
+        for number in KEPT_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        gc.freeze()  # without collecting first: what that frees, children would fill, each with pages of its own
+        self._listener.setblocking(False)
+        self._poll.register(self._listener, select.POLLIN)
+        if self._owner_handle is not None:
+            self._poll.register(self._owner_handle, select.POLLIN)
+        while self._children or not self._is_withdrawn or self._is_asked():
+            ready = self._poll.poll(None if self._children else IDLE_S * 1000)
+            if not ready:
+                self._withdraw()
+            for descriptor, _ in ready:
+                if descriptor == self._listener.fileno():
+                    if (line := self._accept(handlers)) is not None:
+                        return os.getppid(), line
+                elif descriptor == self._owner_handle:
+                    self._withdraw()
+                    self._poll.unregister(descriptor)
+                elif descriptor in self._children:
+                    self._child_ended(descriptor)
+                elif descriptor in self._stubs:
+                    self._stub_gone(descriptor)
+        os._exit(0)
+
+    # --- one request; little code, because what is touched between two forks is shared by neither ---------------------
+
+    def _accept(self, handlers: Mapping[int, Any]) -> int | None:
+        """Answer one connection; the descriptor of its line in the child, None in the server."""
+        try:
+            descriptor, _ = self._listener._accept()  # type: ignore[attr-defined]  # without the object around it
+        except OSError:
+            return None
+        line = own(descriptor, close=True)
+        connection = _socket.socket(fileno=line)
+        descriptors: list[int] = []
+        try:
+            request, descriptors = receive(connection)
+            pid, uid = forking.peer(connection)
+            if uid != self._uid or len(descriptors) != DESCRIPTORS:
+                return None
+            if not self._answers(request):
+                connection.sendall(forking.encode_record(forking.STALE))
+                return None
+            forked = self._fork(request, 0 if request.own_group else os.getpgid(pid), descriptors, line, handlers)
+            connection.detach()
+            return forked
+        except (OSError, ValueError):
+            return None
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            connection.close()
+
+    def _answers(self, request: Request) -> bool:
+        """Whether what was imported here is what this child would import; if files changed, never again."""
+        for path, version in self._files.items():
+            if _version(path) != version:
+                self._withdraw()
+                return False
+        return request.shared == self._shared
+
+    def _fork(
+        self, request: Request, group: int, descriptors: list[int], line: int, handlers: Mapping[int, Any]
+    ) -> int | None:
+        """A stub that goes away was killed, and so is its child; an owner that goes away leaves it its input."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                return become(request, group, descriptors, line, handlers)
+            except BaseException:
+                os._exit(1)
+        try:
+            handle = own(os.pidfd_open(pid), close=True)
+        except OSError:  # no descriptor left: whom we cannot watch we cannot serve
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        self._children[handle] = pid, line
+        self._poll.register(handle, select.POLLIN)
+        if not request.own_group:
+            self._stubs[line] = pid
+            self._poll.register(line, 0)
+        return None
+
+    # --- the ends of others ------------------------------------------------------------------------------------------
+
+    def _child_ended(self, handle: int) -> None:
+        pid, line = self._children.pop(handle)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status):
+            record = forking.encode_record(forking.SIGNAL, os.WTERMSIG(status))
+        else:
+            record = forking.encode_record(forking.EXIT, os.WEXITSTATUS(status))
+        with contextlib.suppress(OSError):
+            os.write(line, record)
+        if self._stubs.pop(line, None) is not None:
+            self._poll.unregister(line)
+        self._poll.unregister(handle)
+        os.close(line)
+        os.close(handle)
+
+    def _stub_gone(self, line: int) -> None:
+        self._poll.unregister(line)
+        os.kill(self._stubs.pop(line), signal.SIGKILL)
+
+    def _open_owner(self, owner: tuple[int, int]) -> int | None:
+        """A handle that becomes readable when the owner ends; None if it has."""
+        with contextlib.suppress(OSError):
+            handle = own(os.pidfd_open(owner[0]), close=True)
+            if forking.process_identity(owner[0]) == owner:
+                return handle
+            os.close(handle)
+        self._withdraw()
+        return None
+
+    # --- our own end -------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_withdrawn(self) -> bool:
+        return self._inode is None
+
+    def _withdraw(self) -> None:
+        """Take our socket out of the directory: nobody new will ask. Who has asked already is still answered."""
+        if self._inode is None:
+            return
+        with contextlib.suppress(OSError):
+            lock = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(
+                    lock, fcntl.LOCK_EX
+                )  # against a new server taking the name between the look and the removal
+                if self._inode_of_path() == self._inode:
+                    self._path.unlink()
+            finally:
+                os.close(lock)
+        self._inode = None
+
+    def _inode_of_path(self) -> int | None:
+        try:
+            return self._path.stat().st_ino
+        except OSError:
+            return None
+
+    def _is_asked(self) -> bool:
+        return bool(select.select([self._listener], [], [], 0)[0])
+
+    def _leave_first_child(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (1, 2):
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
+    """The request and its descriptors, which are the caller's. Raises OSError or ValueError."""
+    connection.settimeout(REQUEST_TIMEOUT_S)
+    data, ancillary, _, _ = connection.recvmsg(65536, _ANCILLARY_BYTES, _socket.MSG_CMSG_CLOEXEC)
+    packed = b"".join(part for _, kind, part in ancillary if kind == _socket.SCM_RIGHTS)
+    descriptors = array.array("i", packed).tolist()
+    try:
+        length = int(data[: forking.LENGTH_BYTES])
+        if not 0 < length <= forking.REQUEST_BYTES_MAX:
+            raise ValueError(f"a request of {length} bytes")
+        body = data[forking.LENGTH_BYTES :]
+        while len(body) < length:
+            if not (more := connection.recv(length - len(body))):
+                raise ValueError("half a request")
+            body += more
+        return Request.decode(body), descriptors
+    except (OSError, ValueError):
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+
+
+def own(descriptor: int, *, close: bool = False) -> int:
+    """The same where the server has its own, with `close` instead of the given one."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, SERVER_FD_MIN)
+    if close:
+        os.close(descriptor)
+    return moved
+
+
+def _version(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,223 @@
+"""The command ``mld-zygote script.py``: asks the fork server for a child and stands in for it. See docs/zygote.md.
+
+It starts once per shard, so it imports nothing that the interpreter has not in it, and it waits once per shard, so as
+soon as the child runs it turns itself into a shell of 0.1 MB that waits: for the child's end, which it makes its own,
+and for signals, which it passes on. Where no child can be forked it turns itself into the plain one.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import posix
+import sys
+from typing import NoReturn
+
+from protocol import forking
+from protocol.forking import Request, UnavailableError
+
+ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
+BACKLOG = 1024  # of connections while the server imports; Linux cuts it at net.core.somaxconn
+SHELL = "/bin/sh"
+CONNECTION_FD = 3
+# The child is in our process group, so that what is sent to the group reaches it without us; what is sent to us alone
+# is passed on. No answer any more: server and child are gone, and nobody knows how the child ended.
+WAIT = f"""
+trap 's=1; kill -TERM $1' TERM
+trap 's=1; kill -USR1 $1' USR1
+trap 's=1; kill -USR2 $1' USR2
+trap '' HUP INT QUIT
+while s=; ! read -r what number <&{CONNECTION_FD}; do
+    [ "$s" ] || {{ what=signal; number=9; break; }}
+done
+[ "$what" = exit ] && exit "$number"
+ulimit -c 0
+trap - TERM USR1 USR2 HUP INT QUIT
+kill -"$number" $$
+exit $((128 + number))
+"""
+
+
+class Forks:
+    """Asks the server that answers for one command, and starts it if there is none."""
+
+    def __init__(self, arguments: list[bytes], environment: dict[bytes, bytes], library: str) -> None:
+        self._arguments = arguments
+        self._environment = environment
+        self._request = request = Request.of(posix.getcwdb(), arguments, environment, own_group=False)
+        self._library = library
+        owner = forking.process_identity(posix.getppid())
+        if owner is None:
+            raise UnavailableError("the parent process cannot be seen in /proc")
+        self._owner = owner
+        self._directory = forking.runtime_directory(environment)
+        self._name = request.server_name(owner)
+        self._path = forking.socket_path(self._directory, self._name)
+
+    def ask(self) -> tuple[_socket.socket, str, int] | None:
+        """The connection, and what became of the request; None if there is no server on purpose.
+
+        Raises UnavailableError.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            connection = self._connect() or self._start()
+            if connection is None:
+                return None
+            if forking.peer(connection)[1] != posix.getuid():
+                raise UnavailableError(f"{self._path} belongs to another user")
+            try:
+                forking.send_request(connection, self._request, (0, 1, 2))
+                record = forking.decode_record(connection.recv(forking.RECORD_BYTES, _socket.MSG_WAITALL))
+            except OSError:
+                record = None
+            # Without an answer nothing was forked: a child has a hand on the connection and answers itself.
+            if record is not None and record[0] != forking.STALE:
+                return connection, *record
+            connection.close()
+        raise UnavailableError("the fork server ends whenever it is asked")
+
+    def _connect(self) -> _socket.socket | None:
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            connection.connect(self._path)
+        except OSError:
+            connection.close()
+            return None
+        return connection
+
+    def _start(self) -> _socket.socket | None:
+        """Start a server unless somebody has meanwhile; None if this script is known as one not to be forked."""
+        import fcntl
+
+        try:
+            posix.mkdir(self._directory, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise UnavailableError(f"{self._directory}: {error.strerror}") from None
+        lock = forking.open_runtime_directory(self._directory)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._is_refused():
+                return None
+            if (connection := self._connect()) is None:
+                self._remove_leftovers(lock)
+                self._spawn()
+                connection = self._connect()
+            return connection
+        finally:
+            posix.close(lock)
+
+    def _is_refused(self) -> bool:
+        try:
+            handle = posix.open(f"{self._directory}/{self._name}.plain", posix.O_RDONLY | posix.O_CLOEXEC)
+        except OSError:
+            return False
+        noted = posix.read(handle, 256)
+        posix.close(handle)
+        return noted == version_of(self._arguments)
+
+    def _remove_leftovers(self, directory: int) -> None:
+        """Files of servers whose owners are gone, and the socket of one that did not end by itself."""
+        for name in posix.listdir(directory):
+            pid, _, rest = name.partition("-")
+            start = rest.partition("-")[0]
+            owned = pid.isdigit() and start.isdigit() and forking.process_identity(int(pid)) == (int(pid), int(start))
+            if not owned or name == f"{self._name}.sock":
+                try:
+                    posix.unlink(name, dir_fd=directory)
+                except OSError:
+                    continue
+
+    def _spawn(self) -> None:
+        """The server gets the socket ready made, so that everybody can ask while it still imports."""
+        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        mask = posix.umask(0o177)
+        try:
+            listener.bind(self._path)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise UnavailableError(f"{self._path}: {error.strerror}") from None
+        finally:
+            posix.umask(mask)
+        # A pipe as the plain child has it, at its end; where it writes, standard error of the first child will do.
+        empty, end = posix.pipe()
+        posix.close(end)
+        arguments = [sys.executable, f"{self._library}/processors/zygote/__main__.py", "--serve", self._path]
+        owner = [str(part) for part in self._owner]
+        environment = {name: value for name, value in self._environment.items() if name not in forking.PER_CHILD}
+        try:
+            posix.posix_spawn(
+                sys.executable,
+                [*map(str.encode, [*arguments, *owner]), *self._arguments],
+                environment,
+                file_actions=[
+                    (posix.POSIX_SPAWN_DUP2, empty, 0),
+                    (posix.POSIX_SPAWN_DUP2, 2, 1),
+                    (posix.POSIX_SPAWN_DUP2, listener.fileno(), CONNECTION_FD),
+                ],
+                setpgroup=0,
+            )
+        except OSError as error:
+            posix.unlink(self._path)
+            raise UnavailableError(f"{sys.executable}: {error.strerror}") from None
+        finally:
+            posix.close(empty)
+            listener.close()
+
+
+def version_of(arguments: list[bytes]) -> bytes:
+    """Changes with the script's file; of a module (``-m``) nothing is known."""
+    try:
+        status = posix.stat(arguments[0])
+    except OSError:
+        return b"-"
+    return b"%d %d %d %d" % (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def main(library: str) -> NoReturn:
+    """`library` is the directory of our packages."""
+    # Python ignores these; what we turn into should find them as we did.
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
+    arguments = [argument.encode(sys.getfilesystemencoding(), "surrogateescape") for argument in sys.argv[1:]]
+    if not arguments or (arguments[0].startswith(b"-") and arguments[0] != b"-m"):
+        _warn("usage: mld-zygote script.py [argument ...] or mld-zygote -m module [argument ...]")
+        posix._exit(2)
+    try:
+        answer = Forks(arguments, posix.environ, library).ask()
+    except UnavailableError as error:
+        _warn(f"no fork server, a plain child instead: {error}")
+        _plain(arguments)
+    if answer is None or answer[1] == forking.PLAIN:
+        _plain(arguments)
+    connection, what, number = answer
+    if what == forking.PID:
+        _wait(connection, number)
+    _end_as(what, number)
+
+
+def _plain(arguments: list[bytes]) -> NoReturn:
+    posix.execv(sys.executable, [sys.executable.encode(), *arguments])
+
+
+def _wait(connection: _socket.socket, pid: int) -> NoReturn:
+    nowhere = posix.open("/dev/null", posix.O_RDWR)
+    for descriptor in (0, 1, 2):  # they are the child's: its end must be theirs
+        posix.dup2(nowhere, descriptor)
+    posix.dup2(connection.detach(), CONNECTION_FD, inheritable=True)
+    posix.set_inheritable(CONNECTION_FD, True)
+    posix.execv(SHELL, ["sh", "-c", WAIT, forking.PROGRAM, str(pid)])
+
+
+def _end_as(what: str, number: int) -> NoReturn:
+    """The child was gone before anything was heard of it."""
+    if what == forking.SIGNAL:
+        if number not in (_signal.SIGKILL, _signal.SIGSTOP):
+            _signal.signal(number, _signal.SIG_DFL)
+        posix.kill(posix.getpid(), number)
+    posix._exit(number)
+
+
+def _warn(text: str) -> None:
+    posix.write(2, f"{forking.PROGRAM}: {text}\n".encode(sys.getfilesystemencoding(), "surrogateescape"))

@@ -1,0 +1,155 @@
+"""How a fork server is asked for a child: where it listens, and the bytes that go to and fro. See docs/zygote.md.
+
+Both sides use it, and the small program that stands between another daemon and the server, which starts 64 times when
+64 shards do: so it imports nothing but two modules that are part of the interpreter.
+
+One request travels on one connection: a length, NUL-separated fields, and the descriptors of standard input, output and
+error. The answers are records of a fixed size: first one that says what became of the request, later one with the end.
+"""
+
+from __future__ import annotations
+
+import _socket
+import posix
+import sys
+from collections.abc import Mapping, Sequence
+
+PROGRAM = "mld-zygote"
+PER_CHILD = frozenset({b"MLD_SHARD_ID", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
+"""Variables in which the children of one server may differ: the shard, and what a shell sets by itself."""
+SOCKET_PATH_BYTES_MAX = 107  # of struct sockaddr_un, without the NUL
+RECORD_BYTES = 16
+LENGTH_BYTES = 8
+REQUEST_BYTES_MAX = 8 * 1024 * 1024  # Linux allows an environment and arguments of 6 MiB
+_DIRECTORY_FLAGS = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_HASH_MODULUS = 2**127 - 1
+_VERSION = b"1"
+
+# What became of a request.
+PID = "pid"  # the child runs, with this process id
+PLAIN = "plain"  # this script cannot be forked: start it the plain way
+STALE = "stale"  # the server's modules are out of date, or are those of another environment: start a new server
+# The end of a child.
+EXIT = "exit"
+SIGNAL = "signal"
+
+
+class UnavailableError(Exception):
+    """There is no place for the server's socket; the text says why."""
+
+
+def shared_part(cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes]) -> bytes:
+    """What all children of one server have in common: directory, arguments, and variables but those `PER_CHILD`."""
+    variables = sorted(name + b"=" + value for name, value in environment.items() if name not in PER_CHILD)
+    return b"\0".join([cwd, *arguments, b"", *variables])
+
+
+class Request:
+    """One child to be forked. `own_group`: it leads a process group, else it joins that of whoever asks.
+
+    `variables` are those in which it differs from others. `shared` is compared as a whole and never taken apart, so
+    that the server, whose every step costs its children shared pages, has little to do.
+    """
+
+    __slots__ = ("own_group", "shared", "variables")
+
+    def __init__(self, shared: bytes, variables: Sequence[tuple[bytes, bytes]], *, own_group: bool) -> None:
+        self.shared = shared
+        self.variables = list(variables)
+        self.own_group = own_group
+
+    @classmethod
+    def of(
+        cls, cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes], *, own_group: bool
+    ) -> Request:
+        variables = [(name, value) for name, value in environment.items() if name in PER_CHILD]
+        return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)
+
+    def server_name(self, owner: tuple[int, int]) -> str:
+        """The same for all requests that one server may answer."""
+        return f"{owner[0]}-{owner[1]}-{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
+
+    def encode(self) -> bytes:
+        variables = [name + b"=" + value for name, value in self.variables]
+        body = b"\0".join([_VERSION, b"1" if self.own_group else b"0", *variables, b"", self.shared])
+        return b"%*d" % (LENGTH_BYTES, len(body)) + body
+
+    @classmethod
+    def decode(cls, body: bytes) -> Request:
+        """Of the bytes behind the length. Raises ValueError."""
+        head, _, shared = body.partition(b"\0\0")
+        version, own_group, *variables = head.split(b"\0")
+        if version != _VERSION:
+            raise ValueError(f"request of version {version!r}")
+        parts = [variable.partition(b"=") for variable in variables]
+        return cls(shared, [(name, value) for name, _, value in parts], own_group=own_group == b"1")
+
+
+def encode_record(what: str, number: int = 0) -> bytes:
+    return f"{what} {number}".ljust(RECORD_BYTES - 1).encode() + b"\n"
+
+
+def decode_record(record: bytes) -> tuple[str, int] | None:
+    """None where a record was cut off: the other side is gone."""
+    if len(record) != RECORD_BYTES:
+        return None
+    what, number = record.decode().split()
+    return what, int(number)
+
+
+def process_identity(pid: int) -> tuple[int, int] | None:
+    """The id and the time of the start, which together are never given twice; None if there is no such process."""
+    try:
+        handle = posix.open(f"/proc/{pid}/stat", posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return pid, int(posix.read(handle, 4096).rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
+    finally:
+        posix.close(handle)
+
+
+def runtime_directory(environment: Mapping[bytes, bytes]) -> str:
+    """The directory of the sockets; it need not exist."""
+    parent = environment.get(b"XDG_RUNTIME_DIR") or environment.get(b"TMPDIR") or b"/tmp"
+    return f"{parent.decode(sys.getfilesystemencoding(), 'surrogateescape')}/{PROGRAM}-{posix.getuid()}"
+
+
+def open_runtime_directory(directory: str) -> int:
+    """A descriptor of the directory, which nobody else can have made or can write to. Raises UnavailableError."""
+    try:
+        handle = posix.open(directory, _DIRECTORY_FLAGS)
+    except OSError as error:
+        raise UnavailableError(f"{directory}: {error.strerror}") from None
+    status = posix.fstat(handle)
+    if status.st_uid != posix.getuid() or status.st_mode & 0o077:
+        posix.close(handle)
+        raise UnavailableError(
+            f"{directory} is not ours alone (owner {status.st_uid}, mode {status.st_mode & 0o777:o})"
+        )
+    return handle
+
+
+def socket_path(directory: str, name: str) -> str:
+    """Raises UnavailableError."""
+    path = f"{directory}/{name}.sock"
+    if len(path.encode(sys.getfilesystemencoding(), "surrogateescape")) > SOCKET_PATH_BYTES_MAX:
+        raise UnavailableError(f"{path} is too long for a socket: set XDG_RUNTIME_DIR or TMPDIR to a shorter directory")
+    return path
+
+
+def peer(connection: _socket.socket) -> tuple[int, int]:
+    """Process and user id of the other end, as the kernel knows them."""
+    raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(raw[:4], sys.byteorder), int.from_bytes(raw[4:8], sys.byteorder)
+
+
+def send_request(connection: _socket.socket, request: Request, descriptors: Sequence[int]) -> None:
+    """On a connection that blocks, or that takes the whole at once; else an OSError."""
+    data = request.encode()
+    packed = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
+    sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
+    if sent < len(data):
+        connection.sendall(data[sent:])

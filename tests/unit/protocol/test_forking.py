@@ -1,0 +1,103 @@
+"""Requests to a fork server and their place."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import forking
+from protocol.forking import Request, UnavailableError
+
+NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"\0" not in name and b"=" not in name)
+VALUES = st.binary(max_size=12).filter(lambda value: b"\0" not in value)
+OWNER = (7, 4711)
+
+
+@given(
+    cwd=VALUES.filter(bool),
+    arguments=st.lists(VALUES),
+    environment=st.dictionaries(NAMES | st.sampled_from(sorted(forking.PER_CHILD)), VALUES),
+    own_group=st.booleans(),
+)
+def test_a_request_arrives_as_it_was_sent(cwd, arguments, environment, own_group):
+    request = Request.of(cwd, arguments, environment, own_group=own_group)
+    data = request.encode()
+    assert int(data[: forking.LENGTH_BYTES]) == len(data) - forking.LENGTH_BYTES
+    got = Request.decode(data[forking.LENGTH_BYTES :])
+    assert (got.shared, got.variables, got.own_group) == (request.shared, request.variables, own_group)
+    assert dict(got.variables) == {name: value for name, value in environment.items() if name in forking.PER_CHILD}
+    assert got.shared == forking.shared_part(cwd, arguments, environment)
+
+
+def of(cwd=b"/", arguments=(b"a.py",), environment=None):
+    return Request.of(cwd, arguments, environment or {b"A": b"1"}, own_group=False)
+
+
+def test_children_of_one_command_share_a_server_whatever_their_shard():
+    one = of(environment={b"A": b"1", b"B": b"2", b"MLD_SHARD_ID": b"x", b"PWD": b"/"})
+    other = of(environment={b"B": b"2", b"MLD_SHARD_ID": b"y", b"A": b"1"})
+    assert one.server_name(OWNER) == other.server_name(OWNER)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        of(cwd=b"/tmp"),
+        of(arguments=(b"a.py", b"")),
+        of(arguments=(b"a.py", b"A=1"), environment={b"B": b"1"}),
+        of(environment={b"A": b"2"}),
+        of(environment={b"A": b"1", b"B": b""}),
+    ],
+)
+def test_another_directory_command_or_environment_has_another_server(other):
+    assert other.server_name(OWNER) != of().server_name(OWNER)
+    assert other.shared != of().shared
+
+
+def test_another_owner_has_another_server():
+    assert of().server_name((7, 4712)) != of().server_name(OWNER)
+
+
+@pytest.mark.parametrize("what", [forking.PID, forking.PLAIN, forking.STALE, forking.EXIT, forking.SIGNAL])
+@pytest.mark.parametrize("number", [0, 255, 4194304])
+def test_records_have_one_size(what, number):
+    record = forking.encode_record(what, number)
+    assert len(record) == forking.RECORD_BYTES
+    assert forking.decode_record(record) == (what, number)
+
+
+def test_half_a_record_is_none():
+    assert forking.decode_record(b"") is None
+    assert forking.decode_record(forking.encode_record(forking.EXIT)[:-1]) is None
+
+
+def test_a_request_of_another_version_is_refused():
+    with pytest.raises(ValueError, match="version"):
+        Request.decode(b"9" + of().encode()[forking.LENGTH_BYTES + 1 :])
+
+
+def test_a_process_is_known_by_its_start(tmp_path):
+    assert forking.process_identity(os.getpid()) == forking.process_identity(os.getpid())
+    assert forking.process_identity(2**22 + 1) is None
+
+
+def test_the_directory_must_be_ours_alone(tmp_path):
+    good = tmp_path / "good"
+    good.mkdir(mode=0o700)
+    os.close(forking.open_runtime_directory(str(good)))
+    good.chmod(0o750)
+    with pytest.raises(UnavailableError, match="750"):
+        forking.open_runtime_directory(str(good))
+    (tmp_path / "link").symlink_to(good)
+    with pytest.raises(UnavailableError):
+        forking.open_runtime_directory(str(tmp_path / "link"))
+    with pytest.raises(UnavailableError):
+        forking.open_runtime_directory(str(tmp_path / "missing"))
+
+
+def test_a_path_too_long_for_a_socket_is_named():
+    with pytest.raises(UnavailableError, match="TMPDIR"):
+        forking.socket_path("/" + "x" * 100, "name")
