@@ -135,7 +135,7 @@ def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log
 
     from mld.daemon import run_daemon
 
-    return asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute())))
+    return asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute()), overrides))
 
 
 @commands.command()

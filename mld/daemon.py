@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from mld.aws.kinesis import KinesisStreams, RawPages
@@ -46,6 +47,7 @@ from mld.worker import Worker, WorkerParts, WorkerSettings
 from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
 from properties.settings import Settings
+from properties.spark import PREFIX
 from properties.values import ChildFailurePolicy, InitialPositionKind, WireClient
 from protocol.command import split_command
 from protocol.messages import Dialect
@@ -72,8 +74,9 @@ SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and it
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def run_daemon(settings: Settings, properties_file: str) -> int:
-    """Run until stopped; returns the exit code. `properties_file` is an absolute path.
+async def run_daemon(settings: Settings, properties_file: str, overrides: Sequence[str] = ()) -> int:
+    """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
+    those `overrides` (``key=value`` of the command line) that are for the Spark processor.
 
     Raises ConfigurationError if the record processor cannot be found.
     """
@@ -98,6 +101,8 @@ async def run_daemon(settings: Settings, properties_file: str) -> int:
         "MLD_APPLICATION_NAME": settings.application_name,
         "MLD_WORKER_ID": worker_id,
         "MLD_PROPERTIES_FILE": properties_file,
+        "MLD_OVERRIDES": "\n".join(text for text in overrides if text.startswith(PREFIX)),
+        "MLD_DAEMON_PID": str(os.getpid()),
     }
     try:
         await asyncio.gather(kinesis.open(), dynamo.open())

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
+from processors.standard import claim_standard_streams
 from protocol.child import (
     ReceivedAction,
     ReceivedReply,
@@ -59,8 +60,6 @@ CHECKPOINT_ATTEMPTS_MAX = 6
 """With the delays below a checkpoint gives up after at most 16 s, well inside a usual time limit per message."""
 RETRY_BASE_S = 0.5
 RETRY_DELAY_MAX_S = 8.0
-INPUT_BUFFER_BYTES = 1024 * 1024
-"""A batch is one line of up to some 14 MB; a large buffer saves system calls."""
 
 
 class DaemonError(Exception):
@@ -208,7 +207,7 @@ def run(factory: Callable[[], RecordProcessor]) -> None:
 
     Ends the process with exit status 1 and a traceback on standard error if anything fails.
     """
-    stdin, stdout = _claim_standard_streams()
+    stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
         # Ctrl-C in the daemon's terminal reaches us too; the daemon decides when we are done.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -272,20 +271,3 @@ class _Channel:
     def write(self, line: bytes) -> None:
         self._stdout.write(line)
         self._stdout.flush()
-
-
-def _claim_standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Private copies of standard input and output for the protocol.
-
-    File descriptor 1 becomes standard error and 0 the null device, so that neither a `print`, nor a C library, nor a
-    program the processor starts can write into the protocol or eat it.
-    """
-    sys.stdout.flush()
-    stdin = os.fdopen(os.dup(0), "rb", INPUT_BUFFER_BYTES)
-    stdout = os.fdopen(os.dup(1), "wb")
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return stdin, stdout

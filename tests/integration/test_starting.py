@@ -161,6 +161,8 @@ def test_secrets_reach_neither_the_log_nor_the_child(make_world: MakeWorld) -> N
         "MLD_APPLICATION_NAME",
         "MLD_WORKER_ID",
         "MLD_PROPERTIES_FILE",
+        "MLD_OVERRIDES",
+        "MLD_DAEMON_PID",
     }
     assert not [secret for secret in secrets if secret in json.dumps(added)]
     assert added["MLD_PROPERTIES_FILE"] == str(daemon.file)

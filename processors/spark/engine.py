@@ -1,0 +1,436 @@
+"""Runs micro-batches on the session: pipeline, sinks, dead letters, attempts, and the search for a poison record.
+
+One batch at a time, on one thread. The sinks say how far they are; whatever happens, a record counts as committed only
+when every sink holds it, and every sink gets exactly what lies behind its own mark.
+
+What an attempt may end in:
+
+* another writer moved a shard (Fenced): read the marks anew, trim, go on at once
+* the sink cannot now (SinkError, SinkFull): wait and try again, for as long as it takes; shards wait with us
+* the job or the pipeline failed: try again, then search: shard by shard, then by halves, until the record that fails is
+  alone. It goes to the dead letter, or the shard stops in front of it
+* it can never succeed (SinkRefused, PipelineError): all shards of the batch stop
+* the session is gone: the host ends, and a new one starts from the checkpoints
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from processors.spark import handover, lines, session
+from processors.spark.batching import MicroBatch, Row, by_shard, halves, piece_of
+from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
+from processors.spark.positions import Marks, Position, Shard, Spans, lowest, spans
+from processors.spark.settings import Settings
+from processors.spark.sinks import Fenced, JobFailed, Sink, SinkError, SinkRefused
+from processors.spark.spool import Spool
+from properties.spark import Format, OnPoison
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("mld.spark")
+
+BACKOFF_MAX_S = 30.0
+"""Longest pause between attempts at a sink that cannot take anything now."""
+FENCED_MAX = 100
+"""Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
+POISON_IN_A_ROW_MAX = 20
+"""So many records in a row that fail each on its own are no poison: the pipeline does not work."""
+PROBE_ROWS = 1
+
+Rows = Mapping[Shard, Sequence[Row]]
+
+
+class Stopped(Exception):
+    """The host ends; the batch is given up where it is."""
+
+
+@dataclass(slots=True)
+class Source:
+    """What a batch, or a part of it, holds. `file` has exactly these records, if there is such a file."""
+
+    ends: Marks
+    firsts: Marks
+    count: int
+    load: Callable[[], Rows]
+    file: Path | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of one micro-batch; durations in seconds."""
+
+    handover_s: float = 0.0
+    pipeline_s: float = 0.0
+    publish_s: float = 0.0
+    rows: int = 0
+    malformed: int = 0
+    poisoned: int = 0
+    attempts: int = 0
+    jobs: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`failed` says why a shard stops; all other shards of the batch are committed to their ends."""
+
+    failed: dict[Shard, str] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
+
+
+class Engine:
+    """Sinks and pipeline over one session. `start` and `run` are called on one thread, `stop` from any."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        sinks: Sequence[Sink],
+        dead_letter: Sink | None,
+        spool: Spool,
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._spark = spark
+        self._pipeline = pipeline
+        self._sinks = tuple(sinks)
+        self._dead = dead_letter
+        self._spool = spool
+        self._now = now
+        self._monotonic = monotonic
+        self._marks: dict[str, Marks] = {}
+        self._own: dict[Shard, Position] = {}  # where there are no sinks: what the pipeline has written by itself
+        self._stopping = threading.Event()
+        self._number = 0
+        self._files = 0
+        self._figures = Figures()
+
+    def start(self) -> None:
+        """Open all sinks. Raises SinkError."""
+        self._open()
+
+    def stop(self) -> None:
+        """Wake a wait between attempts; it ends in Stopped."""
+        self._stopping.set()
+
+    def mark_of(self, shard: Shard) -> Position | None:
+        """What every sink holds of a shard."""
+        every = [self._marks[sink.name] for sink in self._all()] or [self._own]
+        return lowest(every, shard)
+
+    def run(self, batch: MicroBatch, file: Path | None) -> Outcome:
+        """Run a batch to its end. Raises SessionGone and Stopped. `file` holds exactly the records of the batch."""
+        self._number += 1
+        self._figures = Figures()
+        source = self._source_of(batch, file)
+        try:
+            self._until_done(source, self._settings.attempts_max)
+            return Outcome({}, self._figures)
+        except (SinkRefused, PipelineError, handover.SchemaRefused) as error:
+            return Outcome(dict.fromkeys(batch.ends, str(error)), self._figures)
+        except (JobFailed, PipelineFailed) as error:
+            log.warning("batch %d fails again and again, searching for the record: %s", self._number, error)
+            self._probe()
+            return Outcome(self._search(source.load()), self._figures)
+
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    def _until_done(self, source: Source, attempts_max: int) -> None:
+        failures = fenced = waits = 0
+        while True:
+            try:
+                self._figures.attempts += 1
+                self._attempt(source, failures + 1)
+                return
+            except Fenced as error:
+                fenced += 1
+                if fenced > FENCED_MAX:
+                    raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
+                log.info("%s", error)
+            except SinkRefused:
+                raise
+            except (JobFailed, PipelineFailed) as error:
+                self._check_session()
+                failures += 1
+                if failures >= attempts_max:
+                    self._open_patiently()
+                    raise
+                log.warning("attempt %d of %d: %s", failures, attempts_max, error)
+                self._pause(failures)
+            except SinkError as error:
+                self._check_session()
+                waits += 1
+                log.error("%s; trying again", error)
+                self._pause(waits)
+            except (PipelineError, handover.SchemaRefused):
+                raise
+            except Exception as error:
+                self._check_session()
+                raise SinkRefused(f"{type(error).__name__}: {session.first_line(error)}") from error
+            self._open_patiently()
+
+    def _attempt(self, source: Source, attempt: int) -> None:
+        groups = self._groups(source.ends) if self._sinks else [(spans(source.ends, self._own), [])]
+        looked_at = False
+        for batch, sinks in groups:
+            clean = self._publish(source, batch, sinks, attempt) if batch else False
+            looked_at |= clean and all(self._holds_all(source, shard, batch) for shard in source.ends)
+        if self._dead is not None and self._settings.format is not Format.BINARY and not looked_at:
+            self._publish_malformed(source)
+
+    def _groups(self, ends: Marks) -> list[tuple[Spans, list[Sink]]]:
+        """Sinks that miss the same records, with what they miss."""
+        groups: list[tuple[Spans, list[Sink]]] = []
+        for sink in self._sinks:
+            missing = spans(ends, self._marks[sink.name])
+            mine = next((sinks for batch, sinks in groups if batch == missing), None)
+            if mine is not None:
+                mine.append(sink)
+            elif missing:
+                groups.append((missing, [sink]))
+        return groups
+
+    def _publish(self, source: Source, batch: Spans, sinks: Iterable[Sink], attempt: int) -> bool:
+        """One job for each sink; whether it is certain that no record is malformed."""
+        with self._frame(source, batch) as handed_over:
+            handed, count = handed_over
+            frames = self._frames(handed.records, batch, count, attempt)
+            for sink in sinks:
+                self._into(sink, frames[sink.name], batch)
+            self._own.update({shard: span.upto for shard, span in batch.items()})
+            if handed.counts is None:
+                return True
+            return self._counted(handed, count)
+
+    def _counted(self, handed: handover.Handed, count: int) -> bool:
+        """Whether the jobs have seen all records and found none malformed; a pipeline may have stopped early."""
+        assert handed.counts is not None
+        seen = handed.counts.get if self._ran(handed) else {}
+        malformed = int(seen.get("malformed", 0))
+        if malformed and self._dead is None:
+            self._figures.malformed += malformed
+            log.warning("%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", malformed)
+        return seen.get("seen") == count and malformed == 0
+
+    @staticmethod
+    def _ran(handed: handover.Handed) -> bool:
+        """Whether a job has run over the observed frame; asking it before would wait for ever."""
+        observed = getattr(handed.counts, "_jo", None)
+        if observed is None:
+            return True
+        return bool(observed.future().isCompleted())
+
+    def _publish_malformed(self, source: Source) -> None:
+        from pyspark.sql import functions as F
+
+        assert self._dead is not None
+        missing = spans(source.ends, self._marks[self._dead.name])
+        if not missing:
+            return
+        with self._frame(source, missing) as (handed, _):
+            rows = self._into(self._dead, handed.all.filter(F.col(handover.REASON).isNotNull()), missing)
+        if rows:
+            self._figures.malformed += rows
+            log.warning("%d records cannot be decoded and are in the dead letter %s", rows, self._settings.dead_letter)
+
+    def _into(self, sink: Sink, frame: DataFrame | None, batch: Spans) -> int:
+        started = self._monotonic()
+        published = sink.publish(frame, batch, f"{self._settings.application}-{self._number}")
+        self._marks[sink.name] = published.marks
+        self._figures.publish_s += self._monotonic() - started
+        self._figures.jobs += frame is not None
+        self._figures.rows += published.rows or 0
+        return published.rows or 0
+
+    def _frames(self, records: DataFrame, batch: Spans, count: int, attempt: int) -> Mapping[str, DataFrame | None]:
+        started = self._monotonic()
+        value = Batch(f"{self._number}", dict(batch), count, attempt, int(self._now() * 1000))
+        frames = self._pipeline.frames(records, value)
+        self._figures.pipeline_s += self._monotonic() - started
+        return frames
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def _frame(self, source: Source, batch: Spans) -> _Frame:
+        return _Frame(self, source, batch)
+
+    def hand_over(self, source: Source, batch: Spans) -> tuple[handover.Handed, int, Path | None]:
+        """Frames of what `batch` spans, how many records that are, and a file to remove afterwards."""
+        started = self._monotonic()
+        path, temporary, count = source.file, None, source.count
+        rows: Rows | None = None
+        if path is None or not all(self._holds_all(source, shard, batch) for shard in source.ends):
+            after = {shard: span.after for shard, span in batch.items() if span.after is not None}
+            loaded = source.load()
+            piece = piece_of({shard: loaded[shard] for shard in batch}, after)
+            rows, count = piece.rows, piece.count
+        if not self._reads_files():
+            every = rows if rows is not None else source.load()
+            texts = [text for shard in sorted(every) for text in handover.as_text(every[shard])]
+            raw = handover.through_session(self._spark, texts, session.local_cores(self._settings.master))
+        else:
+            if rows is not None:
+                self._files += 1
+                path = temporary = self._spool.write_rows(f"part-{self._files:08d}", [rows[s] for s in sorted(rows)])
+            assert path is not None
+            raw = handover.from_file(self._spark, path)
+        handed = handover.handed(raw, self._settings.format, self._settings.schema, divert=self._dead is not None)
+        self._figures.handover_s += self._monotonic() - started
+        return handed, count, temporary
+
+    def done_with(self, path: Path | None) -> None:
+        if path is not None:
+            self._spool.remove(path)
+
+    def _reads_files(self) -> bool:
+        return self._settings.is_local or self._settings.spool is not None
+
+    @staticmethod
+    def _holds_all(source: Source, shard: Shard, batch: Spans) -> bool:
+        """Whether a span takes all that the source has of a shard."""
+        span = batch.get(shard)
+        return span is not None and (span.after is None or span.after < source.firsts[shard])
+
+    def _source_of(self, batch: MicroBatch, file: Path | None) -> Source:
+        def load() -> Rows:
+            rows: dict[Shard, list[Row]] = {}
+            data = self._spool.read(piece.offer for piece in batch.slices)
+            for piece, records in zip(batch.slices, data, strict=True):
+                mine = [row for row in lines.rows(records) if piece.after is None or row[0] > piece.after]
+                rows.setdefault(piece.offer.shard, []).extend(mine)
+            return rows
+
+        firsts: dict[Shard, Position] = {}
+        for piece in batch.slices:
+            firsts.setdefault(piece.offer.shard, piece.offer.first if piece.after is None else piece.after)
+        return Source(batch.ends, firsts, batch.records, load, file if batch.whole else None)
+
+    # --- the search for a record that fails --------------------------------------------------------------------------
+
+    def _search(self, rows: Rows) -> dict[Shard, str]:
+        """Commit all that can be; the shards that have to stop, with the reason."""
+        failed: dict[Shard, str] = {}
+        for mine in by_shard(rows):
+            ((shard, shard_rows),) = mine.items()
+            reason = self._search_shard(shard, shard_rows)
+            if reason is not None:
+                failed[shard] = reason
+        return failed
+
+    def _search_shard(self, shard: Shard, rows: Sequence[Row]) -> str | None:
+        waiting = [rows]
+        in_a_row = 0
+        while waiting:
+            part = waiting.pop()
+            source = _source_of_rows(shard, part)
+            try:
+                self._until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
+                in_a_row = 0
+            except (SinkRefused, PipelineError) as error:
+                return str(error)
+            except (JobFailed, PipelineFailed) as error:
+                if len(part) > 1:
+                    first, second = halves(part)
+                    waiting += [second, first]
+                    continue
+                in_a_row += 1
+                at = part[0][0].encode()
+                if self._settings.on_poison is OnPoison.STOP:
+                    remedy = "correct the pipeline, or set mld.spark.deadLetter"
+                    return f"the record {at} of {shard.shard} fails: {error}; {remedy}"
+                if in_a_row > POISON_IN_A_ROW_MAX:
+                    return (
+                        f"{in_a_row} records of {shard.shard} in a row fail, up to {at}: {error}; correct the pipeline"
+                    )
+                self._bury(source, str(error))
+                log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.shard, error)
+        return None
+
+    def _bury(self, source: Source, reason: str) -> None:
+        """One record into the dead letter, and past it in the sinks."""
+        from pyspark.sql import functions as F
+
+        assert self._dead is not None
+        missing = spans(source.ends, self._marks[self._dead.name])
+        if missing:
+            with self._frame(source, missing) as (handed, _):
+                self._into(self._dead, handed.all.withColumn(handover.REASON, F.lit(reason)), missing)
+        for batch, sinks in self._groups(source.ends):
+            for sink in sinks:
+                self._into(sink, None, batch)
+        for shard, upto in source.ends.items():
+            self._own[shard] = upto
+        self._figures.poisoned += 1
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def _all(self) -> list[Sink]:
+        return [*self._sinks, *([self._dead] if self._dead is not None else [])]
+
+    def _open(self) -> None:
+        for sink in self._all():
+            self._marks[sink.name] = sink.open()
+
+    def _open_patiently(self) -> None:
+        waits = 0
+        while True:
+            try:
+                self._open()
+                return
+            except SinkRefused:
+                raise
+            except SinkError as error:
+                waits += 1
+                log.error("%s; trying again", error)
+                self._pause(waits)
+
+    def _pause(self, failures: int) -> None:
+        base = max(self._settings.retry_backoff_s, 0.01)
+        if self._stopping.wait(min(BACKOFF_MAX_S, base * 2 ** min(failures - 1, 20))):
+            raise Stopped
+
+    def _check_session(self) -> None:
+        """Raises SessionGone if the JVM has ended: then no attempt can help."""
+        if self._stopping.is_set():
+            raise Stopped
+        process = getattr(getattr(getattr(self._spark, "_sc", None), "_gateway", None), "proc", None)
+        if process is not None and process.poll() is not None:
+            raise session.SessionGone(f"the JVM has ended with status {process.returncode}")
+
+    def _probe(self) -> None:
+        """A job without data: if that fails too, it is not the records."""
+        try:
+            self._spark.range(PROBE_ROWS).count()
+        except Exception as error:
+            raise session.SessionGone(f"Spark runs no job any more: {session.first_line(error)}") from error
+
+
+class _Frame:
+    """The frames of a hand-over for as long as they are used."""
+
+    def __init__(self, engine: Engine, source: Source, batch: Spans) -> None:
+        self._engine = engine
+        self._source = source
+        self._batch = batch
+        self._temporary: Path | None = None
+
+    def __enter__(self) -> tuple[handover.Handed, int]:
+        handed, count, self._temporary = self._engine.hand_over(self._source, self._batch)
+        return handed, count
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.done_with(self._temporary)
+
+
+def _source_of_rows(shard: Shard, rows: Sequence[Row]) -> Source:
+    return Source({shard: rows[-1][0]}, {shard: rows[0][0]}, len(rows), lambda: {shard: rows})

@@ -1,0 +1,155 @@
+"""Lines of a spool -> the `records` frame: Spark parses the JSON and decodes base64 by itself, in parallel.
+
+Columns: streamName, shardId, sequenceNumber, subSequenceNumber, partitionKey, approximateArrivalTimestamp, data; and
+`payload`, the decoded data, where the settings name a format. A record that cannot be decoded has a null payload and a
+reason; how many there are is counted on the way, without a job of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from properties.spark import Format
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+RAW = (
+    "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "
+    "subSequenceNumber INT, s STRING, h STRING"
+)
+COLUMNS = (
+    "streamName",
+    "shardId",
+    "sequenceNumber",
+    "subSequenceNumber",
+    "partitionKey",
+    "approximateArrivalTimestamp",
+    "data",
+)
+PAYLOAD, REASON = "payload", "reason"
+_CORRUPT = "_mld_corrupt"
+_OPTIONS = {"mode": "FAILFAST", "lineSep": "\n"}
+NOT_DECODED = {
+    Format.JSON: "not JSON of mld.spark.schema",
+    Format.CSV: "not CSV of mld.spark.schema",
+    Format.AVRO: "not Avro of mld.spark.schema",
+    Format.TEXT: "not UTF-8",
+}
+
+
+class SchemaRefused(Exception):
+    """`mld.spark.schema` is no schema; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """`records` is for the pipeline. `all` has the column `reason` as well: null for what could be decoded.
+
+    `counts` knows after a job over `records` how many it has seen and how many were malformed."""
+
+    records: DataFrame
+    all: DataFrame
+    counts: Observation | None
+
+
+def from_file(session: SparkSession, path: Path) -> DataFrame:
+    """Raw columns from a file that every executor can read."""
+    return session.read.schema(RAW).options(**_OPTIONS).json(path.as_uri())
+
+
+def through_session(session: SparkSession, lines: Iterable[bytes], partitions: int) -> DataFrame:
+    """Raw columns where executors cannot read our files: the lines travel with the plan."""
+    from pyspark.sql import functions as F
+
+    texts = [(line.decode(),) for line in lines]
+    frame = session.createDataFrame(texts, "value STRING").repartition(partitions)
+    return frame.select(F.from_json("value", RAW, {"mode": "FAILFAST"}).alias("r")).select("r.*")
+
+
+def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool) -> Handed:
+    """The frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    named = raw.select(
+        F.col("s").alias("streamName"),
+        F.col("h").alias("shardId"),
+        "sequenceNumber",
+        "subSequenceNumber",
+        "partitionKey",
+        F.timestamp_millis("approximateArrivalTimestamp").alias("approximateArrivalTimestamp"),
+        "data",
+    )
+    if format is Format.BINARY:
+        return Handed(named, named.withColumn(REASON, F.lit(None).cast("string")), None)
+    decoded, bad = _decoded(format, schema)
+    parsed = named.withColumn(PAYLOAD, decoded)
+    counts = Observation()
+    seen = parsed.observe(counts, F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed"))
+    payload = F.when(~bad, _clean(format))
+    if divert:
+        records = seen.filter(~bad).select(*COLUMNS, _clean(format).alias(PAYLOAD))
+    else:
+        records = seen.select(*COLUMNS, payload.alias(PAYLOAD))
+    reason = F.when(bad, F.lit(NOT_DECODED[format])).alias(REASON)
+    return Handed(records, parsed.select(*COLUMNS, reason), counts)
+
+
+def check_schema(session: SparkSession, format: Format, schema: str | None) -> None:
+    """Find out before the first record whether the schema is one. Raises SchemaRefused."""
+    from pyspark.sql import functions as F
+
+    if format in (Format.BINARY, Format.TEXT):
+        return
+    try:
+        decoded, _ = _decoded(format, schema)
+        assert session.range(0).select(F.lit(b"").alias("data")).select(decoded).schema
+    except Exception as error:
+        text = str(error)
+        hint = ""
+        if "AVRO" in text.upper() and format is Format.AVRO and "spark-avro" in text:
+            hint = "; add the package: mld.spark.packages = org.apache.spark:spark-avro_2.13:<version of Spark>"
+        said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+        raise SchemaRefused(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}{hint}") from error
+
+
+def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
+    """The payload as Spark makes it, and whether it is malformed."""
+    from pyspark.sql import functions as F
+
+    text = F.col("data").cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    payload = F.col(PAYLOAD)
+    match format:
+        case Format.JSON:
+            return F.from_json(text, f"{schema}, {_CORRUPT} STRING", options), _is_bad(payload)
+        case Format.CSV:
+            return F.from_csv(text, f"{schema}, {_CORRUPT} STRING", options), _is_bad(payload)
+        case Format.AVRO:
+            from pyspark.sql.avro.functions import from_avro
+
+            return from_avro("data", str(schema), {"mode": "PERMISSIVE"}), payload.isNull()
+        case Format.TEXT:
+            return F.when(F.is_valid_utf8(text), text), payload.isNull()
+        case Format.BINARY:
+            raise AssertionError("binary has no payload")
+
+
+def _is_bad(payload: Column) -> Column:
+    return payload.isNull() | payload[_CORRUPT].isNotNull()
+
+
+def _clean(format: Format) -> Column:
+    from pyspark.sql import functions as F
+
+    payload = F.col(PAYLOAD)
+    return payload.dropFields(_CORRUPT) if format in (Format.JSON, Format.CSV) else payload
+
+
+def as_text(rows: Sequence[tuple[object, bytes]]) -> list[bytes]:
+    """The lines of rows without their newline."""
+    return [line[:-1] for _, line in rows]

@@ -1,0 +1,486 @@
+"""The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
+
+An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
+other. Meanwhile offers gather for the next one, as many as `mld.spark.maxInFlightBytes` allows; what is beyond that
+stays in the children's sockets. The host ends when the daemon and the last child are gone, when the JVM is gone, or
+when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from processors.spark import engine as running
+from processors.spark import lines, session
+from processors.spark.batching import MicroBatch, Offer, is_due, plan
+from processors.spark.hosting import EXIT_CONFIGURATION, LOCK_FILE, SOCKET_FILE, started_at
+from processors.spark.links import Link
+from processors.spark.positions import Position, Shard
+from processors.spark.settings import Settings, SettingsError, load
+from processors.spark.spool import Spool, SpoolError, private_spool
+from processors.spark.starting import Started, StartError, start
+
+log = logging.getLogger("mld.spark")
+
+EXIT_OK, EXIT_FAILURE = 0, 1
+GATHER_MAX_S = 0.1
+"""Shards that are read on one beat offer within this time; a tenth of the trigger if that is less."""
+HOLD_PER_TRIGGER = 1.5
+"""How long a child at the tip of its shard waits for the commit before it answers: a trigger and most jobs."""
+LINGER_S = 10.0
+"""Children that outlive their daemon have closed their links by then."""
+CLOSE_WAIT_S = 10.0
+"""A session that takes longer to stop is killed."""
+WATCH_POLL_S = 0.5
+"""Only where the system has no pidfd."""
+SAID_LINES_MAX = 1_000
+"""Lines kept while there is no child to pass them to."""
+BACKLOG = 1_024
+TAG = "spark: "
+HOST_LOCK = "host.lock"
+
+
+@dataclass(slots=True)
+class Trigger:
+    """A micro-batch under way."""
+
+    batch: MicroBatch
+    file: int
+    started_at: float
+
+
+class Host:
+    """All state of the host, on one loop."""
+
+    def __init__(self, settings: Settings, directory: Path, daemon_pid: int) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._daemon_pid = daemon_pid
+        self._links: dict[int, Link] = {}
+        self._numbers = 0
+        self._waiting: list[Offer] = []
+        self._running: Trigger | None = None
+        self._held: deque[tuple[Link, int]] = deque()
+        self._flying = 0
+        self._lag_ms: dict[Shard, int | None] = {}
+        self._asked = False
+        self._changed = asyncio.Event()
+        self._first_waiting_at = 0.0
+        self._last_start = -1e9
+        self._started: Started | None = None
+        self._spool: Spool | None = None
+        self._thread = ThreadPoolExecutor(1, "spark")
+        self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.daemon_gone = False
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self, listening: Callable[[], None]) -> int:
+        """Serve until it is over; returns the exit status. `listening` is called once children can connect."""
+        loop = asyncio.get_running_loop()
+        self._spool = Spool(private_spool(self._settings.spool, self._directory))
+        path = self._directory / SOCKET_FILE
+        path.unlink(missing_ok=True)
+        server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
+        path.chmod(0o600)
+        watch = Watch(loop)
+        watch.process(self._daemon_pid, self._daemon_ended)
+        listening()
+        work = asyncio.ensure_future(self._work(watch))
+        try:
+            await asyncio.wait([work, self._ending], return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else self._ending.result()
+        finally:
+            work.cancel()
+            server.close()
+            path.unlink(missing_ok=True)
+            for one in list(self._links.values()):
+                one.close()
+            self._close()
+
+    async def _work(self, watch: Watch) -> int:
+        loop = asyncio.get_running_loop()
+        assert self._spool is not None
+        try:
+            self._started = await loop.run_in_executor(
+                self._thread, start, self._settings, self._directory, self._spool
+            )
+        except StartError as error:
+            log.error("%s", error)
+            return self._give_up(str(error), EXIT_CONFIGURATION)
+        if self._started.jvm_pid is not None:
+            watch.process(self._started.jvm_pid, self._jvm_ended)
+        for one in self._links.values():
+            self._welcome(one)
+        try:
+            while True:
+                await self._due()
+                await self._trigger()
+        except session.SessionGone as error:
+            return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
+        except running.Stopped:
+            return EXIT_OK
+        except Exception:
+            log.exception("the session host has a fault")
+            return self._give_up("the session host has a fault; see its lines in the log", EXIT_FAILURE)
+
+    def _give_up(self, reason: str, status: int) -> int:
+        for one in list(self._links.values()):
+            one.fail(reason, status)
+        return status
+
+    def _close(self) -> None:
+        """Stop the session within a bound; the caller ends the process."""
+        started, spool = self._started, self._spool
+        if started is not None:
+            started.engine.stop()
+            closing = threading.Thread(target=started.close, daemon=True)
+            closing.start()
+            closing.join(CLOSE_WAIT_S)
+            if started.jvm_pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(started.jvm_pid, signal.SIGKILL)
+        if spool is not None:
+            spool.close()
+
+    def _daemon_ended(self) -> None:
+        self.daemon_gone = True
+        log.info("the daemon has ended", extra={"action": "daemon_ended"})
+        if self._links:
+            asyncio.get_running_loop().call_later(LINGER_S, self._end, EXIT_OK)
+        else:
+            self._end(EXIT_OK)
+
+    def _jvm_ended(self) -> None:
+        log.error("the JVM has ended; all shards start again from their checkpoints")
+        self._end(self._give_up("the JVM of the Spark session has ended", EXIT_FAILURE))
+
+    def _end(self, status: int) -> None:
+        if not self._ending.done():
+            self._ending.set_result(status)
+
+    # --- links -------------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> Link:
+        self._numbers += 1
+        one = Link(self, self._numbers)
+        self._links[one.number] = one
+        return one
+
+    def hello(self, one: Link, head: dict[str, Any]) -> None:
+        one.shard = Shard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
+        for other in list(self._links.values()):
+            if other is not one and other.shard == one.shard:
+                other.fail("another child of this shard has taken over")
+        if self._started is not None:
+            self._welcome(one)
+
+    def _welcome(self, one: Link) -> None:
+        if one.shard is None:
+            return
+        hold_ms = int(1000 * HOLD_PER_TRIGGER * self._settings.trigger_interval_s)
+        one.ready({"holdMillis": hold_ms, "drainMillis": int(1000 * self._settings.drain_timeout_s)})
+
+    def admit(self, one: Link, size: int) -> bool:
+        if self._held or (self._flying and self._flying + size > self._settings.in_flight_bytes_max):
+            self._held.append((one, size))
+            self._changed.set()
+            return False
+        self._flying += size
+        return True
+
+    def offered(self, one: Link, number: int, line: bytearray) -> None:
+        assert one.shard is not None and self._spool is not None
+        size = len(line)
+        try:
+            batch = lines.split(line, one.shard)
+            if batch.first is None or batch.last is None:
+                self._release(size)
+                one.accept(number, None)
+                return
+            file, start, stop = self._spool.append(batch.records)
+        except (lines.LineError, SpoolError) as error:
+            self._release(size)
+            log.error("%s", error)
+            one.fail(str(error))
+            return
+        self._lag_ms[one.shard] = batch.millis_behind_latest
+        now = time.monotonic()
+        offer = Offer(one.number, number, one.shard, batch.first, batch.last, batch.count, size, file, start, stop, now)
+        if not self._waiting:
+            self._first_waiting_at = now
+        self._waiting.append(offer)
+        one.accept(number, batch.last)
+        self._changed.set()
+
+    def flush(self, one: Link) -> None:
+        if one.waiting:
+            self._asked = True
+            self._changed.set()
+
+    def gone(self, one: Link) -> None:
+        """What the child has offered is dropped, unless it is in a job: whoever comes next gets it again."""
+        self._links.pop(one.number, None)
+        if one.shard is not None:
+            self._lag_ms.pop(one.shard, None)
+        dropped = [offer for offer in self._waiting if offer.link == one.number]
+        if dropped:
+            self._waiting = [offer for offer in self._waiting if offer.link != one.number]
+        self._held = deque(held for held in self._held if held[0] is not one)
+        self._release(sum(offer.size for offer in dropped) + one.admitted_bytes)
+        if self.daemon_gone and not self._links:
+            self._end(EXIT_OK)
+
+    def _release(self, size: int) -> None:
+        """Room for those who wait for it, in the order of their coming."""
+        self._flying -= size
+        while self._held:
+            one, wanted = self._held[0]
+            if self._flying and self._flying + wanted > self._settings.in_flight_bytes_max:
+                return
+            self._held.popleft()
+            self._flying += wanted
+            one.go_on()
+
+    # --- triggers ----------------------------------------------------------------------------------------------------
+
+    async def _due(self) -> None:
+        """Wait until a micro-batch is to start."""
+        gather_s = min(GATHER_MAX_S, self._settings.trigger_interval_s / 10)
+        while True:
+            self._changed.clear()
+            now = time.monotonic()
+            due_at = max(self._last_start + self._settings.trigger_interval_s, self._first_waiting_at + gather_s)
+            if self._waiting and is_due(
+                now,
+                due_at,
+                sum(offer.size for offer in self._waiting),
+                bytes_max=self._settings.batch_bytes_max,
+                asked=self._asked or bool(self._held),
+            ):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due_at - now if self._waiting else None):
+                    await self._changed.wait()
+
+    async def _trigger(self) -> None:
+        assert self._spool is not None and self._started is not None
+        loop = asyncio.get_running_loop()
+        engine = self._started.engine
+        offers, self._waiting, self._asked = self._waiting, [], False
+        started = self._last_start = time.monotonic()
+        marks: dict[Shard, Position] = {}
+        for shard in {offer.shard for offer in offers}:
+            mark = engine.mark_of(shard)
+            if mark is not None:
+                marks[shard] = mark
+        batch = plan(offers, marks)
+        number, length = self._spool.cut()
+        self._running = Trigger(batch, number, started)
+        path = self._spool.path(number)
+        exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
+        outcome = running.Outcome()
+        try:
+            if batch.slices:
+                outcome = await loop.run_in_executor(self._thread, engine.run, batch, path if exact else None)
+        finally:
+            self._running = None
+            self._spool.remove(path)
+        self._answer(batch, outcome)
+        self._report(batch, outcome, started)
+
+    def _answer(self, batch: MicroBatch, outcome: running.Outcome) -> None:
+        for offer in batch.offers:
+            one = self._links.get(offer.link)
+            reason = outcome.failed.get(offer.shard)
+            if one is not None and reason is None:
+                one.commit(offer.number)
+            elif one is not None and reason is not None and not one.closed:
+                one.fail(reason)
+        for shard, reason in outcome.failed.items():
+            log.error("%s stops: %s", shard.shard, reason)
+        self._release(sum(offer.size for offer in batch.offers))
+
+    def _report(self, batch: MicroBatch, outcome: running.Outcome, started: float) -> None:
+        figures = outcome.figures
+        now = time.monotonic()
+        lags = [lag for lag in self._lag_ms.values() if lag is not None]
+        log.info(
+            "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
+            "total_ms=%d waited_ms=%d lag_ms=%s malformed=%d poisoned=%d failed_shards=%d",
+            len(batch.ends),
+            batch.records,
+            batch.size,
+            figures.rows,
+            figures.jobs,
+            figures.handover_s * 1000,
+            figures.pipeline_s * 1000,
+            figures.publish_s * 1000,
+            (now - started) * 1000,
+            (started - min((offer.arrived_at for offer in batch.offers), default=started)) * 1000,
+            max(lags, default="?"),
+            figures.malformed,
+            figures.poisoned,
+            len(outcome.failed),
+        )
+
+    # --- what is printed ---------------------------------------------------------------------------------------------
+
+    def pass_on(self, text: str) -> bool:
+        """Lines for the daemon's log, by way of a child."""
+        return any(one.said(text) for one in self._links.values() if one.shard is not None)
+
+
+class Watch:
+    """Tells when a process that is not our child, or is PySpark's, has ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def process(self, pid: int, ended: Callable[[], None]) -> None:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._loop.call_soon(ended)
+            return
+        except (AttributeError, OSError):
+            self._poll(pid, ended)
+            return
+
+        def over() -> None:
+            self._loop.remove_reader(handle)
+            os.close(handle)
+            ended()
+
+        self._loop.add_reader(handle, over)
+
+    def _poll(self, pid: int, ended: Callable[[], None]) -> None:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            ended()
+        except PermissionError:
+            pass
+        else:
+            self._loop.call_later(WATCH_POLL_S, self._poll, pid, ended)
+
+
+class Printed:
+    """Everything that is printed on standard output and error, Spark's and the user's, tagged, towards a child."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool]) -> None:
+        self._loop = loop
+        self._pass_on = pass_on
+        self._kept: deque[str] = deque(maxlen=SAID_LINES_MAX)
+        self._scheduled = False
+        read, write = os.pipe()
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        os.close(write)
+        threading.Thread(target=self._pump, args=[os.fdopen(read, "rb")], daemon=True, name="printed").start()
+
+    def _pump(self, pipe: BinaryIO) -> None:
+        for line in pipe:
+            self._kept.append(TAG + line.decode("utf-8", "replace").rstrip("\n") + "\n")
+            if not self._scheduled:
+                self._scheduled = True
+                with suppress(RuntimeError):  # the loop is closed: we are at our end
+                    self._loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        """Pass on what there is; what no child can take is kept, the newest of it."""
+        self._scheduled = False
+        kept: list[str] = []
+        while self._kept:
+            kept.append(self._kept.popleft())
+        if kept and not self._pass_on("".join(kept)):
+            self._kept.extendleft(reversed(kept))
+
+
+def main() -> NoReturn:
+    """`directory properties-file daemon-pid ready-fd`, as `hosting` starts it."""
+    directory, file, daemon_pid, told = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    # A supervisor signals a whole group at once; the daemon decides when its shards are done. The JVM inherits it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        settings = load(file, os.environ.get("MLD_OVERRIDES", "").splitlines(), os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"mld-spark: the configuration cannot be used:\n{error}\n")
+        _exit(EXIT_CONFIGURATION)
+    sweep(directory.parent)
+    lock = (directory / HOST_LOCK).open("ab")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        status = asyncio.run(_serve(settings, directory, daemon_pid, told))
+    except SpoolError as error:
+        sys.stderr.write(f"mld-spark: {error}\n")
+        status = EXIT_CONFIGURATION
+    _exit(status)
+
+
+async def _serve(settings: Settings, directory: Path, daemon_pid: int, told: int) -> int:
+    loop = asyncio.get_running_loop()
+    host = Host(settings, directory, daemon_pid)
+    printed: list[Printed] = []
+
+    def listening() -> None:
+        os.write(told, b"+")
+        os.close(told)
+        printed.append(Printed(loop, host.pass_on))
+
+    async def keep_delivering() -> None:
+        while True:
+            await asyncio.sleep(WATCH_POLL_S)
+            for one in printed:
+                one.deliver()
+
+    delivering = asyncio.ensure_future(keep_delivering())
+    try:
+        return await host.run(listening)
+    finally:
+        delivering.cancel()
+        clear(directory, daemon_lives=not host.daemon_gone)
+
+
+def clear(directory: Path, *, daemon_lives: bool) -> None:
+    """Leave nothing behind but what the next host of the same daemon is found and locked by."""
+    if not daemon_lives:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    for entry in directory.iterdir():
+        if entry.name not in (LOCK_FILE, HOST_LOCK, SOCKET_FILE):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def sweep(base: Path) -> None:
+    """Remove what hosts that were killed have left behind: their daemons are gone, and nobody holds their lock."""
+    for directory in base.iterdir():
+        pid, _, start_time = directory.name.partition("-")
+        if not pid.isdigit() or started_at(int(pid)) == start_time:
+            continue
+        with suppress(OSError), (directory / HOST_LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _exit(status: int) -> NoReturn:
+    sys.stderr.flush()
+    os._exit(status)  # threads of PySpark may still wait for a JVM that is gone

@@ -1,0 +1,214 @@
+"""The user's part: a function or a SQL statement that makes frames for the sinks out of a batch's `records`.
+
+Loading it finds out what can be found out without data (no such file, a syntax error, a wrong signature); each such
+fault is one sentence. Functions that the pipeline hands to Spark travel by value, so that Python workers need not find
+the user's file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from processors.spark.positions import Position, Shard, Span
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VIEW = "records"
+
+
+class PipelineError(Exception):
+    """The pipeline cannot be used as it is; one sentence with the remedy."""
+
+
+class PipelineFailed(Exception):
+    """The pipeline raised an exception over this batch; one sentence with file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a pipeline may want to know of the micro-batch whose records it gets.
+
+    `spans` says which part of which shard it holds; `attempt` counts from 1. The same records may come in other
+    batches on another attempt, so nothing should depend on `id` but logs."""
+
+    id: str
+    spans: Mapping[Shard, Span] = field(default_factory=dict)
+    records: int = 0
+    attempt: int = 1
+    time_ms: int = 0
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        return tuple(sorted(shard.shard for shard in self.spans))
+
+    def last_position(self, shard_id: str) -> Position | None:
+        return next((span.upto for shard, span in self.spans.items() if shard.shard == shard_id), None)
+
+
+Frames = Mapping[str, "DataFrame | None"]
+Transform = Callable[["DataFrame", Batch], Any]
+
+
+class Pipeline:
+    """A loaded pipeline; `sinks` are the names of those configured."""
+
+    def __init__(self, transform: Transform, sinks: Iterable[str], module: ModuleType | None = None) -> None:
+        self._transform = transform
+        self._sinks = tuple(sinks)
+        self._module = module
+
+    def setup(self, session: SparkSession) -> None:
+        self._hook("setup", session)
+
+    def teardown(self, session: SparkSession) -> None:
+        self._hook("teardown", session)
+
+    def frames(self, records: DataFrame, batch: Batch) -> Frames:
+        """A frame for each sink; None for a sink that gets nothing. Raises PipelineFailed or PipelineError."""
+        try:
+            returned = self._transform(records, batch)
+        except Exception as error:
+            raise PipelineFailed(self._said("the pipeline failed", error)) from error
+        return assigned(returned, self._sinks)
+
+    def _hook(self, name: str, session: SparkSession) -> None:
+        hook = getattr(self._module, name, None)
+        if hook is None:
+            return
+        try:
+            hook(session)
+        except Exception as error:
+            raise PipelineError(self._said(f"{name}() of the pipeline failed", error)) from error
+
+    def _said(self, what: str, error: Exception) -> str:
+        return f"{what}{_place(error, getattr(self._module, '__file__', None))}: {type(error).__name__}: {_text(error)}"
+
+
+def load(spec: str, sinks: Iterable[str]) -> Pipeline:
+    """The pipeline of `mld.spark.pipeline`. Raises PipelineError."""
+    if spec.endswith(".sql"):
+        return Pipeline(_sql(_read(Path(spec))), sinks)
+    name, colon, function = spec.rpartition(":")
+    if not colon or not function.isidentifier() or not name.endswith(".py"):
+        raise PipelineError(
+            f"mld.spark.pipeline is {spec!r}; write path/to/pipeline.py:function or path/to/pipeline.sql"
+        )
+    path = Path(name)
+    _read(path)
+    module = _module(path)
+    transform = getattr(module, function, None)
+    if not callable(transform):
+        known = ", ".join(
+            n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__
+        )
+        raise PipelineError(f"{path} has no function {function}; it has {known or 'none'} (key mld.spark.pipeline)")
+    _check_signature(transform, f"{path}:{function}")
+    return Pipeline(transform, sinks, module)
+
+
+def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
+    """What a pipeline returned, by sink. Raises PipelineError if it does not fit the sinks."""
+    named = ", ".join(sinks) or "none"
+    if returned is None:
+        return dict.fromkeys(sinks)
+    if isinstance(returned, Mapping):
+        strange = [str(name) for name in returned if name not in sinks]
+        if strange:
+            raise PipelineError(
+                f"the pipeline returned a frame for {', '.join(strange)}, and the sinks are: {named}; "
+                "configure mld.spark.sink.<name>.path for it"
+            )
+        for name, frame in returned.items():
+            _check_frame(frame, f"for {name}", optional=True)
+        return {name: returned.get(name) for name in sinks}
+    _check_frame(returned, "")
+    if len(sinks) != 1:
+        remedy = "return a dict of frames by sink" if sinks else "configure mld.spark.sink.<name>.path, or return None"
+        raise PipelineError(f"the pipeline returned one frame, and the sinks are: {named}; {remedy}")
+    return {sinks[0]: returned}  # type: ignore[dict-item]
+
+
+def _check_frame(frame: object, where: str, *, optional: bool = False) -> None:
+    if (frame is None and optional) or (hasattr(frame, "schema") and hasattr(frame, "write")):
+        return
+    raise PipelineError(
+        f"the pipeline returned {type(frame).__name__} {where}".rstrip()
+        + "; it has to return a DataFrame, a dict of DataFrames by sink, or None"
+    )
+
+
+def _sql(text: str) -> Transform:
+    statement = text.strip().rstrip(";")
+
+    def transform(records: DataFrame, batch: Batch) -> DataFrame:
+        records.createOrReplaceTempView(VIEW)
+        return records.sparkSession.sql(statement)
+
+    return transform
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise PipelineError(
+            f"cannot read {path.absolute()}: {why}; mld.spark.pipeline is relative to the daemon's working directory"
+        ) from error
+
+
+def _module(path: Path) -> ModuleType:
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else "mld_pipeline"
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.absolute().parent))  # for what stands beside it
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
+    except Exception as error:
+        where = _place(error, str(path.absolute()))
+        raise PipelineError(f"{path} cannot be imported{where}: {type(error).__name__}: {_text(error)}") from error
+    _travels_by_value(module)
+    return module
+
+
+def _travels_by_value(module: ModuleType) -> None:
+    try:
+        from pyspark import cloudpickle
+    except ImportError:
+        return
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _check_signature(transform: Callable[..., object], where: str) -> None:
+    try:
+        inspect.signature(transform).bind(object(), object())
+    except TypeError as error:
+        raise PipelineError(
+            f"{where} cannot be called as {where.rpartition(':')[2]}(records, batch): {error}"
+        ) from error
+    except ValueError:
+        return  # a callable without a signature is the user's own affair
+
+
+def _place(error: BaseException, file: str | None) -> str:
+    """Where in the user's file it happened, as " at file:line"."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _text(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else ""

@@ -1,0 +1,165 @@
+"""The one SparkSession of a host: how it is started, what is checked before, and what bounds it.
+
+In local mode everything stays on the loopback interface, so that it starts without a network. The JVM's heap is
+bounded, it exits when its memory is out, and it ignores the signals that a supervisor sends to all processes at once:
+it ends with its host. Everything the user sets by `mld.spark.conf.*` wins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from processors.spark.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+JAVA_CHECK_S = 20.0
+"""A loaded machine takes seconds to start a JVM."""
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_LOOPBACK = "127.0.0.1"
+JVM_OPTIONS = "-XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=4 -Duser.timezone=UTC"
+EXTRA = "pip install 'mld[spark]'"
+
+
+class SessionError(Exception):
+    """There can be no session; one sentence with the remedy. Trying again does not help."""
+
+
+class SessionGone(Exception):
+    """The JVM or the cluster is not there any more; a new host has to be started."""
+
+
+def start(settings: Settings, scratch: Path) -> SparkSession:
+    """Start the session, or connect to one. Raises SessionError."""
+    try:
+        from pyspark.sql import SparkSession as Session
+    except ImportError as error:
+        raise SessionError(f"PySpark is missing ({error}); {EXTRA}") from error
+    if settings.remote is None:
+        environment(settings)
+    builder = Session.builder.appName(settings.application)
+    for name, value in configuration(settings, scratch).items():
+        builder = builder.config(name, value)
+    builder = builder.remote(settings.remote) if settings.remote else builder.master(settings.master)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        where = settings.remote or settings.master
+        raise SessionError(
+            f"no Spark session at {where}: {first_line(error)}; see the lines of Spark above, and mld.spark.master, "
+            "mld.spark.remote and mld.spark.packages"
+        ) from error
+    if settings.remote is None:
+        session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
+    """Every setting of Spark that is not its default; what the user sets comes last."""
+    common = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    }
+    if settings.remote:
+        return {"spark.sql.session.timeZone": "UTC", **settings.conf}
+    ours = {
+        **common,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": JVM_OPTIONS,
+        # What the UI remembers of past jobs lives in the heap; a host runs for months.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "2000",
+        "spark.sql.ui.retainedExecutions": "50",
+    }
+    if settings.packages:
+        ours["spark.jars.packages"] = settings.packages
+    if settings.is_local:
+        ours |= {
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.local.dir": str(scratch),
+            "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        }
+    options = settings.conf.get("spark.driver.extraJavaOptions")
+    theirs = (
+        {**settings.conf, "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {options}"} if options else settings.conf
+    )
+    return {**ours, **theirs}
+
+
+def local_cores(master: str) -> int:
+    """How many tasks run at once under `local…`."""
+    inside = master.partition("[")[2].partition("]")[0].split(",")[0].strip()
+    if inside == "*":
+        return os.cpu_count() or 1
+    return int(inside) if inside.isdigit() else 1
+
+
+def environment(settings: Settings) -> None:
+    """What PySpark and the JVM read from the environment. Raises SessionError if there is no fit Java."""
+    os.environ["JAVA_HOME"] = str(java_home(settings.java_home, os.environ))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if settings.is_local:
+        os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
+    if "SPARK_HOME" in os.environ:  # another version's jars below this PySpark fail in strange ways
+        del os.environ["SPARK_HOME"]
+
+
+def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
+    """The home of a Java that Spark can run on. Raises SessionError."""
+    named = wanted or env.get("JAVA_HOME")
+    remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set mld.spark.javaHome"
+    if named:
+        java = Path(named) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            source = "mld.spark.javaHome" if wanted else "JAVA_HOME"
+            raise SessionError(f"{source} is {named}, and there is no {java}; {remedy}")
+    else:
+        found = shutil.which("java", path=env.get("PATH"))
+        if found is None:
+            raise SessionError(f"Spark needs Java, and there is none on PATH; {remedy}")
+        java = Path(found).resolve()
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_CHECK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SessionError(f"{java} does not run: {error}; {remedy}") from error
+    version = _VERSION.search(asked.stderr + asked.stdout)
+    if version is None:
+        raise SessionError(f"{java} does not say its version: {(asked.stderr + asked.stdout)[:200]!r}; {remedy}")
+    if int(version[1]) < JAVA_MIN:
+        raise SessionError(f"{java} is Java {version[1]}; Spark 4 needs {JAVA_MIN} or later; {remedy}")
+    return java.parent.parent
+
+
+def jvm_pid(session: SparkSession) -> int | None:
+    """The process of our JVM; None where there is none (Spark Connect)."""
+    process = getattr(getattr(getattr(session, "_sc", None), "_gateway", None), "proc", None)
+    return getattr(process, "pid", None)
+
+
+def ui_address(session: SparkSession, settings: Settings) -> str | None:
+    """Where a person can look at the jobs."""
+    if settings.remote:
+        return None
+    address: str | None = session.sparkContext.uiWebUrl
+    return address
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that says something; a Java stack trace stays out of a sentence."""
+    lines = (line.strip() for line in str(error).splitlines())
+    text = next((line for line in lines if line), "") or type(error).__name__
+    return text[:500]

@@ -1,0 +1,149 @@
+"""The processor's settings: the `mld.spark.*` lines of the daemon's file, checked, with all defaults. Immutable.
+
+The table of keys and the rules stand in `properties.spark`; here the file is read and the values get their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from processors.spark.sinks import SinkSpec
+from properties.grammar import GrammarError, parse
+from properties.remarks import Level
+from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLines, read
+
+FILE_BYTES_MAX = 1 << 20
+"""As for the daemon: anything larger is some other file."""
+STREAM_KEYS = ("streamName", "streamArn")
+
+
+class SettingsError(Exception):
+    """Every problem of the file, one a line: key, place, remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Values by the names of their keys; times in seconds, sizes in bytes."""
+
+    pipeline: str
+    format: Format
+    schema: str | None
+    mode: Mode
+    trigger_interval_s: float
+    batch_bytes_max: int
+    in_flight_bytes_max: int
+    dead_letter: str | None
+    on_poison: OnPoison
+    attempts_max: int
+    retry_backoff_s: float
+    drain_timeout_s: float
+    start_timeout_s: float
+    master: str
+    remote: str | None
+    packages: str | None
+    driver_memory: str
+    java_home: str | None
+    spool: str | None
+    ledger: str | None
+    conf: Mapping[str, str]
+    sinks: tuple[SinkSpec, ...]
+    application: str
+    stream: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs in one JVM of ours on this machine."""
+        return self.remote is None and self.master.split("[")[0] == "local"
+
+
+def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> Settings:
+    """Read the file. Raises SettingsError."""
+    try:
+        data = Path(file).read_bytes()[: FILE_BYTES_MAX + 1]
+        if len(data) > FILE_BYTES_MAX:
+            raise SettingsError(f"{file}: is larger than {FILE_BYTES_MAX} bytes; is this the properties file?")
+        entries = parse(data)
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be read: {error.strerror}; check the path and its permissions") from error
+    except GrammarError as error:
+        raise SettingsError(f"{file}:{error.line}: {error}; write \\\\ for a backslash") from error
+    pairs = [(name.strip(), value) for name, equals, value in (text.partition("=") for text in overrides) if equals]
+    lines = read(file, entries, pairs, env)
+    problems = [str(remark) for remark in lines.remarks if remark.level is Level.ERROR]
+    if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
+        problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")
+    if problems:
+        raise SettingsError("\n".join(problems))
+    plain = {entry.key: entry.value.strip() for entry in entries} | {name: value.strip() for name, value in pairs}
+    return make(
+        lines,
+        application=env.get("MLD_APPLICATION_NAME") or plain.get("applicationName", "mld"),
+        stream=_stream(plain, env),
+    )
+
+
+def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
+    """As our daemon says it; below another daemon as it stands in the file."""
+    told = env.get("MLD_STREAM_NAME")
+    return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
+
+
+def make(lines: SparkLines, *, application: str, stream: str) -> Settings:
+    """Lines without errors -> settings."""
+    value = lines.values.__getitem__
+
+    def text(name: str) -> str | None:
+        found = value(name)
+        return None if found is None else str(found)
+
+    def seconds(name: str) -> float:
+        return _number(value(name)) / 1000
+
+    format_, mode, on_poison = value("format"), value("mode"), value("onPoison")
+    assert isinstance(format_, Format) and isinstance(mode, Mode) and isinstance(on_poison, OnPoison)
+    return Settings(
+        pipeline=str(value("pipeline")),
+        format=format_,
+        schema=text("schema"),
+        mode=mode,
+        trigger_interval_s=seconds("triggerIntervalMillis"),
+        batch_bytes_max=_number(value("maxBatchBytes")),
+        in_flight_bytes_max=_number(value("maxInFlightBytes")),
+        dead_letter=text("deadLetter"),
+        on_poison=on_poison,
+        attempts_max=_number(value("attemptsMax")),
+        retry_backoff_s=seconds("retryBackoffMillis"),
+        drain_timeout_s=seconds("drainTimeoutMillis"),
+        start_timeout_s=seconds("startTimeoutMillis"),
+        master=str(value("master")),
+        remote=text("remote"),
+        packages=text("packages"),
+        driver_memory=str(value("driverMemory")),
+        java_home=text("javaHome"),
+        spool=text("spool"),
+        ledger=text("ledger"),
+        conf=lines.conf,
+        sinks=tuple(_sink(sink, text("ledger")) for sink in lines.sinks),
+        application=application,
+        stream=stream,
+    )
+
+
+def _sink(lines: SinkLines, ledger: str | None) -> SinkSpec:
+    columns = lines.values.get("partitionBy", "")
+    return SinkSpec(
+        name=lines.name,
+        format=lines.values.get("format", "parquet").lower(),
+        path=lines.values.get("path"),
+        options=lines.options,
+        partition_by=tuple(name for part in columns.split(",") if (name := part.strip())),
+        mode=lines.values.get("mode", "append"),
+        ledger=ledger,
+    )
+
+
+def _number(value: object) -> int:
+    assert isinstance(value, int)
+    return value

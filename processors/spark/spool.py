@@ -1,0 +1,102 @@
+"""Records on their way to Spark, as files of JSON lines; what one micro-batch holds stands in one file.
+
+Written before an offer is accepted, so that a full disk is an error before any acknowledgement; read by Spark; removed
+when the batch is done. A file is private to its host and worth nothing after it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from processors.spark.batching import Offer, Row
+
+
+class SpoolError(Exception):
+    """There is no place for records; one sentence with the remedy."""
+
+
+class Spool:
+    """A directory of numbered files. `append` is called on one thread, the rest on any."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._number = 0
+        self._file: BinaryIO | None = None
+        self._end = 0
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def append(self, records: bytes | bytearray) -> tuple[int, int, int]:
+        """File, start and stop of what was written. Raises SpoolError; nothing is left behind then."""
+        try:
+            if self._file is None:
+                self._number += 1
+                self._file = self.path(self._number).open("wb", buffering=0)
+                self._end = 0
+            rest = memoryview(records)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            if self._file is not None:
+                self._file.truncate(self._end)
+                self._file.seek(self._end)
+            raise self._error(error) from error
+        start, self._end = self._end, self._end + len(records)
+        return self._number, start, self._end
+
+    def cut(self) -> tuple[int, int]:
+        """The file that is complete now, and its length; what comes next goes into another one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return self._number, self._end
+
+    def path(self, number: int) -> Path:
+        return self.directory / f"{number:08d}.jsonl"
+
+    def read(self, offers: Iterable[Offer]) -> list[bytes]:
+        """The records of each offer."""
+        found = []
+        for offer in offers:
+            with self.path(offer.spool).open("rb") as file:
+                file.seek(offer.start)
+                found.append(file.read(offer.stop - offer.start))
+        return found
+
+    def write_rows(self, name: str, rows: Iterable[Sequence[Row]]) -> Path:
+        """A file of its own for a part of a batch. Raises SpoolError."""
+        path = self.directory / f"{name}.jsonl"
+        try:
+            with path.open("wb") as file:
+                for mine in rows:
+                    file.writelines(line for _, line in mine)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise self._error(error) from error
+        return path
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self.cut()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _error(self, error: OSError) -> SpoolError:
+        return SpoolError(
+            f"no room for records in {self.directory}: {error.strerror}; nothing of them was accepted; make room, or "
+            "name another directory by mld.spark.spool"
+        )
+
+
+def private_spool(base: str | None, scratch: Path) -> Path:
+    """A directory of this process alone; Spark on other nodes reads below `base`."""
+    if base is None:
+        return scratch / "spool"
+    return Path(base).absolute() / f"mld-{os.uname().nodename}-{os.getpid()}"

@@ -1,0 +1,73 @@
+"""From offers to a micro-batch: what is dropped, what is trimmed, and how a batch that fails is taken apart."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processors.spark.batching import Offer, by_shard, halves, is_due, piece_of, plan
+from processors.spark.positions import Position, Shard, Span
+
+A, B = Shard("s", "a"), Shard("s", "b")
+
+
+def offer(shard: Shard, first: int, last: int, number: int = 1) -> Offer:
+    return Offer(1, number, shard, Position(first), Position(last), last - first + 1, 10, 1, 0, 10)
+
+
+def test_all_shards_go_into_one_batch():
+    batch = plan([offer(A, 1, 5), offer(B, 1, 3), offer(A, 6, 9)], {})
+    assert batch.ends == {A: Position(9), B: Position(3)}
+    assert (batch.records, batch.size, batch.whole, batch.done) == (12, 30, True, ())
+
+
+def test_what_the_sinks_hold_is_dropped_and_trimmed():
+    old, across, new = offer(A, 1, 5), offer(A, 4, 9), offer(A, 10, 12)
+    batch = plan([old, across, new], {A: Position(7)})
+    assert batch.done == (old,)
+    assert [(s.offer, s.after) for s in batch.slices] == [(across, Position(7)), (new, None)]
+    assert not batch.whole
+
+
+def test_an_overlap_within_a_batch_is_trimmed():
+    batch = plan([offer(A, 1, 5), offer(A, 3, 8), offer(A, 2, 4)], {})
+    assert [piece.after for piece in batch.slices] == [None, Position(5)]
+    assert len(batch.done) == 1
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8), st.integers(0, 30))
+def test_every_position_behind_the_mark_is_in_the_batch_once(parts, mark):
+    offers = [offer(A, first, first + more) for first, more in parts]
+    batch = plan(offers, {A: Position(mark)})
+    taken: list[int] = []
+    for piece in batch.slices:
+        low = piece.offer.first.sequence if piece.after is None else piece.after.sequence + 1
+        taken += range(low, piece.offer.last.sequence + 1)
+    assert len(taken) == len(set(taken)), "nothing twice"
+    assert taken == sorted(taken), "in order"
+    assert all(position > mark for position in taken)
+    if parts and len(parts) == 1:
+        assert taken == [p for p in range(parts[0][0], sum(parts[0]) + 1) if p > mark]
+
+
+def test_a_batch_is_due_by_time_by_size_or_when_asked():
+    def due(now: float, waiting: int, asked: bool = False) -> bool:
+        return is_due(now, 5.0, waiting, bytes_max=100, asked=asked)
+
+    assert (due(4.9, 99), due(5.0, 1), due(0.0, 100), due(0.0, 1, True)) == (False, True, True, True)
+
+
+def test_a_piece_is_what_is_behind_the_marks():
+    rows = {A: [(Position(n), b"%d\n" % n) for n in range(1, 5)], B: [(Position(1), b"x\n")]}
+    piece = piece_of(rows, {A: Position(2), B: Position(1)})
+    assert [position for position, _ in piece.rows[A]] == [Position(3), Position(4)]
+    assert piece.spans == {A: Span(Position(2), Position(4))}
+    assert piece.count == 2
+
+
+def test_taking_apart():
+    rows = [(Position(n), b"") for n in range(5)]
+    first, second = halves(rows)
+    assert [*first, *second] == rows and len(first) == 2
+    assert list(by_shard({B: rows, A: rows})) == [{A: rows}, {B: rows}]

@@ -1,0 +1,109 @@
+"""What can be wrong with a pipeline, each as one sentence; and what it may return."""
+
+from __future__ import annotations
+
+import pytest
+
+from processors.spark.pipeline import Batch, PipelineError, PipelineFailed, assigned, load
+from processors.spark.positions import Position, Shard, Span
+
+
+class Frame:
+    schema = write = None
+
+
+BATCH = Batch("1", {Shard("s", "a"): Span(None, Position(7))}, 3)
+
+
+def pipeline(tmp_path, text, function="transform", sinks=("out",)):
+    path = tmp_path / "users_pipeline.py"
+    path.write_text(text)
+    return load(f"{path}:{function}", sinks)
+
+
+def test_a_function_gets_records_and_batch(tmp_path):
+    loaded = pipeline(tmp_path, "def transform(records, batch):\n    return {'out': records, 'more': None}\n",
+                      sinks=("out", "more"))  # fmt: skip
+    frame = Frame()
+    assert loaded.frames(frame, BATCH) == {"out": frame, "more": None}
+
+
+def test_hooks_run(tmp_path):
+    loaded = pipeline(
+        tmp_path,
+        "seen = []\ndef setup(spark): seen.append(spark)\ndef teardown(spark): seen.append('end')\n"
+        "def transform(records, batch): return None\n",
+    )
+    loaded.setup("session")
+    loaded.teardown("session")
+    assert loaded._module.seen == ["session", "end"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def transform(records, batch)\n    pass\n", r"users_pipeline.py:1: expected ':'"),
+        ("import no_such_module_at_all\n", r"cannot be imported at .*users_pipeline.py:1: ModuleNotFoundError"),
+        ("def transform(records): return records\n", r"cannot be called as transform\(records, batch\): too many"),
+        ("def other(records, batch): return records\n", "has no function transform; it has other"),
+        ("transform = 5\n", "has no function transform"),
+    ],
+)
+def test_a_bad_file_gets_a_sentence(tmp_path, text, said):
+    with pytest.raises(PipelineError, match=said):
+        pipeline(tmp_path, text)
+
+
+@pytest.mark.parametrize("spec", ["pipeline.py", "pipeline:transform", "x.py:not-a-name", ""])
+def test_a_bad_spec_gets_a_sentence(spec):
+    with pytest.raises(PipelineError, match=r"write path/to/pipeline.py:function or path/to/pipeline.sql"):
+        load(spec, ())
+
+
+@pytest.mark.parametrize("spec", ["no/where.py:transform", "no/where.sql"])
+def test_no_file_gets_a_sentence(spec):
+    with pytest.raises(PipelineError, match="relative to the daemon's working directory"):
+        load(spec, ())
+
+
+def test_an_exception_names_its_line(tmp_path):
+    loaded = pipeline(tmp_path, "def transform(records, batch):\n    x = 1\n    return x / 0\n")
+    with pytest.raises(PipelineFailed, match=r"users_pipeline.py:3: ZeroDivisionError: division by zero"):
+        loaded.frames(Frame(), BATCH)
+
+
+def test_a_hook_that_fails_names_its_line(tmp_path):
+    loaded = pipeline(
+        tmp_path, "def setup(spark):\n    raise ValueError('no table')\ndef transform(records, batch): pass\n"
+    )
+    with pytest.raises(PipelineError, match=r"setup\(\) of the pipeline failed at .*:2: ValueError: no table"):
+        loaded.setup(None)
+
+
+def test_what_may_be_returned():
+    frame = Frame()
+    assert assigned(frame, ("out",)) == {"out": frame}
+    assert assigned(None, ("a", "b")) == {"a": None, "b": None}
+    assert assigned({"b": frame}, ("a", "b")) == {"a": None, "b": frame}
+    assert assigned(None, ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("returned", "sinks", "said"),
+    [
+        (Frame(), ("a", "b"), "return a dict of frames by sink"),
+        (Frame(), (), "configure mld.spark.sink.<name>.path, or return None"),
+        ({"c": Frame()}, ("a",), "a frame for c, and the sinks are: a"),
+        ([1], ("a",), "returned list; it has to return a DataFrame"),
+        ({"a": 5}, ("a",), "returned int for a"),
+    ],
+)
+def test_what_may_not(returned, sinks, said):
+    with pytest.raises(PipelineError, match=said):
+        assigned(returned, sinks)
+
+
+def test_a_batch_says_what_it_holds():
+    assert BATCH.shards == ("a",)
+    assert BATCH.last_position("a") == Position(7)
+    assert BATCH.last_position("b") is None
