@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, gaps, hand_over, start_up
+from tests.benchmarks import cost, gaps, hand_over, start_up, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "handover", "gaps", "cost", "path")
+SECTIONS = ("start", "handover", "gaps", "cost", "path", "zygote")
 RUNS = 5
 CHAINS = 3
 
@@ -48,6 +48,8 @@ def main() -> int:
                 gaps.measure(aws, scratch, arguments.chains)
             if "cost" in sections:
                 cost.measure(aws, scratch)
+            if "zygote" in sections:
+                zygote.measure(arguments.runs)
     except BenchError as error:
         print(f"benchmark failed: {error}")
         return 1

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mld.clock import LoopClock
-from mld.consumer import forks
 from mld.consumer.child import PipeChild, PipeHost
+from protocol import forking
 from tests.benchmarks.process import CHILDREN, ROOT, BenchError
 from tests.benchmarks.tables import load_average, spread, table
 from tests.support.fetch_kclpy import installed
 
 COUNT = 64
-RUNS = 3
 READY_TIMEOUT_S = 120.0
 SCRIPT = CHILDREN / "kclpy_boto3_child.py"
 ZYGOTE = str(ROOT / "bin" / "mld-zygote")
@@ -40,7 +39,7 @@ class Run:
     processes: int
 
 
-def measure() -> None:
+def measure(runs: int) -> None:
     """Run everything and print it."""
     kclpy = installed()
     if kclpy is None:
@@ -51,35 +50,35 @@ def measure() -> None:
         ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         variables = {**ours, "XDG_RUNTIME_DIR": runtime, "PYTHONPATH": str(kclpy), MARK: runtime}
         with _environment(variables):
-            cases = asyncio.run(_cases())
+            cases = asyncio.run(_cases(runs))
     plain = spread([run.ready_s for run in cases["plain"]]), spread([run.pss_mb for run in cases["plain"]])
     rows = []
-    for name, runs in cases.items():
-        ready, memory = spread([run.ready_s for run in runs]), spread([run.pss_mb for run in runs])
+    for name, seen in cases.items():
+        ready, memory = spread([run.ready_s for run in seen]), spread([run.pss_mb for run in seen])
         rows.append(
             (
                 name,
                 *(f"{value:.2f}" for value in (ready.min, ready.median, ready.max)),
                 f"{ready.median / plain[0].median:.3f}",
-                f"{spread([run.cpu_ms for run in runs]).median:.1f}",
+                f"{spread([run.cpu_ms for run in seen]).median:.1f}",
                 f"{memory.median:.0f}",
                 f"{memory.median / plain[1].median:.3f}",
-                str(runs[0].processes),
+                str(seen[0].processes),
             )
         )
     table(
-        f"Zygote: {COUNT} amazon_kclpy children that import boto3, {RUNS} runs each, targets 0.5 s (warm) and 160 MB",
+        f"Zygote: {COUNT} amazon_kclpy children that import boto3, {runs} runs each, targets 0.5 s (warm) and 160 MB",
         ("children", "s to ready: min", "median", "max", "x plain", "CPU ms/child", "PSS MB", "x plain", "processes"),
         rows,
         f"load average before {before}, after {load_average()}",
     )
 
 
-async def _cases() -> dict[str, list[Run]]:
+async def _cases(runs: int) -> dict[str, list[Run]]:
     plain = PipeHost([sys.executable, str(SCRIPT)], LoopClock(), stop_timeout_s=5.0, environment={})
     zygote = PipeHost([ZYGOTE, str(SCRIPT)], LoopClock(), stop_timeout_s=5.0, environment={})
     cases: dict[str, list[Run]] = {name: [] for name in ("plain", "mld-zygote, cold", "mld-zygote", "forked for mld")}
-    for _ in range(RUNS):
+    for _ in range(runs):
         cases["plain"].append(await _run(plain.start))
         with _through_the_command():
             cases["mld-zygote, cold"].append(await _run(zygote.start))
@@ -94,11 +93,11 @@ async def _cases() -> dict[str, list[Run]]:
 @contextlib.contextmanager
 def _through_the_command() -> Iterator[None]:
     """As a daemon that does not know the fork server."""
-    name, forks.forking.PROGRAM = forks.forking.PROGRAM, ""
+    name, forking.PROGRAM = forking.PROGRAM, ""
     try:
         yield
     finally:
-        forks.forking.PROGRAM = name
+        forking.PROGRAM = name
 
 
 @contextlib.asynccontextmanager
