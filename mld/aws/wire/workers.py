@@ -2,6 +2,9 @@
 
 As `mld.aws.pool`, but for calls by the thousand: a job costs one queue entry and one wake-up of the loop, and a caller
 whose time is over interrupts the connection that its job waits for, so that no thread stays with it.
+
+The first few threads are started as jobs come. More are started only once jobs have waited for some time: sixty
+renewals that are due at once need no twenty threads, each with its stack, its connection and its buffers.
 """
 
 from __future__ import annotations
@@ -10,10 +13,16 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from mld.aws.wire.connection import Connection
+
+THREADS_AT_ONCE = 4
+"""Started without waiting."""
+WAIT_MAX_S = 0.02
+"""Of a job in the queue, before there are more threads; at most twice as many then. A call to AWS takes some 10 ms."""
 
 
 class Job:
@@ -22,7 +31,7 @@ class Job:
     A value for which nobody waits any more goes to `unwanted`.
     """
 
-    __slots__ = ("_connection", "_lock", "_loop", "_unwanted", "_work", "given_up", "outcome")
+    __slots__ = ("_connection", "_lock", "_loop", "_unwanted", "_work", "begun", "given_up", "outcome", "submitted_s")
 
     def __init__(self, work: Callable[[Job], Any], unwanted: Callable[[Any], None] | None = None) -> None:
         self._unwanted = unwanted
@@ -31,6 +40,8 @@ class Job:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self.given_up = False
+        self.begun = False
+        self.submitted_s = 0.0
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
@@ -50,6 +61,7 @@ class Job:
                 connection.abort()
 
     def run(self) -> None:
+        self.begun = True
         if self.given_up:
             return
         error: BaseException | None = None
@@ -73,33 +85,66 @@ class Job:
 
 
 class Workers:
-    """At most `threads_max` daemon threads, started as needed. `submit` and `close` are called on one loop.
+    """At most `threads_max` daemon threads. `submit` and `close` are called on one loop.
 
     `at_end` is the last thing that each thread does.
     """
 
-    def __init__(self, *, threads_max: int, name: str, at_end: Callable[[], None]) -> None:
+    def __init__(
+        self, *, threads_max: int, name: str, at_end: Callable[[], None], wait_max_s: float = WAIT_MAX_S
+    ) -> None:
         self._at_end = at_end
         self._threads_max = threads_max
+        self._wait_max_s = wait_max_s
         self._name = name
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._threads = 0
+        self._waiting: deque[Job] = deque()  # in the order of `_jobs`; the first ones may have begun
+        self._look: asyncio.TimerHandle | None = None
         self._open = 0
+        self.threads = 0
         self.is_closed = False
 
     def submit(self, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        job.submitted_s = loop.time()
         self._open += 1
         job.outcome.add_done_callback(self._forget)
         self._jobs.put(job)
-        if self._threads < min(self._open, self._threads_max):
-            self._threads += 1
-            threading.Thread(target=self._work, name=f"wire-{self._name}-{self._threads}", daemon=True).start()
+        self._drop_begun()
+        self._waiting.append(job)
+        if self.threads >= min(self._open, self._threads_max):
+            return
+        if self.threads < THREADS_AT_ONCE:
+            self._start_thread()
+        elif self._look is None:
+            self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
 
     def close(self) -> None:
         """Take no more jobs; idle threads end now, the others after their job."""
         self.is_closed = True
-        for _ in range(self._threads):
+        if self._look is not None:
+            self._look.cancel()
+        for _ in range(self.threads):
             self._jobs.put(None)
+
+    def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
+        """More threads for those that have waited too long; and look again while anybody waits."""
+        self._look = None
+        self._drop_begun()
+        limit_s = loop.time() - self._wait_max_s
+        late = sum(job.submitted_s <= limit_s and not job.begun for job in self._waiting)
+        for _ in range(min(late, self.threads, self._threads_max - self.threads)):
+            self._start_thread()
+        if self._waiting and self.threads < self._threads_max:
+            self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
+
+    def _drop_begun(self) -> None:
+        while self._waiting and self._waiting[0].begun:
+            self._waiting.popleft()
+
+    def _start_thread(self) -> None:
+        self.threads += 1
+        threading.Thread(target=self._work, name=f"wire-{self._name}-{self.threads}", daemon=True).start()
 
     def _forget(self, _: asyncio.Future[Any]) -> None:
         self._open -= 1
