@@ -4,9 +4,11 @@ Rules: retrieval spec, 4.3. Room is tested before a fetch, so the buffer may exc
 batch leaves the counters when the consumer takes it, before it is processed, so that the peak is one in processing plus
 a full buffer. It never waits; the reader does.
 
-Beyond Java, all readers of a worker share a `Budget`: each may hold an equal share, so that a thousand shards that are
-behind do not hold a thousand times 8 MiB, and a slow child stops its own reader and no other. Where a share is smaller
-than an answer can be, the next answer is asked for with as many records as will probably fit into it.
+Beyond Java, all readers of a worker share a `Budget`: each has an equal share, so that a thousand shards that are
+behind do not hold a thousand times 8 MiB, and a slow child stops its own reader and no other. A share is of memory: the
+text of a record is larger than its payload, much larger where payloads are small. One half is for what waits. The other
+half is the most that one answer is to take, which is asked for with as many records as will probably fit: so there is
+half a share more while one answer is being framed for the child and the next one is there.
 """
 
 from __future__ import annotations
@@ -27,6 +29,16 @@ ANSWER_RECORDS_MIN = 10
 """Asked for even where they do not fit: below it calls cost more than memory."""
 RECORD_BYTES_ASSUMED = 10 * 1024
 """Before the first record: rather more than most have, as all readers start at once."""
+RECORD_OVERHEAD_BYTES = 400
+"""What a record takes besides its base64: the text around it, some 170 bytes, and where in it the columns stand."""
+
+
+def memory_bytes(records: int, data_bytes: int) -> int:
+    """What records with so much payload take while they wait."""
+    return data_bytes * 4 // 3 + records * RECORD_OVERHEAD_BYTES
+
+
+ANSWER_MEMORY_BYTES_MAX = memory_bytes(ANSWER_RECORDS_MAX, ANSWER_BYTES_MAX)
 
 
 class Budget:
@@ -38,7 +50,7 @@ class Budget:
 
     @property
     def share(self) -> int:
-        """Bytes that one reader may hold."""
+        """Bytes of memory for one reader."""
         return self._bytes_max // max(1, self._readers)
 
     def join(self) -> None:
@@ -50,14 +62,14 @@ class Budget:
 
 
 def records_wanted(records_max: int | None, share: int, record_bytes: float | None) -> int | None:
-    """The Limit of the next GetRecords: `records_max`, or fewer where an answer might exceed the share.
+    """The Limit of the next GetRecords: `records_max`, or fewer where an answer might exceed half the share.
 
     `record_bytes` is the mean size of records lately, None before the first.
     """
-    if share >= ANSWER_BYTES_MAX:
+    if share // 2 >= ANSWER_MEMORY_BYTES_MAX:
         return records_max
-    size = RECORD_BYTES_ASSUMED if record_bytes is None else max(1.0, record_bytes)
-    fitting = max(ANSWER_RECORDS_MIN, int(share / size))
+    size = RECORD_BYTES_ASSUMED if record_bytes is None else int(record_bytes)
+    fitting = max(ANSWER_RECORDS_MIN, share // 2 // memory_bytes(1, size))
     return min(fitting, ANSWER_RECORDS_MAX if records_max is None else records_max)
 
 
@@ -96,8 +108,11 @@ class PrefetchBuffer(Generic[T]):
         """An empty buffer always has room; else every limit must still be open."""
         if not self._items:
             return True
-        bytes_max = self._bytes_max if self._budget is None else min(self._bytes_max, self._budget.share)
-        return len(self._items) < self._pages_max and self._bytes < bytes_max and self._records < self._records_max
+        if self._budget is not None and memory_bytes(self._records, self._bytes) >= self._budget.share // 2:
+            return False
+        return (
+            len(self._items) < self._pages_max and self._bytes < self._bytes_max and self._records < self._records_max
+        )
 
     def put(self, item: T, *, records: int, data_bytes: int) -> None:
         self._items.append((item, records, data_bytes))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from mld.retrieval.buffer import BYTES_MAX, PAGES_MAX, RECORDS_MAX, Budget, PrefetchBuffer, records_wanted
+from mld.retrieval.buffer import (
+    ANSWER_MEMORY_BYTES_MAX,
+    BYTES_MAX,
+    PAGES_MAX,
+    RECORDS_MAX,
+    Budget,
+    PrefetchBuffer,
+    memory_bytes,
+    records_wanted,
+)
 
 
 def test_the_limits_are_those_of_java() -> None:
@@ -61,17 +70,29 @@ def filled(budget: Budget, data_bytes: int) -> PrefetchBuffer[str]:
     return buffer
 
 
-def test_readers_share_a_budget_equally() -> None:
-    budget = Budget(1000)
-    assert budget.share == 1000
-    slow, quick = filled(budget, 499), filled(budget, 500)
-    assert (slow.has_room, quick.has_room) == (True, False)
+def test_readers_share_a_budget_equally_and_what_waits_may_take_half_a_share() -> None:
+    budget = Budget(40_000)
+    assert budget.share == 40_000
+    below, at = filled(budget, 7197), filled(budget, 7200)
+    assert memory_bytes(1, 7197) == 9_996
+    assert memory_bytes(1, 7200) == 10_000
+    assert (below.has_room, at.has_room) == (True, False)
     budget.leave()
-    assert quick.has_room
+    assert at.has_room
+
+
+def test_small_records_count_for_what_is_around_them() -> None:
+    budget = Budget(2 * 1000 * 600)
+    budget.join()
+    buffer = PrefetchBuffer[str](budget=budget)
+    buffer.put("page", records=1000, data_bytes=149_000)
+    assert buffer.has_room
+    buffer.put("page", records=1, data_bytes=1000)
+    assert not buffer.has_room
 
 
 def test_a_buffer_that_is_full_stops_its_own_reader_and_no_other() -> None:
-    budget = Budget(1000)
+    budget = Budget(4000)
     slow, quick = filled(budget, 5_000), filled(budget, 1)
     assert (slow.has_room, quick.has_room) == (False, True)
 
@@ -90,13 +111,14 @@ def test_a_budget_does_not_raise_the_limit_of_a_buffer() -> None:
 @pytest.mark.parametrize(
     ("records_max", "share", "record_bytes", "wanted"),
     [
-        (10_000, 10_485_760, 1e6, 10_000),
-        (None, 10_485_760, None, None),
-        (10_000, 4_194_304, None, 409),
-        (10_000, 4_194_304, 1024.0, 4096),
-        (10_000, 4_194_304, 100.0, 10_000),
+        (10_000, 2 * ANSWER_MEMORY_BYTES_MAX, 1e6, 10_000),
+        (None, 2 * ANSWER_MEMORY_BYTES_MAX, None, None),
+        (10_000, 4_194_304, None, 149),
+        (10_000, 4_194_304, 1024.0, 1188),
+        (10_000, 4_194_304, 100.0, 3934),
+        (10_000, 16_777_216, 100.0, 10_000),
         (100, 4_194_304, 100.0, 100),
-        (None, 4_194_304, 0.0, 10_000),
+        (None, 4_194_304, 0.0, 5242),
         (10_000, 268_435, 1e6, 10),
         (5, 268_435, 1e6, 5),
     ],

@@ -474,7 +474,7 @@ def test_nothing_is_taken_without_room() -> None:
     reading(body)
 
 
-@pytest.mark.parametrize("options", [{"bytes_max": 30}, {"records_max": 30}, {"budget": Budget(30)}])
+@pytest.mark.parametrize("options", [{"bytes_max": 30}, {"records_max": 30}, {"budget": Budget(24_000)}])
 def test_every_limit_of_the_buffer_holds(options: dict[str, Any]) -> None:
     async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
         fan_out.streams.put(500)
