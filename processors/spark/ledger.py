@@ -127,9 +127,10 @@ def following(head: Entry | None, batch: Spans, token: str, **said: Any) -> Entr
     )
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: Entry, application: str = "mld") -> bytes:
     """One JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
     value = {
+        "application": application,
         "version": VERSION,
         "number": entry.number,
         "token": entry.token,

@@ -28,7 +28,9 @@ def write(
     path: str | None,
     partition_by: tuple[str, ...] = (),
 ) -> int:
-    """Write the frame in one job; how many rows that were. Raises JobFailed, SinkFull or SinkRefused."""
+    """Write the frame in one job; how many rows that were. Raises JobFailed, SinkFull or SinkRefused.
+
+    Rows are counted on the way, and so cost no job of their own."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 

@@ -1,0 +1,156 @@
+"""Delta and Iceberg sinks against the real libraries: `make test-lakehouse`.
+
+They are released after Spark, so this has an environment of its own, with the newest Spark that both exist for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from processors.spark.positions import Position, Shard, spans
+from processors.spark.sinks import Fenced, SinkSpec
+
+pytestmark = [pytest.mark.spark, pytest.mark.skipif("MLD_LAKEHOUSE" not in os.environ, reason="make test-lakehouse")]
+
+PACKAGES = "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+A, B = Shard("s", "0"), Shard("s", "1")
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory):
+    return tmp_path_factory.mktemp("warehouse")
+
+
+@pytest.fixture(scope="module")
+def spark(warehouse):
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]")
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.jars.packages": PACKAGES,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(warehouse / "lake"),
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        pytest.skip(f"the jars cannot be fetched: {str(error)[:200]}")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def make(request, spark, warehouse):
+    """A function that makes one more writer of the test's own table."""
+    from processors.spark.sinks.making import make_sink
+
+    name = f"t{abs(hash(request.node.name))}"
+    path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"
+    return lambda: make_sink(SinkSpec("out", request.param, path), spark)
+
+
+@pytest.fixture
+def read(make, spark):
+    sink = make()
+
+    def rows():
+        frame = spark.read.format("delta").load(sink._target) if sink._spec.format == "delta" else None
+        frame = frame if frame is not None else spark.table(sink._target)
+        return Counter((row[0], row[1]) for row in frame.select("shardId", "sequence").collect())
+
+    return rows
+
+
+def publish(spark, sink, ends, marks):
+    """Publish what is left of batches that end at `ends`, as records 1, 2, 3, …"""
+    batch = spans({shard: Position(end) for shard, end in ends.items()}, marks)
+    frame = None
+    for shard, span in batch.items():
+        part = spark.range(span.after.sequence + 1 if span.after else 1, span.upto.sequence + 1).selectExpr(
+            f"'{shard.shard}' AS shardId", "id AS sequence"
+        )
+        frame = part if frame is None else frame.union(part)
+    return sink.publish(frame, batch, "b").marks
+
+
+def test_marks_come_back_and_a_repetition_is_dropped(make, read, spark):
+    first = make()
+    assert first.open() == {}
+    assert publish(spark, first, {A: 5, B: 3}, {}) == {A: Position(5), B: Position(3)}
+    again = make()
+    marks = again.open()
+    assert marks == {A: Position(5), B: Position(3)}
+    publish(spark, again, {A: 9, B: 3}, marks)
+    assert read() == Counter([("0", n) for n in range(1, 10)] + [("1", n) for n in range(1, 4)])
+
+
+def test_a_zombie_is_fenced_and_writes_nothing(make, read, spark):
+    zombie, owner = make(), make()
+    publish(spark, zombie, {A: 2}, zombie.open())
+    stale = zombie.open()
+    publish(spark, owner, {A: 6}, owner.open())
+    with pytest.raises(Fenced):
+        publish(spark, zombie, {A: 4}, stale)
+    assert read() == Counter(("0", n) for n in range(1, 7))
+
+
+def test_a_lost_race_for_the_number_is_no_zombie(make, read, spark, monkeypatch):
+    """The other one commits between our look at the head and our write."""
+    mine, other = make(), make()
+    publish(spark, mine, {A: 1}, mine.open())
+    marks = other.open()
+    commit, raced = type(mine)._commit, []
+
+    def late(self, frame, entry):
+        if self is mine and not raced:
+            raced.append(publish(spark, other, {B: 4}, marks))
+        commit(self, frame, entry)
+
+    monkeypatch.setattr(type(mine), "_commit", late)
+    assert publish(spark, mine, {A: 3}, marks) == {A: Position(3), B: Position(4)}
+    assert read() == Counter([("0", n) for n in range(1, 4)] + [("1", n) for n in range(1, 5)])
+
+
+def test_a_lost_race_against_a_zombie_is_refused(make, read, spark, monkeypatch):
+    mine, other = make(), make()
+    publish(spark, mine, {A: 1}, mine.open())
+    marks = other.open()
+    commit, raced = type(mine)._commit, []
+
+    def late(self, frame, entry):
+        if self is mine and not raced:
+            raced.append(publish(spark, other, {A: 4}, marks))
+        commit(self, frame, entry)
+
+    monkeypatch.setattr(type(mine), "_commit", late)
+    with pytest.raises(Fenced):
+        publish(spark, mine, {A: 3}, marks)
+    assert read() == Counter(("0", n) for n in range(1, 5))
+
+
+def test_commits_of_others_and_empty_batches_keep_the_ledger(make, read, spark):
+    sink = make()
+    marks = publish(spark, sink, {A: 1}, sink.open())
+    stranger = spark.range(7, 8).selectExpr("'x' AS shardId", "id AS sequence")
+    if sink._spec.format == "delta":
+        stranger.write.format("delta").mode("append").save(sink._target)
+    else:
+        stranger.writeTo(sink._target).append()
+    assert make().open() == marks
+    empty = make()
+    assert empty.publish(None, spans({A: Position(2)}, empty.open()), "b").marks[A] == Position(2)
+    assert make().open()[A] == Position(2)
+    assert read() == Counter([("0", 1), ("x", 7)])

@@ -1,0 +1,75 @@
+"""`make prove-spark RUNS=n`: every record exactly once in the sink, whatever dies; and a plain append that is not.
+
+    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,naive]
+
+Of the naive layout a tenth of the runs is enough. Exit code 1 if a record was lost or doubled, or if nothing was
+doubled by the naive one, for then the proof would not bite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.prove_spark.runs import Machine, Outcome, Run
+from tests.prove_spark.writer import LAYOUTS
+
+NAIVE_SHARE = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.prove_spark", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
+    arguments = parser.parse_args()
+    machine = Machine()
+    failed = False
+    for layout in arguments.layouts.split(","):
+        runs = max(1, arguments.runs // NAIVE_SHARE) if layout == "naive" else arguments.runs
+        started = time.monotonic()
+        outcomes = [prove(seed, layout, machine) for seed in range(arguments.start, arguments.start + runs)]
+        print(summary(layout, outcomes, time.monotonic() - started), flush=True)
+        if layout == "naive":
+            failed |= not any(outcome.duplicates for outcome in outcomes)
+        else:
+            failed |= not all(outcome.exactly_once for outcome in outcomes)
+    machine.jvm.kill()
+    return int(failed)
+
+
+def prove(seed: int, layout: str, machine: Machine) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="prove-") as root:
+        outcome = Run(seed, layout, machine, Path(root)).play()
+    if layout != "naive" and not outcome.exactly_once:
+        print(
+            f"{layout} seed {seed}: {outcome.duplicates} twice, {outcome.missing} missing, {outcome.faults}", flush=True
+        )
+    return outcome
+
+
+def summary(layout: str, outcomes: list[Outcome], took_s: float) -> str:
+    killed: Counter[str] = sum((outcome.killed for outcome in outcomes), Counter())
+    rounds: Counter[str] = sum((outcome.rounds for outcome in outcomes), Counter())
+    records = sum(outcome.records for outcome in outcomes)
+    twice = sum(outcome.duplicates for outcome in outcomes)
+    missing = sum(outcome.missing for outcome in outcomes)
+    bad = sum(1 for outcome in outcomes if not outcome.exactly_once)
+    return (
+        f"{layout}: {len(outcomes)} runs in {took_s:.0f} s, {records} records, {twice} twice, {missing} missing, "
+        f"{bad} runs not exactly once\n"
+        f"  rounds: {_counts(rounds)}\n  killed at: {_counts(killed)}\n"
+        f"  batches of zombies refused: {sum(outcome.fenced for outcome in outcomes)}"
+    )
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counter.items())) or "none"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""One run of the proof: writers that are killed, held and crowded from a seed, then what is in the sink.
+
+A run goes through a few rounds. Each is one of: a writer killed at a stage of its nth commit; two writers of different
+shards at once, one of them killed; a zombie, held at a stage while another writer writes the rest, then let go; the JVM
+killed under a writer; no room in the file system. A last writer finishes. Then every record is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from processors.spark.faults import VARIABLE
+from tests.prove_spark.jvm import Jvm
+from tests.prove_spark.writer import FULL
+
+BEFORE_COMMIT = ("opening", "staging", "staged", "durable", "entry", "checked")
+AFTER_COMMIT = ("linked", "committed", "moving", "moved", "done", "acknowledged")
+STAGES = BEFORE_COMMIT + AFTER_COMMIT
+NAIVE_STAGES = ("opening", "staging", "staged", "acknowledged")
+ROUNDS = ("kill", "kill", "kill", "pair", "zombie", "zombie", "jvm", "full")
+SHARDS = ("0", "1", "2")
+WRITER_WAIT_S = 900.0
+"""A machine that does other things besides may be ten times slower; a hang is what this is to find."""
+HELD_WAIT_S = 300.0
+KILLED = -9
+POLL_S = 0.02
+ROOM_BYTES = 2 * 1024 * 1024
+
+
+@dataclass
+class Outcome:
+    """What happened in a run, and what was wrong in the end."""
+
+    seed: int
+    layout: str
+    killed: Counter[str] = field(default_factory=Counter)
+    rounds: Counter[str] = field(default_factory=Counter)
+    fenced: int = 0
+    records: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def exactly_once(self) -> bool:
+        return not (self.duplicates or self.missing or self.faults)
+
+
+class Machine:
+    """Starts writers against one JVM, and a new JVM when it has died."""
+
+    def __init__(self) -> None:
+        self.jvm = Jvm()
+
+    def kill_jvm(self) -> None:
+        self.jvm.kill()
+        self.jvm = Jvm()
+
+    def start(self, plan: dict[str, Any], fault: str | None) -> subprocess.Popen[str]:
+        environment = {**os.environ, **self.jvm.environment}
+        environment.pop(VARIABLE, None)
+        if fault:
+            environment[VARIABLE] = fault
+        command = [sys.executable, "-m", "tests.prove_spark.writer", json.dumps(plan)]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+class Run:
+    def __init__(self, seed: int, layout: str, machine: Machine, root: Path) -> None:
+        self._rng = random.Random(f"{layout} {seed}")
+        self._machine = machine
+        self._root = root
+        self._room = root / "room"
+        self._checkpoints = root / "checkpoints"
+        self._lasts = {shard: self._rng.randint(20, 60) for shard in SHARDS}
+        self._stages = NAIVE_STAGES if layout == "naive" else STAGES
+        self.outcome = Outcome(seed, layout)
+
+    def play(self) -> Outcome:
+        self._checkpoints.mkdir(parents=True)
+        kinds = ("kill",) if self.outcome.layout == "naive" else ROUNDS
+        drawn = [self._rng.choice(kinds) for _ in range(self._rng.randint(2, 4))]
+        with room(self._room, "full" in drawn) as limited:
+            for kind in drawn:
+                if kind != "full" or limited:
+                    self.outcome.rounds[kind] += 1
+                    self._round(kind)
+                    self._count(final=False)
+            self._expect(self._writer(SHARDS, None), 0)
+            self._count(final=True)
+        return self.outcome
+
+    def _round(self, kind: str) -> None:
+        rounds: dict[str, Callable[[], None]] = {
+            "kill": self._kill,
+            "pair": self._pair,
+            "zombie": self._zombie,
+            "jvm": self._jvm,
+            "full": self._full,
+        }
+        rounds[kind]()
+
+    def _kill(self) -> None:
+        stage = self._rng.choice(self._stages)
+        self._end(self._writer(SHARDS, f"kill@{stage}#{self._nth(stage)}"), stage)
+
+    def _pair(self) -> None:
+        stage = self._rng.choice(self._stages)
+        one = self._writer(SHARDS[:1], f"kill@{stage}#{self._nth(stage)}")
+        other = self._writer(SHARDS[1:], None)
+        self._end(one, stage)
+        self._expect(other, 0)
+
+    def _zombie(self) -> None:
+        stage = self._rng.choice(self._stages)
+        gate = self._root / f"gate{self._rng.random()}"
+        zombie = self._writer(SHARDS, f"hold@{stage}#{self._nth(stage)}:{gate}")
+        held = Path(f"{gate}.held")
+        deadline = time.monotonic() + HELD_WAIT_S
+        while not held.exists() and zombie.poll() is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        mine = self._rng.sample(SHARDS, self._rng.randint(1, 3))
+        self._expect(self._writer(tuple(mine), None), 0)
+        gate.touch()
+        self._expect(zombie, 0)
+
+    def _jvm(self) -> None:
+        writer = self._writer(SHARDS, None)
+        time.sleep(self._rng.uniform(0.5, 3.0))
+        self._machine.kill_jvm()
+        writer.wait(WRITER_WAIT_S)
+        self._said(writer)
+        self.outcome.killed["(jvm)"] += 1
+
+    def _full(self) -> None:
+        """Nothing may be acknowledged without room; and with room it goes on."""
+        filler = self._room / "filler"
+        before = self._kept()
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"\0" * 4096)
+            except OSError:
+                pass
+        self._expect(self._writer(SHARDS, None), FULL, 0)
+        if self._kept() != before:
+            self.outcome.faults.append("a checkpoint without room")
+        filler.unlink()
+
+    def _kept(self) -> dict[str, str]:
+        return {file.name: file.read_text() for file in self._checkpoints.iterdir() if file.name[0] != "."}
+
+    def _nth(self, stage: str) -> int:
+        return 1 if stage == "opening" else self._rng.randint(1, 3)
+
+    def _writer(self, shards: tuple[str, ...], fault: str | None) -> subprocess.Popen[str]:
+        plan = {
+            "seed": self._rng.random(),
+            "layout": self.outcome.layout,
+            "path": str(self._room / "out é%20"),
+            "checkpoints": str(self._checkpoints),
+            "lost": self._rng.choice((0.0, 0.5, 1.0)),
+            "largest": self._rng.choice((7, 20, 60)),
+            "shards": {shard: self._lasts[shard] for shard in shards},
+        }
+        return self._machine.start(plan, fault)
+
+    def _end(self, writer: subprocess.Popen[str], stage: str) -> None:
+        """A writer with few batches left may end before it comes to its death."""
+        if self._expect(writer, KILLED, 0) == KILLED:
+            self.outcome.killed[stage] += 1
+
+    def _expect(self, writer: subprocess.Popen[str], *codes: int) -> int:
+        said = self._said(writer)
+        if writer.returncode not in codes:
+            self.outcome.faults.append(f"a writer ended with {writer.returncode}: {said[-2000:]}")
+        return writer.returncode
+
+    def _said(self, writer: subprocess.Popen[str]) -> str:
+        _, said = writer.communicate(timeout=WRITER_WAIT_S)
+        self.outcome.fenced += said.count("Fenced:")
+        return said
+
+    def _count(self, *, final: bool) -> None:
+        """No record twice at any time; all of them in the end."""
+        found = self._found()
+        self.outcome.duplicates += sum(count - 1 for count in found.values())
+        self.outcome.records = len(found)
+        if final:
+            wanted = {(shard, sequence) for shard, last in self._lasts.items() for sequence in range(1, last + 1)}
+            self.outcome.missing = len(wanted - set(found))
+            if strangers := set(found) - wanted:
+                self.outcome.faults.append(f"records from nowhere: {sorted(strangers)[:3]}")
+
+    def _found(self) -> Counter[tuple[str, int]]:
+        path = self._room / "out é%20"
+        if not any(file.suffix == ".parquet" and "/_" not in str(file) for file in path.rglob("*")):
+            return Counter()
+        rows = self._machine.jvm.session.read.parquet(str(path)).select("shardId", "sequence").collect()
+        return Counter((row[0], row[1]) for row in rows)
+
+
+@contextmanager
+def room(path: Path, limited: bool) -> Iterator[bool]:
+    """A directory; on a small file system of its own if asked for and allowed, which it says."""
+    path.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none", str(path)]
+    mounted = limited and not subprocess.run(mount, capture_output=True).returncode
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,103 @@
+"""A writer of the proof, started as a process and killed at will: what a session host does with its sinks.
+
+    python -m tests.prove_spark.writer PLAN
+
+The plan (JSON) names the sink, the shards with their records, and a directory for the checkpoints. The writer reads
+the checkpoints, opens the sink, and publishes batches of drawn sizes until its shards are written. A checkpoint follows
+each publication, and some are lost. Exit codes: 0 done, 3 no room, 4 gave up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from processors.spark.faults import stage
+from processors.spark.positions import Marks, Position, Shard, Spans, spans
+from processors.spark.sinks import Fenced, Sink, SinkError, SinkFull, SinkSpec
+from processors.spark.sinks.generic import GenericSink
+from processors.spark.sinks.making import make_sink
+from tests.prove_spark.jvm import attached
+
+FULL, GAVE_UP = 3, 4
+FAILURES_MAX = 5
+LAYOUTS = ("flat", "partitioned", "naive")
+
+
+def sink_of(layout: str, path: str, session: Any) -> Sink:
+    if layout == "naive":
+        return GenericSink(SinkSpec("out", "parquet", path), None)
+    partition_by = ("bucket", "tag") if layout == "partitioned" else ()
+    return make_sink(SinkSpec("out", "parquet", path, partition_by=partition_by), session)
+
+
+class Writer:
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._rng = random.Random(plan["seed"])
+        self._session = attached()
+        self._sink = sink_of(plan["layout"], plan["path"], self._session)
+        self._checkpoints = Path(plan["checkpoints"])
+        self._lost = plan["lost"]
+        self._largest = plan["largest"]
+        self._shards = {Shard("s", shard): last for shard, last in plan["shards"].items()}
+
+    def run(self) -> int:
+        failures = 0
+        offered = {shard: self._checkpoint(shard) for shard in self._shards}
+        marks: Marks | None = None
+        while any(offered[shard] < last for shard, last in self._shards.items()):
+            try:
+                if marks is None:
+                    stage("opening")
+                    marks = self._sink.open()
+                ends = {shard: self._next(offered[shard], last) for shard, last in self._shards.items()}
+                if batch := spans({shard: Position(end) for shard, end in ends.items() if end}, marks):
+                    marks = self._sink.publish(self._frame(batch), batch, "proof").marks
+                stage("acknowledged")
+                offered = {shard: end or offered[shard] for shard, end in ends.items()}
+                self._keep(offered)
+            except SinkFull as error:
+                print(error, file=sys.stderr)
+                return FULL
+            except SinkError as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                failures += not isinstance(error, Fenced)
+                if failures > FAILURES_MAX:
+                    return GAVE_UP
+                marks = None
+        return 0
+
+    def _next(self, offered: int, last: int) -> int:
+        """Where the next batch of a shard ends; 0 if it has nothing to offer this time."""
+        if offered >= last or self._rng.random() < 0.2:
+            return 0
+        return min(last, offered + self._rng.randint(1, self._largest))
+
+    def _frame(self, batch: Spans) -> Any:
+        frames = [
+            self._session.range(span.after.sequence + 1 if span.after else 1, span.upto.sequence + 1, 1, 1).selectExpr(
+                f"'{shard.shard}' AS shardId", "id AS sequence", "id % 3 AS bucket", "concat('a/b:%é ', id % 2) AS tag"
+            )
+            for shard, span in batch.items()
+        ]
+        return reduce(lambda one, other: one.union(other), frames)
+
+    def _checkpoint(self, shard: Shard) -> int:
+        file = self._checkpoints / shard.shard
+        return json.loads(file.read_text()) if file.exists() else 0
+
+    def _keep(self, offered: dict[Shard, int]) -> None:
+        for shard, position in offered.items():
+            if self._rng.random() >= self._lost and position > self._checkpoint(shard):
+                draft = self._checkpoints / f".{shard.shard}.{os.getpid()}"
+                draft.write_text(json.dumps(position))
+                draft.replace(self._checkpoints / shard.shard)
+
+
+if __name__ == "__main__":
+    raise SystemExit(Writer(json.loads(sys.argv[1])).run())
