@@ -87,8 +87,25 @@ fuzz: $(DEV)
 conformance-aws: $(DEV)
 	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws
 
+# Writers into files that are killed at every stage of a commit, and what is in the sink then: make prove-spark RUNS=200
+.PHONY: prove-spark test-lakehouse
+RUNS ?= 200
+prove-spark: $(DEV)
+	$(BIN)/python -m tests.prove_spark --runs $(RUNS) $(PROVE_ARGS)
+
+# Delta and Iceberg come out after Spark: an environment with the newest Spark that both exist for. Fetches their jars.
+LAKEHOUSE := .venv-lakehouse
+$(LAKEHOUSE)/.installed: Makefile
+	test -x $(LAKEHOUSE)/bin/python || $(PYTHON) -m venv $(LAKEHOUSE)
+	$(LAKEHOUSE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  pyspark==4.1.1 py4j==0.10.9.9 pytest==$$(sed -n 's/^pytest==//p' constraints.txt) pytest-timeout pytest-asyncio
+	@touch $@
+
+test-lakehouse: $(LAKEHOUSE)/.installed
+	MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs tests/lakehouse $(PYTEST_ARGS)
+
 docs: $(DEV)
 	$(BIN)/python -m properties.reference > docs/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-lakehouse .cache build *.egg-info

@@ -14,6 +14,7 @@ CONF = {
     "spark.master": "local[2]",
     "spark.app.name": "prove",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
@@ -32,7 +33,7 @@ class Jvm:
         os.environ["PYSPARK_SUBMIT_ARGS"] = OPTIONS
         for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
             os.environ.pop(name, None)
-        self._gateway: Any = launch_gateway()
+        self._gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
         parameters = self._gateway.gateway_parameters
         self.environment: Mapping[str, str] = {
             "PYSPARK_GATEWAY_PORT": str(parameters.port),
@@ -51,7 +52,7 @@ def attached() -> Any:
     """The session of the JVM that the environment names."""
     from pyspark.java_gateway import launch_gateway
 
-    return _attach(launch_gateway())
+    return _attach(launch_gateway())  # type: ignore[no-untyped-call]
 
 
 def _attach(gateway: Any) -> Any:

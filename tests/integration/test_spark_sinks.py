@@ -1,0 +1,199 @@
+"""Sinks of files with a real Spark: what frames of all kinds become."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from processors.spark.deadletter import Letter, dead_letter_sink, letters_frame, malformed_frame
+from processors.spark.ledger import ENTRIES_SWEPT_FROM
+from processors.spark.positions import Position, Shard, Span
+from processors.spark.sinks import Fenced, JobFailed, SinkRefused, SinkSpec
+from processors.spark.sinks.making import make_sink
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("java") is None, reason="needs a JDK 17"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+SHARD = Shard("clicks", "shardId-000000000000")
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from tests.prove_spark.jvm import Jvm
+
+    jvm = Jvm()
+    yield jvm.session
+    jvm.kill()
+
+
+@pytest.fixture
+def make(spark, tmp_path):
+    """A function that makes a sink of the test's directory."""
+    return lambda format="parquet", path="out", **more: make_sink(
+        SinkSpec("out", format, str(tmp_path / path), **more), spark
+    )
+
+
+def step(number: int) -> dict[Shard, Span]:
+    """The nth batch of one record."""
+    return {SHARD: Span(Position(number - 1) if number > 1 else None, Position(number))}
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc", "json", "csv"])
+def test_a_plain_read_of_the_directory_gives_the_rows_and_the_commit(format, make, spark, tmp_path):
+    sink = make(format, "a b%41 é#")
+    assert sink.open() == {}
+    for number in (1, 2):
+        published = sink.publish(spark.range(number, number + 3), step(number), "b")
+        assert (published.rows, published.number) == (3, number)
+    rows = spark.read.schema("id BIGINT").format(format).load(str(tmp_path / "a b%41 é#"))
+    assert sorted((row.id, row.mld_commit) for row in rows.collect()) == [
+        (1, 1),
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (3, 2),
+        (4, 2),
+    ]
+
+
+def test_frames_without_rows_advance_the_marks_and_add_no_files(make, spark, tmp_path):
+    sink = make()
+    sink.open()
+    rows = spark.range(5)
+    frames = (rows.filter("id < 0"), rows.limit(0), spark.createDataFrame([], "id BIGINT"), None)
+    for number, frame in enumerate(frames, 1):
+        assert sink.publish(frame, step(number), "b").rows == 0
+    assert sink.open() == {SHARD: Position(len(frames))}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["_mld"]
+
+
+VALUES = ["a/b", "a=b", "é", "日本", "x y", "%41", "..", ".", None, 'q"', "a:b", "new\nline", "_h", " ", "*"]
+
+
+def test_partition_values_of_all_kinds_come_back(make, spark, tmp_path):
+    sink = make(partition_by=("tag", "n"))
+    sink.open()
+    rows = list(enumerate(VALUES))
+    sink.publish(spark.createDataFrame(rows, "n INT, tag STRING").selectExpr("*", "n AS v"), step(1), "b")
+    back = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row.n, row.tag) for row in back) == rows
+    assert all(file.name.startswith("c000000000001-") for file in (tmp_path / "out").rglob("*.parquet"))
+
+
+def test_columns_may_come_and_go_but_keep_their_types(make, spark, tmp_path):
+    sink = make()
+    sink.open()
+    sink.publish(spark.range(1), step(1), "b")
+    sink.publish(spark.range(1).selectExpr("id", "'x' AS note"), step(2), "b")
+    sink.publish(spark.range(1), step(3), "b")
+    with pytest.raises(SinkRefused, match="id is bigint, in this batch it is string"):
+        sink.publish(spark.range(1).selectExpr("cast(id AS string) AS id"), step(4), "b")
+    assert sink.open() == {SHARD: Position(3)}
+    merged = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "out"))
+    assert set(merged.columns) == {"id", "note", "mld_commit"}
+
+
+def test_another_layout_in_the_same_directory_is_refused(make, spark):
+    make().open()
+    make().publish(spark.range(1), step(1), "b")
+    with pytest.raises(SinkRefused, match=r"holds parquet, .* asks for parquet by id"):
+        make(partition_by=("id",)).open()
+    with pytest.raises(SinkRefused, match="asks for json"):
+        make("json").open()
+
+
+def test_what_cannot_work_is_refused_in_a_sentence(make, spark, tmp_path):
+    partitioned = make(path="p", partition_by=("day",))
+    partitioned.open()
+    with pytest.raises(SinkRefused, match="partitionBy names day"):
+        partitioned.publish(spark.range(1), step(1), "b")
+    flat = make()
+    flat.open()
+    with pytest.raises(SinkRefused, match="mld_commit is the sink's own"):
+        flat.publish(spark.range(1).selectExpr("id AS MLD_commit"), step(1), "b")
+    with pytest.raises(SinkRefused, match="s3a has no rename"):
+        make_sink(SinkSpec("out", "parquet", "s3a://bucket/x"), spark)
+    with pytest.raises(SinkRefused, match=r"sink\.out\.path is missing"):
+        make_sink(SinkSpec("out", "parquet"), spark)
+    with pytest.raises(SinkRefused, match="appends only"):
+        make(mode="overwrite")
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkRefused, match=r"Not a directory|File exists"):
+        make(path="file").open()
+
+
+def test_a_failing_job_publishes_nothing_and_leaves_nothing(make, spark, tmp_path):
+    sink = make()
+    sink.open()
+    with pytest.raises(JobFailed, match="poison"):
+        sink.publish(spark.range(9).selectExpr("if(id = 7, raise_error('poison'), id) AS id"), step(1), "b")
+    assert sink.open() == {}
+    assert not list((tmp_path / "out/_mld/staging").iterdir())
+    assert not list((tmp_path / "out/_mld/trash").iterdir())
+
+
+def test_a_shard_that_somebody_else_has_written_is_fenced_before_the_job(make, spark):
+    one, other = make(), make()
+    one.open()
+    other.publish(spark.range(1), step(1), "b")
+    with pytest.raises(Fenced) as fenced:
+        one.publish(spark.range(1).selectExpr("raise_error('never run') AS id"), step(1), "b")
+    assert fenced.value.moved == {SHARD: Position(1)}
+
+
+def test_a_ledger_that_was_removed_is_found_in_the_newest_commit(make, spark, tmp_path):
+    sink = make()
+    sink.open()
+    for number in (1, 2):
+        sink.publish(spark.range(1), step(number), "b")
+    shutil.rmtree(tmp_path / "out/_mld")
+    assert make().open() == {SHARD: Position(2)}
+    assert make().publish(spark.range(1), step(3), "b").number == 3
+
+
+def test_old_commits_may_be_deleted_and_old_entries_go(make, spark, tmp_path):
+    sink = make()
+    sink.open()
+    sink.publish(spark.range(1), step(1), "b")
+    shutil.rmtree(tmp_path / "out/mld_commit=000000000001")
+    for number in range(2, ENTRIES_SWEPT_FROM + 66):
+        sink.publish(None, step(number), "b")
+    assert len(list((tmp_path / "out/_mld/ledger").iterdir())) <= 2 * ENTRIES_SWEPT_FROM
+    assert make().open() == {SHARD: Position(ENTRIES_SWEPT_FROM + 65)}
+
+
+def test_any_other_format_is_written_at_least_once_and_remembered(make, spark, tmp_path):
+    sink = make("noop", ledger=str(tmp_path / "ledger"))
+    assert not sink.exactly_once
+    assert sink.open() == {}
+    sink.publish(spark.range(3), step(1), "b")
+    assert make("noop", ledger=str(tmp_path / "ledger")).open() == {SHARD: Position(1)}
+    assert make("noop").open() == {}
+
+
+def test_dead_letters_keep_what_came_and_why(spark, tmp_path):
+    sink = dead_letter_sink(str(tmp_path / "dead"), spark)
+    sink.open()
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    letter = Letter(SHARD, Position(2**70, 3), "key", 1_700_000_000_123, b"\xff\x00{", "ValueError: x" * 1000)
+    sink.publish(letters_frame(spark, [letter], at), step(1), "b")
+    records = spark.createDataFrame(
+        [("s", "0", "17", 0, "k", None, b"{", "not JSON")],
+        "streamName STRING, shardId STRING, sequenceNumber STRING, subSequenceNumber INT, partitionKey STRING, "
+        "approximateArrivalTimestamp TIMESTAMP, data BINARY, why STRING",
+    )
+    sink.publish(malformed_frame(records, records.why, at), step(2), "b")
+    poison, malformed = spark.read.parquet(str(tmp_path / "dead")).orderBy("mld_commit").collect()
+    assert (poison.sequenceNumber, poison.subSequenceNumber, bytes(poison.data)) == (str(2**70), 3, b"\xff\x00{")
+    assert poison.approximateArrivalTimestamp.timestamp() == pytest.approx(1_700_000_000.123)
+    assert len(poison.reason) == 2000
+    assert (malformed.sequenceNumber, malformed.reason, bytes(malformed.data)) == ("17", "not JSON", b"{")
