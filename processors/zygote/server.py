@@ -201,7 +201,9 @@ class Server:
         pid = os.fork()
         if pid == 0:
             try:
-                return become(request, group, descriptors, line, handlers)
+                kept = become(request, group, descriptors, line, handlers)
+                self._listener.detach()  # closed with the others
+                return kept
             except BaseException:
                 os._exit(1)
         try:

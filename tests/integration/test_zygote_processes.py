@@ -277,6 +277,13 @@ def test_a_child_ends_as_a_plain_one_does(bench: Bench, ending: str) -> None:
     assert end_of(bench.kid()) == end_of(Kid(bench.popen("kid.py", command=sys.executable)))
 
 
+def test_a_child_leaves_nothing_to_warn_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "always")
+    kid = bench.kid()
+    kid.send("do sys.exit()")
+    assert kid.end() == (0, "")
+
+
 def test_end_of_input_ends_it(bench: Bench) -> None:
     kid = bench.kid()
     assert kid.process.stdin is not None
