@@ -19,6 +19,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -58,6 +60,9 @@ class Host:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
         stream = os.environ.get("MLD_STREAM_NAME", "")
@@ -128,7 +133,14 @@ class Host:
 class Child:
     """Serves one daemon for one shard."""
 
-    def __init__(self, stdin: BinaryIO, stdout: BinaryIO, properties_file: str) -> None:
+    def __init__(
+        self,
+        stdin: BinaryIO,
+        stdout: BinaryIO,
+        properties_file: str,
+        attach: Callable[[str], socket.socket] = hosting.attach,
+    ) -> None:
+        self._attach = attach
         self._stdin = stdin
         self._stdout = stdout
         self._properties_file = properties_file
@@ -164,14 +176,23 @@ class Child:
             self._lost = True
             if self._host is not None:
                 self._host.bye()
+                self._host.close()
                 self._host = None
         self._status(action)
+
+    def close(self) -> None:
+        """For those who run it as a part of something; a process just ends."""
+        if self._host is not None:
+            self._host.close()
+        self._stdin.close()
+        with suppress(OSError):
+            self._stdout.close()
 
     # --- actions -----------------------------------------------------------------------------------------------------
 
     def _initialize(self, message: dict[str, Any]) -> None:
         try:
-            host = self._host = Host(hosting.attach(self._properties_file))
+            host = self._host = Host(self._attach(self._properties_file))
         except hosting.HostingError as error:
             raise ChildError(str(error), error.status) from error
         host.hello(message["shardId"], message.get("sequenceNumber"), message.get("subSequenceNumber"))

@@ -21,19 +21,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from processors.spark import handover, lines, session
+from processors.spark import lines
 from processors.spark.batching import MicroBatch, Row, by_shard, halves, piece_of
+from processors.spark.handover import Handed, SchemaRefused, as_text
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from processors.spark.positions import Marks, Position, Shard, Spans, lowest, spans
+from processors.spark.session import first_line
 from processors.spark.settings import Settings
 from processors.spark.sinks import Fenced, JobFailed, Sink, SinkError, SinkRefused
 from processors.spark.spool import Spool
 from properties.spark import Format, OnPoison
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger("mld.spark")
 
@@ -43,13 +45,28 @@ FENCED_MAX = 100
 """Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
 POISON_IN_A_ROW_MAX = 20
 """So many records in a row that fail each on its own are no poison: the pipeline does not work."""
-PROBE_ROWS = 1
 
 Rows = Mapping[Shard, Sequence[Row]]
 
 
 class Stopped(Exception):
     """The host ends; the batch is given up where it is."""
+
+
+class Frames(Protocol):
+    """`handover.Handover`, or its twin in memory."""
+
+    @property
+    def reads_files(self) -> bool: ...
+    def of_file(self, path: Path) -> Handed: ...
+    def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
+
+
+class Health(Protocol):
+    """`session.Health`; both raise SessionGone."""
+
+    def check(self) -> None: ...
+    def probe(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -91,7 +108,8 @@ class Engine:
     def __init__(
         self,
         settings: Settings,
-        spark: SparkSession,
+        handover: Frames,
+        health: Health,
         pipeline: Pipeline,
         sinks: Sequence[Sink],
         dead_letter: Sink | None,
@@ -101,7 +119,8 @@ class Engine:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._spark = spark
+        self._handover = handover
+        self._health = health
         self._pipeline = pipeline
         self._sinks = tuple(sinks)
         self._dead = dead_letter
@@ -136,11 +155,11 @@ class Engine:
         try:
             self._until_done(source, self._settings.attempts_max)
             return Outcome({}, self._figures)
-        except (SinkRefused, PipelineError, handover.SchemaRefused) as error:
+        except (SinkRefused, PipelineError, SchemaRefused) as error:
             return Outcome(dict.fromkeys(batch.ends, str(error)), self._figures)
         except (JobFailed, PipelineFailed) as error:
             log.warning("batch %d fails again and again, searching for the record: %s", self._number, error)
-            self._probe()
+            self._health.probe()
             return Outcome(self._search(source.load()), self._figures)
 
     # --- attempts ----------------------------------------------------------------------------------------------------
@@ -172,11 +191,11 @@ class Engine:
                 waits += 1
                 log.error("%s; trying again", error)
                 self._pause(waits)
-            except (PipelineError, handover.SchemaRefused):
+            except (PipelineError, SchemaRefused):
                 raise
             except Exception as error:
                 self._check_session()
-                raise SinkRefused(f"{type(error).__name__}: {session.first_line(error)}") from error
+                raise SinkRefused(f"{type(error).__name__}: {first_line(error)}") from error
             self._open_patiently()
 
     def _attempt(self, source: Source, attempt: int) -> None:
@@ -208,37 +227,23 @@ class Engine:
             for sink in sinks:
                 self._into(sink, frames[sink.name], batch)
             self._own.update({shard: span.upto for shard, span in batch.items()})
-            if handed.counts is None:
-                return True
-            return self._counted(handed, count)
+            return handed.malformed is None or self._counted(handed, count)
 
-    def _counted(self, handed: handover.Handed, count: int) -> bool:
+    def _counted(self, handed: Handed, count: int) -> bool:
         """Whether the jobs have seen all records and found none malformed; a pipeline may have stopped early."""
-        assert handed.counts is not None
-        seen = handed.counts.get if self._ran(handed) else {}
-        malformed = int(seen.get("malformed", 0))
+        seen, malformed = handed.counts() or (0, 0)
         if malformed and self._dead is None:
             self._figures.malformed += malformed
             log.warning("%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", malformed)
-        return seen.get("seen") == count and malformed == 0
-
-    @staticmethod
-    def _ran(handed: handover.Handed) -> bool:
-        """Whether a job has run over the observed frame; asking it before would wait for ever."""
-        observed = getattr(handed.counts, "_jo", None)
-        if observed is None:
-            return True
-        return bool(observed.future().isCompleted())
+        return seen == count and malformed == 0
 
     def _publish_malformed(self, source: Source) -> None:
-        from pyspark.sql import functions as F
-
         assert self._dead is not None
         missing = spans(source.ends, self._marks[self._dead.name])
         if not missing:
             return
         with self._frame(source, missing) as (handed, _):
-            rows = self._into(self._dead, handed.all.filter(F.col(handover.REASON).isNotNull()), missing)
+            rows = self._into(self._dead, handed.malformed, missing)
         if rows:
             self._figures.malformed += rows
             log.warning("%d records cannot be decoded and are in the dead letter %s", rows, self._settings.dead_letter)
@@ -264,7 +269,7 @@ class Engine:
     def _frame(self, source: Source, batch: Spans) -> _Frame:
         return _Frame(self, source, batch)
 
-    def hand_over(self, source: Source, batch: Spans) -> tuple[handover.Handed, int, Path | None]:
+    def hand_over(self, source: Source, batch: Spans) -> tuple[Handed, int, Path | None]:
         """Frames of what `batch` spans, how many records that are, and a file to remove afterwards."""
         started = self._monotonic()
         path, temporary, count = source.file, None, source.count
@@ -274,26 +279,21 @@ class Engine:
             loaded = source.load()
             piece = piece_of({shard: loaded[shard] for shard in batch}, after)
             rows, count = piece.rows, piece.count
-        if not self._reads_files():
+        if not self._handover.reads_files:
             every = rows if rows is not None else source.load()
-            texts = [text for shard in sorted(every) for text in handover.as_text(every[shard])]
-            raw = handover.through_session(self._spark, texts, session.local_cores(self._settings.master))
+            handed = self._handover.of_lines(text for shard in sorted(every) for text in as_text(every[shard]))
         else:
             if rows is not None:
                 self._files += 1
                 path = temporary = self._spool.write_rows(f"part-{self._files:08d}", [rows[s] for s in sorted(rows)])
             assert path is not None
-            raw = handover.from_file(self._spark, path)
-        handed = handover.handed(raw, self._settings.format, self._settings.schema, divert=self._dead is not None)
+            handed = self._handover.of_file(path)
         self._figures.handover_s += self._monotonic() - started
         return handed, count, temporary
 
     def done_with(self, path: Path | None) -> None:
         if path is not None:
             self._spool.remove(path)
-
-    def _reads_files(self) -> bool:
-        return self._settings.is_local or self._settings.spool is not None
 
     @staticmethod
     def _holds_all(source: Source, shard: Shard, batch: Spans) -> bool:
@@ -358,13 +358,11 @@ class Engine:
 
     def _bury(self, source: Source, reason: str) -> None:
         """One record into the dead letter, and past it in the sinks."""
-        from pyspark.sql import functions as F
-
         assert self._dead is not None
         missing = spans(source.ends, self._marks[self._dead.name])
         if missing:
             with self._frame(source, missing) as (handed, _):
-                self._into(self._dead, handed.all.withColumn(handover.REASON, F.lit(reason)), missing)
+                self._into(self._dead, handed.because(reason), missing)
         for batch, sinks in self._groups(source.ends):
             for sink in sinks:
                 self._into(sink, None, batch)
@@ -400,19 +398,10 @@ class Engine:
             raise Stopped
 
     def _check_session(self) -> None:
-        """Raises SessionGone if the JVM has ended: then no attempt can help."""
+        """Raises SessionGone, or Stopped if we are asked to end: then no attempt can help."""
         if self._stopping.is_set():
             raise Stopped
-        process = getattr(getattr(getattr(self._spark, "_sc", None), "_gateway", None), "proc", None)
-        if process is not None and process.poll() is not None:
-            raise session.SessionGone(f"the JVM has ended with status {process.returncode}")
-
-    def _probe(self) -> None:
-        """A job without data: if that fails too, it is not the records."""
-        try:
-            self._spark.range(PROBE_ROWS).count()
-        except Exception as error:
-            raise session.SessionGone(f"Spark runs no job any more: {session.first_line(error)}") from error
+        self._health.check()
 
 
 class _Frame:
@@ -424,7 +413,7 @@ class _Frame:
         self._batch = batch
         self._temporary: Path | None = None
 
-    def __enter__(self) -> tuple[handover.Handed, int]:
+    def __enter__(self) -> tuple[Handed, int]:
         handed, count, self._temporary = self._engine.hand_over(self._source, self._batch)
         return handed, count
 

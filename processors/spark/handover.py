@@ -7,7 +7,7 @@ reason; how many there are is counted on the way, without a job of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,13 +47,45 @@ class SchemaRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """`records` is for the pipeline. `all` has the column `reason` as well: null for what could be decoded.
+    """The frames of a part of a batch. `records` is for the pipeline, and `malformed` for the dead letter (None where
+    the data is not decoded); `because` makes dead letters of all records, with a reason.
 
-    `counts` knows after a job over `records` how many it has seen and how many were malformed."""
+    `counts` says how many records the jobs over `records` have seen, and how many of them were malformed; None if no
+    job has run over it."""
 
     records: DataFrame
-    all: DataFrame
-    counts: Observation | None
+    malformed: DataFrame | None
+    because: Callable[[str], DataFrame]
+    counts: Callable[[], tuple[int, int] | None]
+
+
+class Handover:
+    """Files or lines of a spool -> frames of one session."""
+
+    def __init__(
+        self, session: SparkSession, format: Format, schema: str | None, *, divert: bool, partitions: int | None
+    ) -> None:
+        """`divert`: malformed records are not in `records`. `partitions`: lines travel through the session, in so many
+        parts; None where executors can read our files."""
+        self._session = session
+        self._format = format
+        self._schema = schema
+        self._divert = divert
+        self._partitions = partitions
+
+    @property
+    def reads_files(self) -> bool:
+        return self._partitions is None
+
+    def of_file(self, path: Path) -> Handed:
+        return self._handed(from_file(self._session, path))
+
+    def of_lines(self, texts: Iterable[bytes]) -> Handed:
+        assert self._partitions is not None
+        return self._handed(through_session(self._session, texts, self._partitions))
+
+    def _handed(self, raw: DataFrame) -> Handed:
+        return handed(raw, self._format, self._schema, divert=self._divert)
 
 
 def from_file(session: SparkSession, path: Path) -> DataFrame:
@@ -84,19 +116,31 @@ def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool) 
         F.timestamp_millis("approximateArrivalTimestamp").alias("approximateArrivalTimestamp"),
         "data",
     )
+
+    def because(reason: str) -> DataFrame:
+        return named.withColumn(REASON, F.lit(reason))
+
     if format is Format.BINARY:
-        return Handed(named, named.withColumn(REASON, F.lit(None).cast("string")), None)
+        return Handed(named, None, because, lambda: None)
     decoded, bad = _decoded(format, schema)
     parsed = named.withColumn(PAYLOAD, decoded)
     counts = Observation()
     seen = parsed.observe(counts, F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed"))
-    payload = F.when(~bad, _clean(format))
     if divert:
         records = seen.filter(~bad).select(*COLUMNS, _clean(format).alias(PAYLOAD))
     else:
-        records = seen.select(*COLUMNS, payload.alias(PAYLOAD))
-    reason = F.when(bad, F.lit(NOT_DECODED[format])).alias(REASON)
-    return Handed(records, parsed.select(*COLUMNS, reason), counts)
+        records = seen.select(*COLUMNS, F.when(~bad, _clean(format)).alias(PAYLOAD))
+    malformed = parsed.filter(bad).select(*COLUMNS, F.lit(NOT_DECODED[format]).alias(REASON))
+    return Handed(records, malformed, because, lambda: _counted(counts))
+
+
+def _counted(counts: Observation) -> tuple[int, int] | None:
+    """What was observed. Where no job has run, asking Spark for it would wait for ever."""
+    java = getattr(counts, "_jo", None)
+    if java is not None and not java.future().isCompleted():
+        return None
+    found = counts.get
+    return int(found["seen"]), int(found["malformed"])
 
 
 def check_schema(session: SparkSession, format: Format, schema: str | None) -> None:

@@ -42,8 +42,12 @@ GATHER_MAX_S = 0.1
 """Shards that are read on one beat offer within this time; a tenth of the trigger if that is less."""
 HOLD_PER_TRIGGER = 1.5
 """How long a child at the tip of its shard waits for the commit before it answers: a trigger and most jobs."""
+HOLD_MIN_S = 2.0
+"""However short the trigger, a job takes some tenths of a second, and more on a busy machine."""
 LINGER_S = 10.0
 """Children that outlive their daemon have closed their links by then."""
+REFUSE_S = 1.0
+"""After a failed start: children that have just connected are told the reason as well."""
 CLOSE_WAIT_S = 10.0
 """A session that takes longer to stop is killed."""
 WATCH_POLL_S = 0.5
@@ -67,7 +71,10 @@ class Trigger:
 class Host:
     """All state of the host, on one loop."""
 
-    def __init__(self, settings: Settings, directory: Path, daemon_pid: int) -> None:
+    def __init__(
+        self, settings: Settings, directory: Path, daemon_pid: int, start: Callable[[Settings, Path, Spool], Started]
+    ) -> None:
+        self._start = start
         self._settings = settings
         self._directory = directory
         self._daemon_pid = daemon_pid
@@ -87,6 +94,7 @@ class Host:
         self._thread = ThreadPoolExecutor(1, "spark")
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
+        self._failure: str | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -99,7 +107,7 @@ class Host:
         server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
         path.chmod(0o600)
         watch = Watch(loop)
-        watch.process(self._daemon_pid, self._daemon_ended)
+        watch.process(self._daemon_pid, self.daemon_ended)
         listening()
         work = asyncio.ensure_future(self._work(watch))
         try:
@@ -118,11 +126,14 @@ class Host:
         assert self._spool is not None
         try:
             self._started = await loop.run_in_executor(
-                self._thread, start, self._settings, self._directory, self._spool
+                self._thread, self._start, self._settings, self._directory, self._spool
             )
         except StartError as error:
             log.error("%s", error)
-            return self._give_up(str(error), EXIT_CONFIGURATION)
+            self._failure = str(error)
+            self._give_up(str(error), EXIT_CONFIGURATION)
+            await asyncio.sleep(REFUSE_S)
+            return EXIT_CONFIGURATION
         if self._started.jvm_pid is not None:
             watch.process(self._started.jvm_pid, self._jvm_ended)
         for one in self._links.values():
@@ -158,7 +169,7 @@ class Host:
         if spool is not None:
             spool.close()
 
-    def _daemon_ended(self) -> None:
+    def daemon_ended(self) -> None:
         self.daemon_gone = True
         log.info("the daemon has ended", extra={"action": "daemon_ended"})
         if self._links:
@@ -183,6 +194,9 @@ class Host:
         return one
 
     def hello(self, one: Link, head: dict[str, Any]) -> None:
+        if self._failure is not None:
+            one.fail(self._failure, EXIT_CONFIGURATION)
+            return
         one.shard = Shard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
         for other in list(self._links.values()):
             if other is not one and other.shard == one.shard:
@@ -193,7 +207,7 @@ class Host:
     def _welcome(self, one: Link) -> None:
         if one.shard is None:
             return
-        hold_ms = int(1000 * HOLD_PER_TRIGGER * self._settings.trigger_interval_s)
+        hold_ms = int(1000 * max(HOLD_MIN_S, HOLD_PER_TRIGGER * self._settings.trigger_interval_s))
         one.ready({"holdMillis": hold_ms, "drainMillis": int(1000 * self._settings.drain_timeout_s)})
 
     def admit(self, one: Link, size: int) -> bool:
@@ -438,7 +452,7 @@ def main() -> NoReturn:
 
 async def _serve(settings: Settings, directory: Path, daemon_pid: int, told: int) -> int:
     loop = asyncio.get_running_loop()
-    host = Host(settings, directory, daemon_pid)
+    host = Host(settings, directory, daemon_pid, start)
     printed: list[Printed] = []
 
     def listening() -> None:

@@ -144,10 +144,36 @@ def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
     return java.parent.parent
 
 
-def jvm_pid(session: SparkSession) -> int | None:
-    """The process of our JVM; None where there is none (Spark Connect)."""
+class Health:
+    """Whether the session can still run jobs; both raise SessionGone."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def check(self) -> None:
+        """Cheap: has our JVM ended?"""
+        process = _jvm(self._session)
+        if process is not None and process.poll() is not None:
+            raise SessionGone(f"the JVM has ended with status {process.returncode}")
+
+    def probe(self) -> None:
+        """A job without data: if even that fails, it is not the records."""
+        try:
+            self._session.range(1).count()
+        except Exception as error:
+            raise SessionGone(f"Spark runs no job any more: {first_line(error)}") from error
+
+
+def _jvm(session: SparkSession) -> subprocess.Popen[bytes] | None:
+    """The process that PySpark has started; None where there is none (Spark Connect)."""
+    process: subprocess.Popen[bytes] | None
     process = getattr(getattr(getattr(session, "_sc", None), "_gateway", None), "proc", None)
-    return getattr(process, "pid", None)
+    return process
+
+
+def jvm_pid(session: SparkSession) -> int | None:
+    process = _jvm(session)
+    return None if process is None else process.pid
 
 
 def ui_address(session: SparkSession, settings: Settings) -> str | None:

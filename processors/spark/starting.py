@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 
 DEAD_LETTER = "deadLetter"
+PARTITIONS_OF_A_CLUSTER = 8
+"""Behind Spark Connect nobody says how many cores there are; so many tasks cost little on fewer."""
 
 
 class StartError(Exception):
@@ -56,7 +58,14 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         handover.check_schema(spark, settings.format, settings.schema)
         sinks = [make_sink(spec, spark) for spec in settings.sinks]
         dead = make_sink(SinkSpec(DEAD_LETTER, path=settings.dead_letter), spark) if settings.dead_letter else None
-        engine = Engine(settings, spark, loaded, sinks, dead, spool)
+        frames = handover.Handover(
+            spark,
+            settings.format,
+            settings.schema,
+            divert=dead is not None,
+            partitions=None if settings.is_local or settings.spool else _partitions(spark, settings),
+        )
+        engine = Engine(settings, frames, session.Health(spark), loaded, sinks, dead, spool)
         engine.start()
         loaded.setup(spark)
     except (pipeline.PipelineError, session.SessionError, handover.SchemaRefused, SinkRefused, SinkError) as error:
@@ -70,3 +79,8 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         ", ".join(f"{sink.name} ({'exactly' if sink.exactly_once else 'at least'} once)" for sink in sinks) or "none",
     )
     return Started(engine, spark, loaded, session.jvm_pid(spark))
+
+
+def _partitions(spark: SparkSession, settings: Settings) -> int:
+    """Into how many parts lines are cut that travel through the session."""
+    return PARTITIONS_OF_A_CLUSTER if settings.remote else max(2, spark.sparkContext.defaultParallelism)

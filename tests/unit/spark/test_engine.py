@@ -1,0 +1,188 @@
+"""The engine over twins: every record in every sink once, whatever a publication ends in; poison is found and alone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from processors.spark.engine import POISON_IN_A_ROW_MAX, Stopped
+from processors.spark.positions import Position, Shard
+from processors.spark.session import SessionGone
+from processors.spark.sinks import JobFailed, SinkError, SinkRefused
+from tests.unit.spark.twins import Bed, MemorySink, settings_of
+
+A = Shard("s", "a")
+
+
+def numbers(sink: MemorySink, shard: str = "a") -> list[int]:
+    return [number for key, number, _ in sink.rows if key == shard]
+
+
+def test_all_shards_in_one_publication(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    outcome = bed.run(bed.offer("a", range(1, 6)), bed.offer("b", range(1, 4)), bed.offer("a", range(6, 9)))
+    out = bed.sinks["out"]
+    assert outcome.failed == {}
+    assert (numbers(out), numbers(out, "b"), out.publications) == ([*range(1, 9)], [1, 2, 3], 1)
+    assert (bed.frames.handed, outcome.figures.jobs) == (1, 1)
+    assert bed.engine.mark_of(A) == Position(8)
+
+
+def test_a_delivery_that_is_repeated_is_trimmed(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    bed.run(bed.offer("a", range(1, 6)))
+    bed.run(bed.offer("a", range(2, 9)), bed.offer("a", range(1, 4)))
+    assert numbers(bed.sinks["out"]) == [*range(1, 9)]
+
+
+def test_a_sink_that_is_ahead_trims_for_itself(tmp_path):
+    ahead = MemorySink("ahead", marks={A: Position(3)})
+    sinks = {"out": MemorySink("out"), "ahead": ahead}
+    bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
+    bed.run(bed.offer("a", range(1, 6)))
+    assert (numbers(sinks["out"]), numbers(ahead)) == ([1, 2, 3, 4, 5], [4, 5])
+
+
+def test_another_writer_moved_the_shard(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    bed.sinks["out"].marks = {A: Position(4)}
+    assert bed.run(bed.offer("a", range(1, 6))).failed == {}
+    assert numbers(bed.sinks["out"]) == [5]
+
+
+@pytest.mark.parametrize("where", ["faults", "faults_after"])
+def test_a_sink_that_cannot_now_is_waited_for(tmp_path, where):
+    bed = Bed(tmp_path, settings_of())
+    setattr(bed.sinks["out"], where, [SinkError("not now")] * 5 if where == "faults" else [SinkError("lost answer")])
+    assert bed.run(bed.offer("a", range(1, 4))).failed == {}
+    assert numbers(bed.sinks["out"]) == [1, 2, 3]
+
+
+def test_what_can_never_succeed_stops_all_shards_of_the_batch(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    bed.sinks["out"].faults = [SinkRefused("column x is int")]
+    outcome = bed.run(bed.offer("a", [1]), bed.offer("b", [1]))
+    assert outcome.failed == {A: "column x is int", Shard("s", "b"): "column x is int"}
+    assert bed.engine.mark_of(A) is None
+
+
+def test_a_pipeline_that_fails_by_itself_stops_the_shards_after_all_attempts(tmp_path):
+    attempts = []
+
+    def transform(records, batch):
+        attempts.append(batch.attempt)
+        raise ValueError("no such table")
+
+    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 2"), transform)
+    outcome = bed.run(bed.offer("a", [1]))
+    assert "the record 1 of a fails: the pipeline failed: ValueError: no such table" in outcome.failed[A]
+    assert attempts[:2] == [1, 2]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sets(st.integers(1, 40), max_size=4), st.integers(1, 12))
+def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path_factory.mktemp("bed"), settings_of("mld.spark.deadLetter = /dead"), dead=dead)
+    bed.sinks["out"].poison = lambda data: int(data) in poison
+    offers = [bed.offer("a", range(n, min(n + width, 41))) for n in range(1, 41, width)]
+    outcome = bed.run(*offers, bed.offer("b", range(50, 60)))
+    assert outcome.failed == {}
+    assert numbers(bed.sinks["out"]) == [n for n in range(1, 41) if n not in poison]
+    assert numbers(dead) == sorted(poison)
+    assert numbers(bed.sinks["out"], "b") == [*range(50, 60)]
+    assert bed.sinks["out"].marks[A] == Position(40)
+
+
+def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    bed.sinks["out"].poison = lambda data: data == b"7"
+    outcome = bed.run(bed.offer("a", range(1, 11)), bed.offer("b", range(20, 30)))
+    assert list(outcome.failed) == [A]
+    assert "the record 7 of a fails: division by zero" in outcome.failed[A]
+    assert numbers(bed.sinks["out"]) == [1, 2, 3, 4, 5, 6]
+    assert numbers(bed.sinks["out"], "b") == [*range(20, 30)]
+
+
+def test_a_pipeline_that_works_for_no_record_fills_no_dead_letter(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
+    bed.sinks["out"].poison = lambda data: True
+    outcome = bed.run(bed.offer("a", range(1, 200)))
+    assert "records of a in a row fail" in outcome.failed[A]
+    assert len(dead.rows) == POISON_IN_A_ROW_MAX
+
+
+def test_malformed_records_go_to_the_dead_letter_once(tmp_path):
+    dead = MemorySink("deadLetter")
+    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
+    bed = Bed(tmp_path, settings_of(*keys), dead=dead)
+    bad = {3: b"{bad"}
+    bed.run(bed.offer("a", range(1, 6), bad))
+    bed.run(bed.offer("a", range(2, 9), bad))
+    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 4, 5, 6, 7, 8], [3])
+
+
+def test_a_dead_letter_that_was_lost_with_a_crash_is_made_up_for(tmp_path):
+    dead = MemorySink("deadLetter")
+    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
+    out = MemorySink("out", marks={A: Position(5)})  # committed, and then the writer died
+    bed = Bed(tmp_path, settings_of(*keys), dead=dead, sinks={"out": out})
+    bed.run(bed.offer("a", range(1, 6), {3: b"{bad"}))
+    assert (numbers(out), numbers(dead)) == ([], [3])
+
+
+def test_good_batches_cost_no_second_job(tmp_path):
+    dead = MemorySink("deadLetter")
+    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
+    bed = Bed(tmp_path, settings_of(*keys), dead=dead)
+    assert bed.run(bed.offer("a", range(1, 6))).figures.jobs == 1
+    assert dead.publications == 0
+
+
+def test_a_pipeline_that_stops_early_hides_no_malformed_record(tmp_path):
+    dead = MemorySink("deadLetter")
+    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
+    bed = Bed(tmp_path, settings_of(*keys), lambda records, batch: None, dead=dead)
+    bed.run(bed.offer("a", range(1, 6), {2: b"{bad"}))
+    assert numbers(dead) == [2]
+
+
+def test_a_pipeline_without_sinks_is_not_run_twice_over_a_record(tmp_path):
+    seen = []
+    bed = Bed(tmp_path, settings_of(sinks=()), lambda records, batch: seen.extend(records.records))
+    bed.run(bed.offer("a", range(1, 4)))
+    bed.run(bed.offer("a", range(2, 6)))
+    assert [number for _, number, _ in seen] == [1, 2, 3, 4, 5]
+
+
+def test_a_session_that_is_gone_ends_the_host(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+
+    def gone() -> None:
+        bed.health.gone = True
+        raise JobFailed("connection refused")
+
+    bed.sinks["out"].poison = lambda data: gone()
+    with pytest.raises(SessionGone):
+        bed.run(bed.offer("a", [1]))
+
+
+def test_a_wait_is_ended_by_stop(tmp_path):
+    bed = Bed(tmp_path, settings_of("mld.spark.retryBackoffMillis = 60000"))
+    bed.sinks["out"].faults = [SinkError("disk full")]
+    threading.Timer(0.05, bed.engine.stop).start()
+    with pytest.raises(Stopped):
+        bed.run(bed.offer("a", [1]))
+
+
+def test_lines_travel_where_files_cannot(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    bed.frames.reads_files = False
+    bed.run(bed.offer("b", [1, 2]), bed.offer("a", [1]))
+    bed.run(bed.offer("b", [2, 3]))
+    assert (numbers(bed.sinks["out"]), numbers(bed.sinks["out"], "b")) == ([1], [1, 2, 3])
+    assert [path for path in (tmp_path / "spool").iterdir() if path.name.startswith("part")] == []

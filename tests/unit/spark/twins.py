@@ -1,0 +1,179 @@
+"""Twins in memory of what engine and host talk to: sinks with scripted faults, frames that are lists of records."""
+
+from __future__ import annotations
+
+import json
+from binascii import a2b_base64
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from processors.spark.batching import Offer, plan
+from processors.spark.engine import Engine
+from processors.spark.handover import Handed
+from processors.spark.pipeline import Pipeline
+from processors.spark.positions import Position, Shard, advanced, moved
+from processors.spark.session import SessionGone
+from processors.spark.settings import Settings, make
+from processors.spark.sinks import Fenced, Published, SinkSpec
+from processors.spark.spool import Spool
+from properties.grammar import parse
+from properties.spark import read
+from protocol.codec import encode_message
+from protocol.messages import ProcessRecords, Record
+
+STREAM = "s"
+
+
+@dataclass
+class Frame:
+    """What a DataFrame is to the engine: something that a sink writes. `poison` fails when it is written."""
+
+    records: list[tuple[str, int, bytes]]
+    schema: Any = None
+    write: Any = None
+    on_write: Callable[[], None] = lambda: None
+
+
+@dataclass
+class MemorySink:
+    """A table with marks, in one place that other writers may have as well. Faults are raised one per publication."""
+
+    name: str
+    marks: dict[Shard, Position] = field(default_factory=dict)
+    rows: list[tuple[str, int, bytes]] = field(default_factory=list)
+    faults: list[Exception | None] = field(default_factory=list)
+    faults_after: list[Exception | None] = field(default_factory=list)
+    poison: Callable[[bytes], bool] = lambda data: False
+    publications: int = 0
+    opened: int = 0
+    exactly_once: bool = True
+
+    def open(self):
+        self.opened += 1
+        return dict(self.marks)
+
+    def publish(self, frame, batch, batch_id):
+        from processors.spark.sinks import JobFailed
+
+        if changed := moved(batch, self.marks):
+            raise Fenced(self.name, changed)
+        self._fault(self.faults)
+        rows = frame.records if frame is not None else []
+        if frame is not None:
+            frame.on_write()
+        if any(self.poison(data) for _, _, data in rows):
+            raise JobFailed("division by zero")
+        self.rows += rows
+        self.marks = advanced(self.marks, batch)
+        self.publications += 1
+        self._fault(self.faults_after)
+        return Published(dict(self.marks), self.publications, len(rows))
+
+    @staticmethod
+    def _fault(faults):
+        fault = faults.pop(0) if faults else None
+        if fault is not None:
+            raise fault
+
+
+class MemoryFrames:
+    """Frames of the records of a file; data that starts with `{` but is no JSON is malformed."""
+
+    def __init__(self, divert: bool = False, reads_files: bool = True) -> None:
+        self.reads_files = reads_files
+        self.divert = divert
+        self.handed = 0
+
+    def of_file(self, path: Path) -> Handed:
+        return self.of_lines(path.read_bytes().splitlines())
+
+    def of_lines(self, texts: Iterable[bytes]) -> Handed:
+        self.handed += 1
+        every = []
+        for text in texts:
+            value = json.loads(text)
+            every.append((value["h"], int(value["sequenceNumber"]), a2b_base64(value["data"])))
+        bad = [record for record in every if record[2].startswith(b"{bad")]
+        good = [record for record in every if record not in bad] if self.divert else every
+        ran: list[bool] = []
+        return Handed(
+            Frame(good, on_write=lambda: ran.append(True)),
+            Frame(bad),
+            lambda reason: Frame([(shard, number, reason.encode()) for shard, number, _ in every]),
+            lambda: (len(every), len(bad)) if ran else None,
+        )
+
+
+class MemoryHealth:
+    def __init__(self) -> None:
+        self.gone = False
+
+    def check(self) -> None:
+        if self.gone:
+            raise SessionGone("it is gone")
+
+    def probe(self) -> None:
+        self.check()
+
+
+def settings_of(*more: str, sinks: Iterable[str] = ("out",)) -> Settings:
+    keys = [f"mld.spark.sink.{name}.path = /{name}" for name in sinks]
+    text = "\n".join(["mld.spark.pipeline = p.py:f", "mld.spark.retryBackoffMillis = 0", *keys, *more])
+    return make(read("f", parse(text.encode()), (), {}), application="app", stream=STREAM)
+
+
+@dataclass
+class Bed:
+    """An engine over twins."""
+
+    directory: Path
+    settings: Settings
+    transform: Callable[[Any, Any], Any] = lambda records, batch: records
+    dead: MemorySink | None = None
+    sinks: Mapping[str, MemorySink] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spool = Spool(self.directory / "spool")
+        self.health = MemoryHealth()
+        self.frames = MemoryFrames(divert=self.dead is not None)
+        if not self.sinks:
+            self.sinks = {spec.name: MemorySink(spec.name) for spec in self.settings.sinks}
+        self.engine = Engine(
+            self.settings,
+            self.frames,
+            self.health,
+            Pipeline(self.transform, [spec.name for spec in self.settings.sinks]),
+            list(self.sinks.values()),
+            self.dead,
+            self.spool,
+        )
+        self.engine.start()
+
+    def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
+        from processors.spark.lines import split
+
+        key = Shard(STREAM, shard)
+        line = line_of(numbers, data)
+        batch = split(line, key)
+        assert batch.first and batch.last
+        file, start, stop = self.spool.append(batch.records)
+        return Offer(1, 1, key, batch.first, batch.last, batch.count, len(line), file, start, stop)
+
+    def run(self, *offers: Offer):
+        marks = {o.shard: mark for o in offers if (mark := self.engine.mark_of(o.shard)) is not None}
+        batch = plan(offers, marks)
+        number, length = self.spool.cut()
+        exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
+        return self.engine.run(batch, self.spool.path(number) if exact else None)
+
+
+def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:
+    """A `processRecords` line with records of these sequence numbers."""
+    records = tuple(Record(data.get(n, b"%d" % n), "k", str(n), 0, 1_700_000_000_000) for n in numbers)
+    return encode_message(ProcessRecords(records, lag))
+
+
+def spec(name: str) -> SinkSpec:
+    return SinkSpec(name, path=f"/{name}")
