@@ -283,7 +283,7 @@ class Ledger:
                 continue
             if left := self.owed(parent):
                 raise self._violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
-            if not parent.ended:
+            if not parent.ended and (parent.had_row or not self.retention_s):  # else it has left with all it had
                 raise self._violation(2, f"{record.shard_id} begins before {parent.shard_id} is at SHARD_END")
 
     def has_edited_ancestor(self, record: ShardRecord) -> bool:

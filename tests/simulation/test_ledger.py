@@ -132,3 +132,17 @@ def test_who_lost_a_lease_stops_in_time_and_java_a_late_answer_later(
     time.now_s = after_s
     with pytest.raises(Violation, match="checker 5") if is_late else contextlib.nullcontext():
         ledger.batch_begins("w1", SHARD, is_ours=is_ours)
+
+
+@pytest.mark.parametrize(
+    ("retention_s", "had_row", "is_early"), [(0.0, False, True), (60.0, True, True), (60.0, False, False)]
+)
+def test_a_child_waits_for_its_parent_unless_that_has_left_the_stream_unseen(
+    ledger: Ledger, retention_s: float, had_row: bool, is_early: bool
+) -> None:
+    ledger.retention_s = retention_s
+    ledger.shard("parent").had_row = had_row
+    ledger.shard(SHARD).parents = ("parent",)
+    ledger.begins_at(1, SHARD, "TRIM_HORIZON", 0)
+    with pytest.raises(Violation, match="checker 2") if is_early else contextlib.nullcontext():
+        ledger.delivered("w1", 1, SHARD, [(10, 0)])
