@@ -45,10 +45,11 @@ def main() -> int:
 def prove(seed: int, layout: str, machine: Machine) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="prove-") as root:
         outcome = Run(seed, layout, machine, Path(root)).play()
-    if layout != "naive" and not outcome.exactly_once:
-        print(
-            f"{layout} seed {seed}: {outcome.duplicates} twice, {outcome.missing} missing, {outcome.faults}", flush=True
-        )
+    print(
+        f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
+        f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
+        flush=True,
+    )
     return outcome
 
 

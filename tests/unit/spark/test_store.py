@@ -1,0 +1,127 @@
+"""The contract of `Store`: the file system and its twin in memory behave alike. And what errors of the system mean."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from processors.spark.sinks import SinkError, SinkFull, SinkRefused, SinkSpec
+from processors.spark.sinks.making import local_directory, make_sink
+from processors.spark.store import PosixStore, as_sink_error
+from tests.twins.store import Disk, MemoryStore
+
+
+@pytest.fixture(params=["posix", "memory"])
+def store(request, tmp_path):
+    return PosixStore(tmp_path) if request.param == "posix" else MemoryStore(Disk())
+
+
+def test_files_are_written_as_a_whole_and_listed(store):
+    store.make("a/b")
+    store.make("a/b")
+    store.write("a/b/f", b"1")
+    store.write("a/b/f", b"22")
+    store.mark("a/m")
+    store.mark("a/m")
+    assert store.read("a/b/f") == b"22"
+    assert sorted(store.names("a")) == ["b", "m"]
+    assert store.names("nowhere") == []
+    assert store.files("a") == [("b/f", 2), ("m", 0)]
+    store.sync("a")
+    store.sync_below("a")
+
+
+def test_a_write_makes_no_directory(store):
+    with pytest.raises(FileNotFoundError):
+        store.write("gone/f", b"")
+
+
+def test_a_name_is_taken_once(store):
+    store.make("x")
+    store.write("one", b"1")
+    store.write("two", b"2")
+    assert store.take("one", "x/n")
+    assert not store.take("two", "x/n")
+    assert store.read("x/n") == b"1"
+    with pytest.raises(FileNotFoundError):
+        store.take("three", "x/m")
+
+
+def test_a_directory_moves_with_all_in_it(store):
+    store.make("s/d")
+    store.write("s/d/f", b"1")
+    store.move("s/d", "t")
+    assert store.exists("t/f")
+    assert not store.exists("s/d")
+    with pytest.raises(FileNotFoundError):
+        store.move("s/d", "u")
+    store.make("v")
+    store.write("v/g", b"")
+    with pytest.raises(OSError):
+        store.move("v", "t")
+
+
+def test_removing_is_idempotent(store):
+    store.make("d/e")
+    store.write("d/e/f", b"")
+    store.remove("d")
+    store.remove("d")
+    assert not store.exists("d")
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    store = PosixStore(tmp_path)
+    code = f"""
+import sys, time
+from pathlib import Path
+from processors.spark.store import PosixStore
+release = PosixStore(Path({str(tmp_path)!r})).hold("owner")
+print("held", flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert store.held("owner")
+        holder.kill()
+    assert not store.held("owner")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, SinkFull),
+        (errno.EDQUOT, SinkFull),
+        (errno.EFBIG, SinkFull),
+        (errno.EACCES, SinkRefused),
+        (errno.EROFS, SinkRefused),
+        (errno.EIO, SinkError),
+        (errno.ESTALE, SinkError),
+    ],
+)
+def test_errors_of_the_system_say_what_to_do(number, kind):
+    error = as_sink_error(OSError(number, "words", "/path"), "sink out: doing")
+    assert type(error) is kind
+    assert str(error).startswith("sink out: doing: words (/path); ")
+
+
+@pytest.mark.parametrize(
+    ("path", "directory"),
+    [("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("file:/a", "/a"), ("/a:b/c", "/a:b/c"), ("/a/../b", "/b")],
+)
+def test_paths_and_file_uris_are_directories(path, directory):
+    assert str(local_directory(path, "key")) == directory
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs://host:8020/x", "hdfs:/x", "gs://b"])
+def test_other_file_systems_are_refused_with_a_remedy(path):
+    with pytest.raises(SinkRefused, match="format delta or iceberg"):
+        local_directory(path, "mld.spark.sink.out.path")
+
+
+def test_making_a_sink_needs_no_spark_until_it_is_used(tmp_path):
+    sink = make_sink(SinkSpec("out", "parquet", str(tmp_path)), None)  # type: ignore[arg-type]
+    assert (sink.name, sink.exactly_once) == ("out", True)
