@@ -283,7 +283,7 @@ class Ledger:
                 continue
             if left := self.owed(parent):
                 raise self._violation(2, f"{record.shard_id} begins while {left} of {parent.shard_id} are undelivered")
-            if not parent.ended and (parent.had_row or not self.retention_s):  # else it has left with all it had
+            if not parent.ended and not self.has_left_unseen(parent):
                 raise self._violation(2, f"{record.shard_id} begins before {parent.shard_id} is at SHARD_END")
 
     def has_edited_ancestor(self, record: ShardRecord) -> bool:
@@ -327,6 +327,8 @@ class Ledger:
         if record.checkpoint != SHARD_END:
             raise self._violation(3, f"{write.sender} deletes {record.shard_id} at {record.checkpoint}")
         for child in self.children_of(record.shard_id):
+            if self.has_left_unseen(child):
+                continue
             if child.checkpoint in ("", "TRIM_HORIZON", "AT_TIMESTAMP") and not child.ended and not child.edited:
                 raise self._violation(2, f"{write.sender} deletes {record.shard_id} before {child.shard_id} is started")
 
@@ -384,9 +386,13 @@ class Ledger:
                     1, f"{write.sender} checkpoints {name} at {text}, which its child did not ask for"
                 )
 
+    def has_left_unseen(self, record: ShardRecord) -> bool:
+        """A shard that was closed, and forgotten with all it had, before anybody made a row of it."""
+        return bool(self.retention_s) and record.closed and not record.had_row and not self.owed(record)
+
     def _check_children_exist(self, record: ShardRecord, write: Applied) -> None:
         for child in self.children_of(record.shard_id):
-            if not child.had_row and not self.has_edited_ancestor(child):
+            if not child.had_row and not self.has_edited_ancestor(child) and not self.has_left_unseen(child):
                 raise self._violation(2, f"{write.sender} ends {record.shard_id} while {child.shard_id} has no row")
 
     def _check_writer(self, key: str, write: Applied) -> None:

@@ -103,7 +103,7 @@ def _owed(world: World) -> list[str]:
             continue  # a row was deleted by hand: what lay before the new one is skipped, as documented
         if left := world.ledger.owed(record):
             owed.append(f"{left} records of {record.shard_id} undelivered")
-        elif record.put and not record.ended:
+        elif record.put and not record.ended and not world.ledger.has_left_unseen(record):
             row = world.dynamo.row(TABLE, record.shard_id)
             text = row["checkpoint"]["S"] if row else "no row"
             stored = (int(text), int(row["checkpointSubSequenceNumber"]["N"])) if row and text.isdigit() else (-1, 0)

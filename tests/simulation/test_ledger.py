@@ -141,7 +141,7 @@ def test_a_child_waits_for_its_parent_unless_that_has_left_the_stream_unseen(
     ledger: Ledger, retention_s: float, had_row: bool, is_early: bool
 ) -> None:
     ledger.retention_s = retention_s
-    ledger.shard("parent").had_row = had_row
+    ledger.shard("parent").had_row, ledger.shard("parent").closed = had_row, True
     ledger.shard(SHARD).parents = ("parent",)
     ledger.begins_at(1, SHARD, "TRIM_HORIZON", 0)
     with pytest.raises(Violation, match="checker 2") if is_early else contextlib.nullcontext():
