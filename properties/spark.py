@@ -64,7 +64,7 @@ KEYS: tuple[Key, ...] = (
          64 * MEBIBYTE, minimum=1),
     _key("maxInFlightBytes", Kind.LONG, "Most bytes of records that are accepted and not committed.",
          default_text="twice maxBatchBytes", minimum=1),
-    _key("deadLetter", Kind.TEXT, "Directory for records that cannot be decoded or processed, with their reasons."),
+    _key("deadLetter", Kind.TEXT, "Directory for records that cannot be decoded or processed, as JSON lines with their reasons."),
     _key("onPoison", Kind.CHOICE, "What becomes of a record with which the pipeline fails again and again.",
          choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
     _key("attemptsMax", Kind.INT, "Attempts at a micro-batch before it is split in search of the record that fails.",

@@ -480,8 +480,12 @@ def clear(directory: Path, *, daemon_lives: bool) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         return
     for entry in directory.iterdir():
-        if entry.name not in (LOCK_FILE, HOST_LOCK, SOCKET_FILE):
+        if entry.name in (LOCK_FILE, HOST_LOCK, SOCKET_FILE):
+            continue
+        if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def sweep(base: Path) -> None:

@@ -26,6 +26,21 @@ JAVA_CHECK_S = 20.0
 """A loaded machine takes seconds to start a JVM."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOOPBACK = "127.0.0.1"
+LOGGING_FILE = "log4j2.properties"
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n%ex{3}
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.directories.name = org.apache.spark.SparkConf
+logger.directories.level = error
+"""
+"""What Spark says: warnings, without those that every start brings; the daemon's log has the time already."""
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=4 -Duser.timezone=UTC"
 EXTRA = "pip install 'mld[spark]'"
 
@@ -46,6 +61,7 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
         raise SessionError(f"PySpark is missing ({error}); {EXTRA}") from error
     if settings.remote is None:
         environment(settings)
+        (scratch / LOGGING_FILE).write_text(LOGGING)
     builder = Session.builder.appName(settings.application)
     for name, value in configuration(settings, scratch).items():
         builder = builder.config(name, value)
@@ -58,8 +74,6 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
             f"no Spark session at {where}: {first_line(error)}; see the lines of Spark above, and mld.spark.master, "
             "mld.spark.remote and mld.spark.packages"
         ) from error
-    if settings.remote is None:
-        session.sparkContext.setLogLevel("WARN")
     return session
 
 
@@ -72,10 +86,11 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
     }
     if settings.remote:
         return {"spark.sql.session.timeZone": "UTC", **settings.conf}
+    own_options = f"{JVM_OPTIONS} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
     ours = {
         **common,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": JVM_OPTIONS,
+        "spark.driver.extraJavaOptions": own_options,
         # What the UI remembers of past jobs lives in the heap; a host runs for months.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
@@ -92,10 +107,9 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
-    options = settings.conf.get("spark.driver.extraJavaOptions")
-    theirs = (
-        {**settings.conf, "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {options}"} if options else settings.conf
-    )
+    theirs = dict(settings.conf)
+    if options := theirs.get("spark.driver.extraJavaOptions"):
+        theirs["spark.driver.extraJavaOptions"] = f"{own_options} {options}"
     return {**ours, **theirs}
 
 

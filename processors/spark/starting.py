@@ -57,7 +57,7 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         spark = session.start(settings, scratch)
         handover.check_schema(spark, settings.format, settings.schema)
         sinks = [make_sink(spec, spark) for spec in settings.sinks]
-        dead = make_sink(SinkSpec(DEAD_LETTER, path=settings.dead_letter), spark) if settings.dead_letter else None
+        dead = make_sink(SinkSpec(DEAD_LETTER, "json", settings.dead_letter), spark) if settings.dead_letter else None
         frames = handover.Handover(
             spark,
             settings.format,

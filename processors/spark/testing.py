@@ -1,0 +1,88 @@
+"""For users' tests of their pipelines: example events -> the `records` frame that a pipeline gets.
+
+    from processors.spark.testing import batch, records, session
+
+    def test_bots_are_dropped():
+        spark = session()
+        given = records(spark, [{"user": "u1", "kind": "bot"}], format="json", schema="user STRING, kind STRING")
+        assert transform(given, batch()).count() == 0
+
+The frame is made by the code that makes it in production: same columns, same decoding.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import b2a_base64
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from processors.spark import handover
+from processors.spark.pipeline import Batch
+from processors.spark.positions import Position, Shard, Span
+from properties.spark import Format
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Event = Mapping[str, object] | str | bytes
+ARRIVAL_MS = 1_767_225_600_000
+"""The first record arrives as 2026 begins, each further one a second later."""
+
+
+def session(cores: int = 1, **conf: str) -> SparkSession:
+    """A small local session, shared by all tests of a process."""
+    from pyspark.sql import SparkSession as Session
+
+    ours = {
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        **conf,
+    }
+    builder = Session.builder.master(f"local[{cores}]").appName("test")
+    for name, value in ours.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def records(
+    spark: SparkSession,
+    events: Iterable[Event],
+    *,
+    format: str = "binary",
+    schema: str | None = None,
+    stream: str = "stream",
+    shard: str = "shardId-000000000000",
+) -> DataFrame:
+    """Events as records of one shard, numbered from 1 on. A mapping becomes JSON, a text its UTF-8 bytes."""
+    raw = handover.through_session(spark, _lines(events, stream, shard), 1)
+    return handover.handed(raw, Format(format), schema, divert=False).records
+
+
+def batch(records: int = 1, *, stream: str = "stream", shard: str = "shardId-000000000000", attempt: int = 1) -> Batch:
+    """What a pipeline is told of a batch of so many records."""
+    span = Span(None, Position(max(records, 1)))
+    return Batch("test", {Shard(stream, shard): span}, records, attempt, ARRIVAL_MS)
+
+
+def _lines(events: Iterable[Event], stream: str, shard: str) -> Iterator[bytes]:
+    for number, event in enumerate(events, start=1):
+        value = {
+            "data": b2a_base64(_data(event), newline=False).decode(),
+            "partitionKey": f"key-{number}",
+            "sequenceNumber": str(number),
+            "approximateArrivalTimestamp": ARRIVAL_MS + 1_000 * (number - 1),
+            "subSequenceNumber": 0,
+            "s": stream,
+            "h": shard,
+        }
+        yield json.dumps(value).encode()
+
+
+def _data(event: Event) -> bytes:
+    if isinstance(event, bytes):
+        return event
+    return event.encode() if isinstance(event, str) else json.dumps(event).encode()

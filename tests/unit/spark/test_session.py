@@ -1,0 +1,86 @@
+"""What is checked and set before a session starts; a child that stays thin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from processors.spark.session import JVM_OPTIONS, SessionError, configuration, java_home, local_cores
+from tests.unit.spark.twins import settings_of
+
+
+def fake_java(directory, says, status=0):
+    (directory / "bin").mkdir(parents=True)
+    java = directory / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {status}\n")
+    java.chmod(0o755)
+    return directory
+
+
+def test_java_of_the_key_then_of_the_environment_then_on_the_path(tmp_path):
+    named = fake_java(tmp_path / "named", 'openjdk version "17.0.9" 2023-10-17')
+    home = fake_java(tmp_path / "home", 'openjdk version "21" 2023-09-19')
+    path = fake_java(tmp_path / "path", 'openjdk version "25-ea"')
+    env = {"JAVA_HOME": str(home), "PATH": str(path / "bin")}
+    assert java_home(str(named), env) == named
+    assert java_home(None, env) == home
+    assert java_home(None, {"PATH": env["PATH"]}) == path
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        ('java version "1.8.0_392"', "is Java 8; Spark 4 needs 17 or later"),
+        ('openjdk version "11.0.2"', "is Java 11; Spark 4 needs 17 or later"),
+        ("Error: could not find libjava.so", "does not say its version"),
+    ],
+)
+def test_the_wrong_java_gets_a_sentence(tmp_path, says, said):
+    with pytest.raises(SessionError, match=said) as caught:
+        java_home(str(fake_java(tmp_path / "jre", says)), {})
+    assert "mld.spark.javaHome" in str(caught.value)
+
+
+def test_no_java_gets_a_sentence(tmp_path):
+    with pytest.raises(SessionError, match="Spark needs Java, and there is none on PATH; install a JRE 17"):
+        java_home(None, {"PATH": str(tmp_path)})
+    with pytest.raises(SessionError, match="JAVA_HOME is .*, and there is no .*bin/java"):
+        java_home(None, {"JAVA_HOME": str(tmp_path)})
+
+
+def test_what_the_user_sets_wins_and_the_bounds_stay(tmp_path):
+    made = configuration(
+        settings_of(
+            "mld.spark.driverMemory = 3g",
+            "mld.spark.conf.spark.sql.shuffle.partitions = 7",
+            "mld.spark.conf.spark.driver.extraJavaOptions = -Dmine=1",
+        ),
+        tmp_path,
+    )
+    assert (made["spark.driver.memory"], made["spark.sql.shuffle.partitions"]) == ("3g", "7")
+    assert made["spark.driver.extraJavaOptions"].startswith(JVM_OPTIONS)
+    assert made["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
+    assert (made["spark.driver.host"], made["spark.sql.session.timeZone"]) == ("127.0.0.1", "UTC")
+
+
+def test_a_cluster_is_not_bound_to_the_loopback_interface(tmp_path):
+    made = configuration(settings_of("mld.spark.master = spark://h:7077", "mld.spark.packages = a:b:1"), tmp_path)
+    assert "spark.driver.host" not in made
+    assert made["spark.jars.packages"] == "a:b:1"
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[*]", os.cpu_count()), ("local[2,4]", 2)]
+)
+def test_cores(master, cores):
+    assert local_cores(master) == cores
+
+
+def test_a_child_is_thin():
+    heavy = ["pyspark", "py4j", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing_extensions"]
+    code = "import processors.spark.child, sys; print(sorted(set(sys.argv[1:]) & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
