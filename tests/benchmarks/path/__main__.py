@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ MODES = {"polling": scenarios.POLLING, "fanout": scenarios.FANOUT}
 FANOUT_SHARDS_MAX = 64
 IDLE_MS = (1500, 200)
 MANY = 64
+EXIT_TERMINATED = 143
 
 
 def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
@@ -57,6 +60,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = arguments_of(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that daemons and servers end with us
     scratch = Path(tempfile.mkdtemp(prefix="mld-path-"))
     results = arguments.results or scratch / "results.jsonl"
     before, began = load_average(), time.monotonic()
@@ -74,7 +78,11 @@ def main(words: Sequence[str] | None = None) -> int:
                     print(report.line(row), flush=True)
                 write(results, rows)
         print(f"took {time.monotonic() - began:.0f} s; load average before {before}, after {load_average()}")
-        note = f"{versions()}; load average before {before}, after {load_average()}"
+        words_used = " ".join(sys.argv[1:] if words is None else words)
+        note = (
+            f"`path {words_used}`, {time.strftime('%d %B %Y')}: {versions()}; load average before {before}, "
+            f"after {load_average()}"
+        )
         write(results, [Row("note", note)])
     if results.exists():
         rows = read(results)

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from tests.benchmarks.process import ROOT, environment
 from tests.support.certificates import write_certificate
+from tests.support.servers import EmbeddedAws
 
 HERE = Path(__file__).resolve().parent
 SINK_SCRIPT = HERE / "sink.py"
@@ -92,6 +93,22 @@ class Stand:
         self.process.stdout.close()
 
 
+class AnyDynamo:
+    """The embedded AWS: what another daemon may ask of DynamoDB, the twin need not know."""
+
+    def __init__(self) -> None:
+        self._aws = EmbeddedAws()
+        self._aws.start()
+        self.endpoint = self._aws.endpoint
+
+    def tell(self, command: str) -> dict[str, Any]:
+        assert command == "report"
+        return {"calls": {name.removeprefix("dynamodb."): count for name, count in self._aws.log().items()}}
+
+    def close(self) -> None:
+        self._aws.stop()
+
+
 @dataclass
 class Rig:
     """Made once for a run; servers are started when first asked for and kept."""
@@ -99,6 +116,7 @@ class Rig:
     scratch: Path
     tools: Tools
     _stands: dict[tuple[object, ...], Stand] = field(default_factory=dict)
+    _any_dynamo: AnyDynamo | None = None
     _runs: int = 0
 
     def __post_init__(self) -> None:
@@ -110,8 +128,9 @@ class Rig:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for stand in self._stands.values():
-            stand.close()
+        for stand in (*self._stands.values(), self._any_dynamo):
+            if stand is not None:
+                stand.close()
 
     def kinesis(self, records: int, record_bytes: int, *, tls: bool) -> Stand:
         """The gate is closed. Only one with many records is kept, for the memory's sake."""
@@ -128,6 +147,11 @@ class Rig:
         if wanted not in self._stands:
             self._stands[wanted] = Stand("leases", *self._secret(tls))
         return self._stands[wanted]
+
+    def any_dynamo(self) -> AnyDynamo:
+        if self._any_dynamo is None:
+            self._any_dynamo = AnyDynamo()
+        return self._any_dynamo
 
     def fresh(self, name: str) -> Path:
         """A directory for one run."""

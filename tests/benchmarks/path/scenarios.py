@@ -14,9 +14,9 @@ import time
 from tests.benchmarks.path import yardsticks
 from tests.benchmarks.path.figures import Load, Row, percentile
 from tests.benchmarks.path.records import event_records_max
-from tests.benchmarks.path.rig import Rig, Stand
-from tests.benchmarks.path.subject import CHECKPOINT_EVERY, Subject, running
-from tests.benchmarks.process import ROOT, environment
+from tests.benchmarks.path.rig import AnyDynamo, Rig, Stand
+from tests.benchmarks.path.subject import CHECKPOINT_EVERY, Subject, dynamo_of, running
+from tests.benchmarks.process import ROOT, BenchError, environment
 
 POLLING, FANOUT = "POLLING", "FANOUT"
 BACKLOG_TIMEOUT_S = 240.0
@@ -92,6 +92,8 @@ def steady(rig: Rig, subject: Subject, shards: int, *, tls: bool, mode: str = PO
         time.sleep(RATE_S)
         daemon.notes.look()
         after, records, took_s = daemon.cost(), daemon.notes.total - records, time.monotonic() - at
+    if not records:
+        raise BenchError(f"{subject.name}: nothing came in {took_s:.0f} s; see {daemon.daemon.log_file}")
     cpu_s = after.cpu_s - before.cpu_s
     figures = yardsticks.per(cpu_s, took_s, records, 1024)
     memory = {"cores": cpu_s / took_s, "rss_mb": after.rss_mb, "peak_mb": after.peak_mb, "threads": after.threads}
@@ -102,7 +104,7 @@ def idle(rig: Rig, subject: Subject, shards: int, idle_ms: int, *, tls: bool) ->
     """Five small records at every poll of a shard; renewals, and a checkpoint every ten batches."""
     server = rig.kinesis(SMALL_RECORDS, SMALL_BYTES, tls=tls)
     server.tell("open")
-    dynamo = rig.dynamo(tls=tls)
+    dynamo = dynamo_of(rig, subject, tls=tls)
     keys = {"retrievalMode": POLLING, "idleTimeBetweenReadsInMillis": str(idle_ms)}
     with running(rig, subject, f"few-{shards}-5", server, tls=tls, shards=shards, keys=keys) as daemon:
         calls, writes = _calls(server, "GetRecords"), _calls(dynamo, "UpdateItem")
@@ -164,5 +166,5 @@ def updates(rig: Rig, *, tls: bool) -> list[Row]:
     return [Row("update", what, "", 0, tls, "", {"cpu_ms": ms}) for what, ms in found["cpu_ms"].items()]
 
 
-def _calls(stand: Stand, operation: str) -> int:
+def _calls(stand: Stand | AnyDynamo, operation: str) -> int:
     return int(stand.tell("report")["calls"].get(operation, 0))

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.benchmarks.path.rig import Rig, Stand
+from tests.benchmarks.path.rig import AnyDynamo, Rig, Stand
 from tests.benchmarks.process import BenchError, Daemon
+from tests.support.servers import REGION
 
 LOOK_S = 0.05
 READY_TIMEOUT_S = 120.0
@@ -142,11 +143,12 @@ def running(
         "streamName": stream,
         "workerId": APPLICATION,
         "metricsLevel": "NONE",
-        "dynamoDBEndpoint": rig.dynamo(tls=tls).endpoint,
+        "dynamoDBEndpoint": dynamo_of(rig, subject, tls=tls).endpoint,
         **keys,
     }
     env = {
         **rig.environment(tls=tls),
+        "AWS_REGION": REGION,
         "BENCH_NOTES": str(notes.file),
         "BENCH_CHECKPOINT_EVERY": str(CHECKPOINT_EVERY),
     }
@@ -161,6 +163,11 @@ def running(
             found.wait_for_children(shards, timeout_s)
             time.sleep(SETTLE_S)
             yield found
+
+
+def dynamo_of(rig: Rig, subject: Subject, *, tls: bool) -> Stand | AnyDynamo:
+    """Where the subject's lease tables are."""
+    return rig.dynamo(tls=tls) if subject == MLD else rig.any_dynamo()
 
 
 @contextmanager
