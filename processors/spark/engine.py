@@ -31,7 +31,7 @@ from processors.spark.positions import Marks, Position, Shard, Spans, lowest, sp
 from processors.spark.session import first_line
 from processors.spark.settings import Settings
 from processors.spark.sinks import Fenced, JobFailed, Sink, SinkError, SinkRefused
-from processors.spark.spool import Spool
+from processors.spark.spool import Spool, SpoolError
 from properties.spark import Format, OnPoison
 
 if TYPE_CHECKING:
@@ -160,6 +160,8 @@ class Engine:
         except (JobFailed, PipelineFailed) as error:
             log.warning("batch %d fails again and again, searching for the record: %s", self._number, error)
             self._health.probe()
+            if isinstance(error, PipelineFailed) and self._fails_without_records():
+                return Outcome(dict.fromkeys(batch.ends, f"{error}; correct the pipeline"), self._figures)
             return Outcome(self._search(source.load()), self._figures)
 
     # --- attempts ----------------------------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ class Engine:
                     raise
                 log.warning("attempt %d of %d: %s", failures, attempts_max, error)
                 self._pause(failures)
-            except SinkError as error:
+            except (SinkError, SpoolError) as error:
                 self._check_session()
                 waits += 1
                 log.error("%s; trying again", error)
@@ -326,6 +328,22 @@ class Engine:
             if reason is not None:
                 failed[shard] = reason
         return failed
+
+    def _fails_without_records(self) -> bool:
+        """Whether the pipeline raises its exception over no records at all: then no record is to blame."""
+        path: Path | None = None
+        try:
+            if self._handover.reads_files:
+                path = self._spool.write_rows("empty", [])
+                records = self._handover.of_file(path).records
+            else:
+                records = self._handover.of_lines([]).records
+            self._pipeline.frames(records, Batch(f"{self._number}", {}, 0, 1, int(self._now() * 1000)))
+        except (PipelineFailed, PipelineError):
+            return True
+        finally:
+            self.done_with(path)
+        return False
 
     def _search_shard(self, shard: Shard, rows: Sequence[Row]) -> str | None:
         waiting = [rows]

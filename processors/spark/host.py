@@ -40,10 +40,11 @@ log = logging.getLogger("mld.spark")
 EXIT_OK, EXIT_FAILURE = 0, 1
 GATHER_MAX_S = 0.1
 """Shards that are read on one beat offer within this time; a tenth of the trigger if that is less."""
-HOLD_PER_TRIGGER = 1.5
-"""How long a child at the tip of its shard waits for the commit before it answers: a trigger and most jobs."""
-HOLD_MIN_S = 2.0
-"""However short the trigger, a job takes some tenths of a second, and more on a busy machine."""
+HOLD_S = 15.0
+"""How long a child at the tip of its shard waits for the commit before it answers. It costs nothing: what comes meanwhile
+would be in the next micro-batch anyway."""
+HOLD_OF_TIMEOUT = 0.5
+"""At most so much of the daemon's `timeoutInSeconds`."""
 LINGER_S = 10.0
 """Children that outlive their daemon have closed their links by then."""
 REFUSE_S = 1.0
@@ -125,10 +126,11 @@ class Host:
         loop = asyncio.get_running_loop()
         assert self._spool is not None
         try:
-            self._started = await loop.run_in_executor(
-                self._thread, self._start, self._settings, self._directory, self._spool
-            )
-        except StartError as error:
+            starting = loop.run_in_executor(self._thread, self._start, self._settings, self._directory, self._spool)
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                self._started = await starting
+        except (StartError, TimeoutError) as caught:
+            error = caught if isinstance(caught, StartError) else StartError(self._late())
             log.error("%s", error)
             self._failure = str(error)
             self._give_up(str(error), EXIT_CONFIGURATION)
@@ -149,6 +151,12 @@ class Host:
         except Exception:
             log.exception("the session host has a fault")
             return self._give_up("the session host has a fault; see its lines in the log", EXIT_FAILURE)
+
+    def _late(self) -> str:
+        return (
+            f"the Spark session was not ready within {self._settings.start_timeout_s:g} s; see its lines above, and "
+            "mld.spark.startTimeoutMillis"
+        )
 
     def _give_up(self, reason: str, status: int) -> int:
         for one in list(self._links.values()):
@@ -207,8 +215,10 @@ class Host:
     def _welcome(self, one: Link) -> None:
         if one.shard is None:
             return
-        hold_ms = int(1000 * max(HOLD_MIN_S, HOLD_PER_TRIGGER * self._settings.trigger_interval_s))
-        one.ready({"holdMillis": hold_ms, "drainMillis": int(1000 * self._settings.drain_timeout_s)})
+        hold_s = max(HOLD_S, 2 * self._settings.trigger_interval_s)
+        if self._settings.reply_timeout_s is not None:
+            hold_s = min(hold_s, HOLD_OF_TIMEOUT * self._settings.reply_timeout_s)
+        one.ready({"holdMillis": int(1000 * hold_s), "drainMillis": int(1000 * self._settings.drain_timeout_s)})
 
     def admit(self, one: Link, size: int) -> bool:
         if self._held or (self._flying and self._flying + size > self._settings.in_flight_bytes_max):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VIEW = "records"
+NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
+"""Names of errors over a plan, a call or a closure: they come whatever the records are."""
 
 
 class PipelineError(Exception):
@@ -77,7 +79,10 @@ class Pipeline:
         try:
             returned = self._transform(records, batch)
         except Exception as error:
-            raise PipelineFailed(self._said("the pipeline failed", error)) from error
+            said = self._said("the pipeline failed", error)
+            if any(kind.__name__ in NEVER_THE_RECORDS for kind in type(error).__mro__):
+                raise PipelineError(f"{said}; correct the pipeline") from error
+            raise PipelineFailed(said) from error
         return assigned(returned, self._sinks)
 
     def _hook(self, name: str, session: SparkSession) -> None:

@@ -51,6 +51,8 @@ class Settings:
     sinks: tuple[SinkSpec, ...]
     application: str
     stream: str
+    reply_timeout_s: float | None = None
+    """The daemon's `timeoutInSeconds`."""
 
     @property
     def is_local(self) -> bool:
@@ -90,7 +92,7 @@ def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
     return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
 
 
-def make(lines: SparkLines, *, application: str, stream: str) -> Settings:
+def make(lines: SparkLines, *, application: str, stream: str, reply_timeout_s: float | None = None) -> Settings:
     """Lines without errors -> settings."""
     value = lines.values.__getitem__
 
@@ -128,6 +130,7 @@ def make(lines: SparkLines, *, application: str, stream: str) -> Settings:
         sinks=tuple(_sink(sink, text("ledger")) for sink in lines.sinks),
         application=application,
         stream=stream,
+        reply_timeout_s=reply_timeout_s,
     )
 
 

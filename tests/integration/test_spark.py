@@ -94,7 +94,7 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
     daemon = start(world)
     wanted = Counter(put.data.upper() for put in world.puts if put.data)
     world.until(lambda: texts(world) == wanted, SESSION_S, "the first records in the sink")
-    world.until_caught_up(60)
+    world.until(lambda: list(rows(world.directory / "dead")), SESSION_S, "the malformed record in the dead letter")
     (dead,) = rows(world.directory / "dead")
     assert (dead["data"], dead["reason"]) == ("//4=", "not UTF-8")
 
@@ -110,10 +110,10 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
     world.put(300)
     wanted = Counter(put.data.upper() for put in world.puts if put.data)
     world.until(lambda: texts(world) == wanted, SESSION_S, "the records behind the death of the JVM")
-    world.until_caught_up(60)
     assert len(list(rows(world.directory / "dead"))) == 1
 
     assert daemon.stop(timeout_s=200) == 0
+    world.until_caught_up(1)
     world.until(lambda: not daemon.survivors(), 60, "host and JVM gone")
 
 

@@ -12,6 +12,7 @@ from processors.spark.engine import POISON_IN_A_ROW_MAX, Stopped
 from processors.spark.positions import Position, Shard
 from processors.spark.session import SessionGone
 from processors.spark.sinks import JobFailed, SinkError, SinkRefused
+from processors.spark.spool import SpoolError
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
 A = Shard("s", "a")
@@ -69,17 +70,61 @@ def test_what_can_never_succeed_stops_all_shards_of_the_batch(tmp_path):
     assert bed.engine.mark_of(A) is None
 
 
-def test_a_pipeline_that_fails_by_itself_stops_the_shards_after_all_attempts(tmp_path):
+def test_a_pipeline_that_fails_without_records_stops_the_shards_and_buries_nobody(tmp_path):
     attempts = []
 
     def transform(records, batch):
         attempts.append(batch.attempt)
         raise ValueError("no such table")
 
-    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 2"), transform)
-    outcome = bed.run(bed.offer("a", [1]))
-    assert "the record 1 of a fails: the pipeline failed: ValueError: no such table" in outcome.failed[A]
-    assert attempts[:2] == [1, 2]
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 2", "mld.spark.deadLetter = /d"), transform, dead=dead)
+    outcome = bed.run(bed.offer("a", range(50)), bed.offer("b", [1]))
+    assert "the pipeline failed: ValueError: no such table; correct the pipeline" in outcome.failed[A]
+    assert (len(outcome.failed), attempts, dead.rows) == (2, [1, 2, 1], [])
+
+
+def test_a_plan_that_cannot_be_is_not_tried_twice(tmp_path):
+    class AnalysisException(Exception):
+        pass
+
+    attempts = []
+
+    def transform(records, batch):
+        attempts.append(batch.attempt)
+        raise AnalysisException("no column kind")
+
+    bed = Bed(tmp_path, settings_of(), transform)
+    assert "AnalysisException: no column kind; correct the pipeline" in bed.run(bed.offer("a", [1])).failed[A]
+    assert attempts == [1]
+
+
+def test_a_pipeline_that_fails_over_one_record(tmp_path):
+    def transform(records, batch):
+        if any(data == b"7" for _, _, data in records.records):
+            raise KeyError("user")
+        return records
+
+    bed = Bed(tmp_path, settings_of(), transform)
+    assert (
+        "the record 7 of a fails: the pipeline failed: KeyError: 'user'" in bed.run(bed.offer("a", range(20))).failed[A]
+    )
+    assert numbers(bed.sinks["out"]) == [*range(7)]
+
+
+def test_no_room_in_the_spool_is_waited_for(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    bed.run(bed.offer("a", range(5)))
+    real, failures = bed.spool.write_rows, [SpoolError("no room"), SpoolError("no room")]
+
+    def write_rows(name, rows):
+        if failures:
+            raise failures.pop()
+        return real(name, rows)
+
+    bed.spool.write_rows = write_rows
+    assert bed.run(bed.offer("a", range(3, 9))).failed == {}
+    assert numbers(bed.sinks["out"]) == [*range(9)]
 
 
 @settings(deadline=None, max_examples=40)

@@ -47,7 +47,7 @@ def test_the_wrong_java_gets_a_sentence(tmp_path, says, said):
 def test_no_java_gets_a_sentence(tmp_path):
     with pytest.raises(SessionError, match="Spark needs Java, and there is none on PATH; install a JRE 17"):
         java_home(None, {"PATH": str(tmp_path)})
-    with pytest.raises(SessionError, match="JAVA_HOME is .*, and there is no .*bin/java"):
+    with pytest.raises(SessionError, match=r"JAVA_HOME is .*, and there is no .*bin/java"):
         java_home(None, {"JAVA_HOME": str(tmp_path)})
 
 
