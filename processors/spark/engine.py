@@ -7,6 +7,7 @@ What an attempt may end in:
 
 * another writer moved a shard (Fenced): read the marks anew, trim, go on at once
 * the sink cannot now (SinkError, SinkFull): wait and try again, for as long as it takes; shards wait with us
+* the job failed, and computes if nobody writes it: the sink is waited for
 * the job or the pipeline failed: try again, then search: shard by shard, then by halves, until the record that fails is
   alone. It goes to the dead letter, or the shard stops in front of it
 * it can never succeed (SinkRefused, PipelineError): all shards of the batch stop
@@ -41,6 +42,7 @@ log = logging.getLogger("mld.spark")
 
 BACKOFF_MAX_S = 30.0
 """Longest pause between attempts at a sink that cannot take anything now."""
+FOR_EVER = 1 << 60
 FENCED_MAX = 100
 """Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
 POISON_IN_A_ROW_MAX = 20
@@ -60,6 +62,7 @@ class Frames(Protocol):
     def reads_files(self) -> bool: ...
     def of_file(self, path: Path) -> Handed: ...
     def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
+    def compute(self, frame: DataFrame) -> None: ...
 
 
 class Health(Protocol):
@@ -162,7 +165,17 @@ class Engine:
             self._health.probe()
             if isinstance(error, PipelineFailed) and self._fails_without_records():
                 return Outcome(dict.fromkeys(batch.ends, f"{error}; correct the pipeline"), self._figures)
+            if isinstance(error, JobFailed) and self._computes(source):
+                log.error("%s; the batch can be computed, so the sink is waited for", error)
+                return self._wait_for_the_sink(source, batch)
             return Outcome(self._search(source.load()), self._figures)
+
+    def _wait_for_the_sink(self, source: Source, batch: MicroBatch) -> Outcome:
+        try:
+            self._until_done(source, FOR_EVER)
+        except (SinkRefused, PipelineError) as error:
+            return Outcome(dict.fromkeys(batch.ends, str(error)), self._figures)
+        return Outcome({}, self._figures)
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
@@ -328,6 +341,20 @@ class Engine:
             if reason is not None:
                 failed[shard] = reason
         return failed
+
+    def _computes(self, source: Source) -> bool:
+        """Whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""
+        try:
+            for batch, sinks in self._groups(source.ends):
+                with self._frame(source, batch) as (handed, count):
+                    frames = self._frames(handed.records, batch, count, 1)
+                    for sink in sinks:
+                        if (frame := frames[sink.name]) is not None:
+                            self._handover.compute(frame)
+        except Exception as error:
+            log.debug("the batch cannot be computed: %s", error)
+            return False
+        return True
 
     def _fails_without_records(self) -> bool:
         """Whether the pipeline raises its exception over no records at all: then no record is to blame."""

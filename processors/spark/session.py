@@ -7,6 +7,7 @@ it ends with its host. Everything the user sets by `mld.spark.conf.*` wins.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -53,12 +54,18 @@ class SessionGone(Exception):
     """The JVM or the cluster is not there any more; a new host has to be started."""
 
 
+def check_extra() -> None:
+    """Raises SessionError if there is no PySpark."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
+
+
 def start(settings: Settings, scratch: Path) -> SparkSession:
     """Start the session, or connect to one. Raises SessionError."""
     try:
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
-        raise SessionError(f"PySpark is missing ({error}); {EXTRA}") from error
+        raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
     if settings.remote is None:
         environment(settings)
         (scratch / LOGGING_FILE).write_text(LOGGING)
@@ -156,6 +163,20 @@ def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
     if int(version[1]) < JAVA_MIN:
         raise SessionError(f"{java} is Java {version[1]}; Spark 4 needs {JAVA_MIN} or later; {remedy}")
     return java.parent.parent
+
+
+def check_format(session: SparkSession, name: str, key: str) -> None:
+    """Find out before the first record whether Spark knows a format. Raises SessionError."""
+    if _jvm(session) is None:
+        return  # Spark Connect has no way to ask
+    try:
+        source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+        source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
+    except Exception as error:
+        raise SessionError(
+            f"{key} is {name}, which Spark does not know: {first_line(getattr(error, 'java_exception', error))}; "
+            "correct it, or add the package that has it to mld.spark.packages"
+        ) from error
 
 
 class Health:

@@ -53,9 +53,12 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
     if settings.mode is not Mode.BATCH:
         raise StartError("mld.spark.mode = streaming is not part of this version; write batch")
     try:
+        session.check_extra()
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
         spark = session.start(settings, scratch)
         handover.check_schema(spark, settings.format, settings.schema)
+        for spec in settings.sinks:
+            session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         sinks = [make_sink(spec, spark) for spec in settings.sinks]
         dead = make_sink(SinkSpec(DEAD_LETTER, "json", settings.dead_letter), spark) if settings.dead_letter else None
         frames = handover.Handover(

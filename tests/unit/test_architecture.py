@@ -100,6 +100,9 @@ PURE = (
     "properties/conversion.py",
     "properties/spark.py",
     "processors/spark/positions.py",
+    "processors/spark/batching.py",
+    "processors/spark/lines.py",
+    "processors/spark/link.py",
     "processors/spark/ledger.py",
 )
 IMPURE_MODULES = {

@@ -62,6 +62,14 @@ def test_a_sink_that_cannot_now_is_waited_for(tmp_path, where):
     assert numbers(bed.sinks["out"]) == [1, 2, 3]
 
 
+def test_a_sink_that_is_down_is_no_poison(tmp_path):
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
+    bed.sinks["out"].faults = [JobFailed("connection refused")] * 7
+    assert bed.run(bed.offer("a", range(1, 4))).failed == {}
+    assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2, 3], [])
+
+
 def test_what_can_never_succeed_stops_all_shards_of_the_batch(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.sinks["out"].faults = [SinkRefused("column x is int")]
@@ -132,7 +140,7 @@ def test_no_room_in_the_spool_is_waited_for(tmp_path):
 def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
     dead = MemorySink("deadLetter")
     bed = Bed(tmp_path_factory.mktemp("bed"), settings_of("mld.spark.deadLetter = /dead"), dead=dead)
-    bed.sinks["out"].poison = lambda data: int(data) in poison
+    bed.poison(lambda data: int(data) in poison)
     offers = [bed.offer("a", range(n, min(n + width, 41))) for n in range(1, 41, width)]
     outcome = bed.run(*offers, bed.offer("b", range(50, 60)))
     assert outcome.failed == {}
@@ -144,7 +152,7 @@ def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
 
 def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):
     bed = Bed(tmp_path, settings_of())
-    bed.sinks["out"].poison = lambda data: data == b"7"
+    bed.poison(lambda data: data == b"7")
     outcome = bed.run(bed.offer("a", range(1, 11)), bed.offer("b", range(20, 30)))
     assert list(outcome.failed) == [A]
     assert "the record 7 of a fails: division by zero" in outcome.failed[A]
@@ -155,7 +163,7 @@ def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):
 def test_a_pipeline_that_works_for_no_record_fills_no_dead_letter(tmp_path):
     dead = MemorySink("deadLetter")
     bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), dead=dead)
-    bed.sinks["out"].poison = lambda data: True
+    bed.poison(lambda data: True)
     outcome = bed.run(bed.offer("a", range(1, 200)))
     assert "records of a in a row fail" in outcome.failed[A]
     assert len(dead.rows) == POISON_IN_A_ROW_MAX
@@ -211,7 +219,7 @@ def test_a_session_that_is_gone_ends_the_host(tmp_path):
         bed.health.gone = True
         raise JobFailed("connection refused")
 
-    bed.sinks["out"].poison = lambda data: gone()
+    bed.poison(lambda data: gone())
     with pytest.raises(SessionGone):
         bed.run(bed.offer("a", [1]))
 

@@ -203,7 +203,7 @@ async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
 
 async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
     async with serving(tmp_path, QUICK) as world:
-        world.bed.sinks["out"].poison = lambda data: data == b"2"
+        world.bed.poison(lambda data: data == b"2")
         bad, good = Daemon(world.connection), Daemon(world.connection)
         await world.call(bad.initialize)
         await world.call(good.initialize, "b")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from processors.spark.session import JVM_OPTIONS, SessionError, configuration, java_home, local_cores
+from processors.spark.session import JVM_OPTIONS, SessionError, check_extra, configuration, java_home, local_cores
 from tests.unit.spark.twins import settings_of
 
 
@@ -49,6 +49,14 @@ def test_no_java_gets_a_sentence(tmp_path):
         java_home(None, {"PATH": str(tmp_path)})
     with pytest.raises(SessionError, match=r"JAVA_HOME is .*, and there is no .*bin/java"):
         java_home(None, {"JAVA_HOME": str(tmp_path)})
+
+
+def test_a_missing_extra_gets_a_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "modules", {name: module for name, module in sys.modules.items() if "pyspark" not in name})
+    sys.path_importer_cache.clear()
+    with pytest.raises(SessionError, match=r"PySpark is missing in the environment of .*; pip install 'mld\[spark\]'"):
+        check_extra()
 
 
 def test_what_the_user_sets_wins_and_the_bounds_stay(tmp_path):

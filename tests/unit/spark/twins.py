@@ -45,7 +45,7 @@ class MemorySink:
     rows: list[tuple[str, int, bytes]] = field(default_factory=list)
     faults: list[Exception | None] = field(default_factory=list)
     faults_after: list[Exception | None] = field(default_factory=list)
-    poison: Callable[[bytes], bool] = lambda data: False
+    poison: Callable[[bytes], object] = lambda data: False
     publications: int = 0
     opened: int = 0
     exactly_once: bool = True
@@ -85,9 +85,14 @@ class MemoryFrames:
         self.reads_files = reads_files
         self.divert = divert
         self.handed = 0
+        self.poison: Callable[[bytes], object] = lambda data: False
 
     def of_file(self, path: Path) -> Handed:
         return self.of_lines(path.read_bytes().splitlines())
+
+    def compute(self, frame: Frame) -> None:
+        if any(self.poison(data) for _, _, data in frame.records):
+            raise ValueError("it cannot be computed")
 
     def of_lines(self, texts: Iterable[bytes]) -> Handed:
         self.handed += 1
@@ -150,6 +155,10 @@ class Bed:
             self.spool,
         )
         self.engine.start()
+
+    def poison(self, is_poison: Callable[[bytes], object]) -> None:
+        """Records with which no job can be computed."""
+        self.frames.poison = self.sinks["out"].poison = is_poison
 
     def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
         from processors.spark.lines import split
