@@ -1,7 +1,7 @@
 """`KinesisFanOut`: the `FanOut` port over the Kinesis API, for one stream.
 
 Rules: retrieval spec, 8.1 (calls), 8.2 and 8.4 (subscribing, events), 8.7 (exceptions inside the stream). Frames are
-taken apart by botocore's parser, which checks both their checksums; the payload of an event then goes the way of a
+taken apart by `mld.aws.messages`, which checks both their checksums; the payload of an event then goes the way of a
 GetRecords body, to an injected page maker. Small events are read on the loop, large ones in a thread.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mld.aws.kinesis import stream_errors, time_param
+from mld.aws.messages import message_in
 from mld.aws.service import FrameSource, StreamService
 from mld.errors import AwsError, InvalidStreamResponseError, StreamUnavailableError
 from mld.streams import Page, StartingPoint, StreamConsumer, Streams, StreamSummary
@@ -21,14 +22,6 @@ EVENT = "SubscribeToShardEvent"
 CALL_TIMEOUT_S = 30.0
 INLINE_BYTES_MAX = 32 * 1024
 """A frame up to this size is read within 0.3 ms; a thread takes as long to wake."""
-
-
-class Message(NamedTuple):
-    """A frame taken apart. `kind` is event, exception or error, `name` the type of event or exception."""
-
-    kind: str
-    name: str
-    payload: bytes
 
 
 class KinesisFanOut:
@@ -118,7 +111,7 @@ class EventSubscription:
 
     def _page_in(self, frame: tuple[memoryview, ...]) -> Page | None:
         """May run in a thread. Raises ValueError or AwsError."""
-        message = message_of(b"".join(frame))
+        message = message_in(frame)
         match message.kind:
             case "event" if message.name == EVENT:
                 return self._page_of(message.payload)
@@ -126,28 +119,6 @@ class EventSubscription:
                 return None
             case _:
                 raise AwsError(SUBSCRIBE, message.name, _text_of(message.payload))
-
-
-def message_of(frame: bytes) -> Message:
-    """Take one whole frame apart. Raises ValueError if it is damaged; AwsError if it is an error without payload."""
-    from botocore.eventstream import EventStreamBuffer, ParserError
-
-    buffer = EventStreamBuffer()
-    buffer.add_data(frame)
-    try:
-        message = next(buffer)
-    except (ParserError, StopIteration) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-    headers: Any = message.headers
-    match headers.get(":message-type"):
-        case "event":
-            return Message("event", str(headers.get(":event-type")), message.payload)
-        case "exception":
-            return Message("exception", str(headers.get(":exception-type")), message.payload)
-        case "error":
-            raise AwsError(SUBSCRIBE, str(headers.get(":error-code")), str(headers.get(":error-message", "")))
-        case other:
-            raise ValueError(f"a message of the type {other!r}")
 
 
 def _text_of(payload: bytes) -> str:

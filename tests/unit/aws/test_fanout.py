@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mld import errors
-from mld.aws.fanout import INLINE_BYTES_MAX, KinesisFanOut, message_of
+from mld.aws.fanout import INLINE_BYTES_MAX, KinesisFanOut
+from mld.aws.messages import JOINED_BYTES_MAX, Frame, Message, message_in, message_of
 from mld.aws.wire.frames import FRAME_BYTES_MAX, BrokenStreamError, FrameStream
 from mld.aws.wire.source import AHEAD_BYTES, FrameSource
 from mld.local import eventstream
@@ -107,6 +110,80 @@ def test_a_damaged_frame_is_never_an_event(place: int, change: int) -> None:
     frame[place] ^= change
     with pytest.raises(ValueError, match=r"Checksum|Length|StopIteration|Header"):
         message_of(bytes(frame))
+
+
+def pieces_of(data: bytes, cuts: list[int]) -> Frame:
+    edges = [0, *sorted({cut % len(data) for cut in cuts} - {0}), len(data)]
+    return tuple(memoryview(data)[start:end] for start, end in pairwise(edges))
+
+
+def outcome(take: Callable[[], Message]) -> object:
+    try:
+        return take()
+    except (ValueError, errors.AwsError) as error:
+        return type(error), str(error)
+
+
+LARGE = b"x" * (JOINED_BYTES_MAX + 100)
+CUTS = st.lists(st.one_of(st.integers(0, 130), st.integers(0, 2**20)), max_size=8)
+ODD_HEADERS = (
+    {":message-type": "event"},
+    {":message-type": "event", ":event-type": "a" * 2000},
+    {":message-type": "error", ":error-code": "InternalFailure", ":error-message": "no"},
+    {":message-type": "letter"},
+    {},
+)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        event(LARGE),
+        eventstream.event("initial-response", LARGE),
+        eventstream.exception("KMSThrottlingException", LARGE),
+        *(eventstream.frame(headers, LARGE) for headers in ODD_HEADERS),
+    ],
+)
+@settings(deadline=None)
+@given(cuts=CUTS)
+def test_a_large_frame_in_pieces_is_what_the_parser_makes_of_it(frame: bytes, cuts: list[int]) -> None:
+    assert outcome(lambda: message_in(pieces_of(frame, cuts))) == outcome(lambda: message_of(frame))
+
+
+@given(
+    place=st.one_of(st.integers(0, 130), st.integers(0, len(event(LARGE)) - 1), st.integers(-8, -1)),
+    change=st.integers(1, 255),
+    cuts=CUTS,
+    is_resealed=st.booleans(),
+)
+@settings(deadline=None)
+def test_a_large_frame_with_any_byte_changed_is_what_the_parser_makes_of_it(
+    place: int, change: int, cuts: list[int], is_resealed: bool
+) -> None:
+    damaged = bytearray(event(LARGE))
+    damaged[place] ^= change
+    if is_resealed:  # both checksums are right again: what is left to see are lengths and headers
+        damaged[8:12] = zlib.crc32(damaged[:8]).to_bytes(4, "big")
+        damaged[-4:] = zlib.crc32(damaged[:-4]).to_bytes(4, "big")
+    frame = bytes(damaged)
+    expected = outcome(lambda: message_of(frame))
+    assert outcome(lambda: message_in(pieces_of(frame, cuts))) == expected
+    assert is_resealed or isinstance(expected, tuple)
+
+
+def test_every_single_byte_of_a_large_frame_is_guarded() -> None:
+    whole = event(LARGE)
+    for place in (*range(200), *range(200, len(whole), 97), *range(len(whole) - 8, len(whole))):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        with pytest.raises(ValueError, match=r"Checksum|Length|StopIteration|Header"):
+            message_in((memoryview(damaged)[:5], memoryview(damaged)[5:]))
+
+
+def test_a_large_event_is_not_read_by_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = event(LARGE)
+    monkeypatch.setattr("mld.aws.messages.message_of", pytest.fail)
+    assert message_in(pieces_of(frame, [7, 60, 5000])) == ("event", "SubscribeToShardEvent", LARGE)
 
 
 def test_the_page_of_an_event_goes_on_at_its_continuation() -> None:
