@@ -66,6 +66,10 @@ def texts(world: World) -> Counter[str]:
     return Counter(row["text"] for row in rows(world.directory / "out"))
 
 
+def wanted(world: World) -> Counter[str]:
+    return Counter(put.data.upper() for put in world.puts if put.data)
+
+
 def put_malformed(world: World) -> None:
     answer = world.kinesis.put_record(StreamName=world.stream, Data=b"\xff\xfe", PartitionKey="bad")
     world.puts.append(Put(answer["ShardId"], int(answer["SequenceNumber"]), ""))
@@ -92,29 +96,49 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
     world.put(300)
     put_malformed(world)
     daemon = start(world)
-    wanted = Counter(put.data.upper() for put in world.puts if put.data)
-    world.until(lambda: texts(world) == wanted, SESSION_S, "the first records in the sink")
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
     world.until(lambda: list(rows(world.directory / "dead")), SESSION_S, "the malformed record in the dead letter")
     (dead,) = rows(world.directory / "dead")
     assert (dead["data"], dead["reason"]) == ("//4=", "not UTF-8")
 
     world.split(world.shards()[0]["ShardId"])
     world.put(300)
-    wanted = Counter(put.data.upper() for put in world.puts if put.data)
-    world.until(lambda: texts(world) == wanted, SESSION_S, "the records behind the split")
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the split")
     assert len({row["shardId"] for row in rows(world.directory / "out")}) == 4
     assert any("a print of the user" in line for line in daemon.lines), "prints reach the daemon's log, tagged"
 
     (jvm,) = [pid for pid in processes(daemon, "SparkSubmit") if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
     os.kill(jvm, signal.SIGKILL)
     world.put(300)
-    wanted = Counter(put.data.upper() for put in world.puts if put.data)
-    world.until(lambda: texts(world) == wanted, SESSION_S, "the records behind the death of the JVM")
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the JVM")
     assert len(list(rows(world.directory / "dead"))) == 1
 
     assert daemon.stop(timeout_s=200) == 0
     world.until_caught_up(1)
     world.until(lambda: not daemon.survivors(), 60, "host and JVM gone")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_record_once_through_a_killed_host_and_a_killed_daemon(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.put(200)
+    daemon = start(world)
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
+
+    (host,) = processes(daemon, "processors.spark.host")
+    os.kill(host, signal.SIGKILL)
+    world.put(200)
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the host")
+
+    daemon.kill()
+    world.put(200)
+    second = start(world, workerId="w2")
+    world.until(lambda: not daemon.survivors(), 120, "children, host and JVM of the killed daemon gone")
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the daemon")
+    assert second.stop(timeout_s=200) == 0
+    world.until_caught_up(1)
 
 
 BAD = [
