@@ -15,6 +15,7 @@ NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 """What the JVM says of ENOSPC, EDQUOT and EFBIG; Spark keeps the words in its own exceptions."""
 UNMAPPABLE = "input contains unmappable characters"
 CAUSE = "Caused by: "
+TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
 
 
@@ -61,10 +62,19 @@ def failure(error: Exception, doing: str) -> SinkError:
 
 
 def sentence(text: str) -> str:
-    """The first line of an exception of Spark, and the innermost cause if it names one; bounded."""
+    """The first line of an exception of Spark, and the innermost cause if it names one; bounded.
+
+    The cause of an exception in a Python worker is the user's, as the traceback in the text ends."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
-    return "; cause: ".join(line[:SENTENCE_CHARS_MAX] for line in (*lines[:1], *causes[-1:]))
+    cause = _python_cause(text) or (causes[-1] if causes else None)
+    return "; cause: ".join(line[:SENTENCE_CHARS_MAX] for line in (*lines[:1], *([cause] if cause else [])))
+
+
+def _python_cause(text: str) -> str | None:
+    _, found, rest = text.rpartition(TRACEBACK)
+    lines = rest.splitlines()[1:] if found else []
+    return next((line.strip() for line in lines if line.strip() and not line[0].isspace()), None)
 
 
 def columns_of(frame: DataFrame) -> Columns:
