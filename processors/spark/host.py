@@ -12,7 +12,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -23,17 +22,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from processors.spark import engine as running
 from processors.spark import lines, session
 from processors.spark.batching import MicroBatch, Offer, is_due, plan
-from processors.spark.hosting import EXIT_CONFIGURATION, LOCK_FILE, SOCKET_FILE, started_at
+from processors.spark.hosting import EXIT_CONFIGURATION, SOCKET_FILE
 from processors.spark.links import Link
 from processors.spark.positions import Position, Shard
 from processors.spark.settings import Settings, SettingsError, load
 from processors.spark.spool import Spool, SpoolError, private_spool
 from processors.spark.starting import Started, StartError, start
+from processors.spark.surroundings import HOST_LOCK, WATCH_POLL_S, Printed, Watch, clear, sweep
 
 log = logging.getLogger("mld.spark")
 
@@ -51,13 +51,7 @@ REFUSE_S = 1.0
 """After a failed start: children that have just connected are told the reason as well."""
 CLOSE_WAIT_S = 10.0
 """A session that takes longer to stop is killed."""
-WATCH_POLL_S = 0.5
-"""Only where the system has no pidfd."""
-SAID_LINES_MAX = 1_000
-"""Lines kept while there is no child to pass them to."""
 BACKLOG = 1_024
-TAG = "spark: "
-HOST_LOCK = "host.lock"
 
 
 @dataclass(slots=True)
@@ -370,72 +364,6 @@ class Host:
         return any(one.said(text) for one in self._links.values() if one.shard is not None)
 
 
-class Watch:
-    """Tells when a process that is not our child, or is PySpark's, has ended."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def process(self, pid: int, ended: Callable[[], None]) -> None:
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._loop.call_soon(ended)
-            return
-        except (AttributeError, OSError):
-            self._poll(pid, ended)
-            return
-
-        def over() -> None:
-            self._loop.remove_reader(handle)
-            os.close(handle)
-            ended()
-
-        self._loop.add_reader(handle, over)
-
-    def _poll(self, pid: int, ended: Callable[[], None]) -> None:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            ended()
-        except PermissionError:
-            pass
-        else:
-            self._loop.call_later(WATCH_POLL_S, self._poll, pid, ended)
-
-
-class Printed:
-    """Everything that is printed on standard output and error, Spark's and the user's, tagged, towards a child."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool]) -> None:
-        self._loop = loop
-        self._pass_on = pass_on
-        self._kept: deque[str] = deque(maxlen=SAID_LINES_MAX)
-        self._scheduled = False
-        read, write = os.pipe()
-        os.dup2(write, 1)
-        os.dup2(write, 2)
-        os.close(write)
-        threading.Thread(target=self._pump, args=[os.fdopen(read, "rb")], daemon=True, name="printed").start()
-
-    def _pump(self, pipe: BinaryIO) -> None:
-        for line in pipe:
-            self._kept.append(TAG + line.decode("utf-8", "replace").rstrip("\n") + "\n")
-            if not self._scheduled:
-                self._scheduled = True
-                with suppress(RuntimeError):  # the loop is closed: we are at our end
-                    self._loop.call_soon_threadsafe(self.deliver)
-
-    def deliver(self) -> None:
-        """Pass on what there is; what no child can take is kept, the newest of it."""
-        self._scheduled = False
-        kept: list[str] = []
-        while self._kept:
-            kept.append(self._kept.popleft())
-        if kept and not self._pass_on("".join(kept)):
-            self._kept.extendleft(reversed(kept))
-
-
 def main() -> NoReturn:
     """`directory properties-file daemon-pid ready-fd`, as `hosting` starts it."""
     directory, file, daemon_pid, told = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -482,31 +410,6 @@ async def _serve(settings: Settings, directory: Path, daemon_pid: int, told: int
     finally:
         delivering.cancel()
         clear(directory, daemon_lives=not host.daemon_gone)
-
-
-def clear(directory: Path, *, daemon_lives: bool) -> None:
-    """Leave nothing behind but what the next host of the same daemon is found and locked by."""
-    if not daemon_lives:
-        shutil.rmtree(directory, ignore_errors=True)
-        return
-    for entry in directory.iterdir():
-        if entry.name in (LOCK_FILE, HOST_LOCK, SOCKET_FILE):
-            continue
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
-
-
-def sweep(base: Path) -> None:
-    """Remove what hosts that were killed have left behind: their daemons are gone, and nobody holds their lock."""
-    for directory in base.iterdir():
-        pid, _, start_time = directory.name.partition("-")
-        if not pid.isdigit() or started_at(int(pid)) == start_time:
-            continue
-        with suppress(OSError), (directory / HOST_LOCK).open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _exit(status: int) -> NoReturn:

@@ -16,11 +16,12 @@ import pytest
 
 from processors.spark import link
 from processors.spark.child import Child, ChildError, properties_file
-from processors.spark.host import Host, Watch, clear, sweep
+from processors.spark.host import Host
 from processors.spark.hosting import HostingError, run_directory, started_at
 from processors.spark.positions import Position, Shard
 from processors.spark.sinks import SinkRefused
 from processors.spark.starting import StartError
+from processors.spark.surroundings import Watch, clear, sweep
 from tests.unit.spark.twins import Bed, MemorySink, line_of, settings_of
 
 QUICK = "mld.spark.triggerIntervalMillis = 10"
