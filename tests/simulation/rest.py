@@ -151,6 +151,8 @@ def _check_resources(world: World) -> None:
         since = world.now() - STILL_S / 2
         if read := sorted(key for key, at in machine.kinesis.read_at.items() if at > since and key not in held):
             raise Violation(f"checker 7: {machine.worker_id} still reads {read}, which it does not hold")
+        if machine.fan_out is not None and (left := sorted(set(machine.fan_out.open_shards()) - set(held))):
+            raise Violation(f"checker 7: {machine.worker_id} is still subscribed to {left}, which it does not hold")
         tasks = sum(not task.done() for task in machine.process.tasks)
         most = (
             TASKS_PER_WORKER_MAX if world.plan.fleet is None else TASKS_PER_WORKER_MAX_3X

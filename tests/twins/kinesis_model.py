@@ -17,6 +17,7 @@ from mld.errors import (
 )
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis.filters import FilterType, ListFilter
+from mld.local.kinesis.reading import Page
 from mld.retrieval.page import RecordsPage
 from mld.streams import ShardFilter, ShardsPage, StartingPoint, StreamSummary
 from protocol.messages import Record
@@ -76,13 +77,7 @@ class ModelStreams:
         page, following = await self._ask(
             "GetRecords", lambda now: self._model.get_records(iterator, now=now, limit=limit, ref=self._name)
         )
-        records = tuple(Record(r.data, r.partition_key, r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records)
-        return RecordsPage(
-            records=records,
-            next_iterator=following,
-            millis_behind_latest=page.millis_behind_latest,
-            child_shards=page.children,
-        )
+        return page_of(page, following)
 
     async def _ask(self, operation, act):
         await self._clock.sleep(self._latency_s)
@@ -95,4 +90,19 @@ class ModelStreams:
         try:
             return act(self._clock.wall())
         except KinesisError as error:
-            raise _ERRORS.get(error.code, StreamUnavailableError)(f"{operation}: {error}") from None
+            raise stream_error(operation, error) from None
+
+
+def page_of(page: Page, following: str | None) -> RecordsPage:
+    """A page of the model as the port has it."""
+    records = tuple(Record(r.data, r.partition_key, r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records)
+    return RecordsPage(
+        records=records,
+        next_iterator=following,
+        millis_behind_latest=page.millis_behind_latest,
+        child_shards=page.children,
+    )
+
+
+def stream_error(operation: str, error: KinesisError) -> StreamError:
+    return _ERRORS.get(error.code, StreamUnavailableError)(f"{operation}: {error}")

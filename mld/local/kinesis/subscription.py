@@ -56,6 +56,7 @@ class Subscription:
     def __init__(self, find: Find, position: int, now: float, *, enforce: bool) -> None:
         self.started_s = now
         self.stopped: Finished | None = None
+        self.event_records_max = PAGE_RECORDS_MAX
         self._find = find
         self._position = position
         self._heartbeat_s = now
@@ -83,7 +84,7 @@ class Subscription:
             return Finished(error)
         if self._enforce and now < self._paced_until_s:
             return Idle(self._paced_until_s)
-        page = read_page(stream, shard, self._position, now, limit=PAGE_RECORDS_MAX, bytes_max=EVENT_BYTES_MAX)
+        page = read_page(stream, shard, self._position, now, limit=self.event_records_max, bytes_max=EVENT_BYTES_MAX)
         if not page.fragments and page.position is not None and now < self._heartbeat_s:
             return Idle(min(self._heartbeat_s, self.started_s + LIFE_S))
         return self._send(stream, shard, page, now)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
+from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
 from tests.simulation.world.plan_migrate import draw_migration
 
 MIGRATION_KINDS = (Kind.REDEPLOY_AS, Kind.TOOL_BACK, Kind.TOOL_FORWARD, Kind.SINGLE_TABLE)
@@ -24,6 +25,7 @@ MODES: dict[str, Callable[[int], Plan]] = {
     "3xbeat": draw_3x_beats,
     "3xmix": draw_3x_mixed,
     "migrate": draw_migration,
+    "fanout": draw_fan_out,
 }
 
 
@@ -34,9 +36,12 @@ def draw_of(mode: str, seed: int) -> Plan:
 
 def features_of(mode: str) -> frozenset[str]:
     """Which kinds of trouble a mode has at all."""
+    taken = ALL_FEATURES - {kind.value for kind in FLEET_KINDS}
+    if mode == "fanout":
+        return taken - {"java2", "iterator_expired"}
     if mode == "2x":
-        return ALL_FEATURES - {kind.value for kind in FLEET_KINDS}
-    ours = ALL_FEATURES - {"java2", "retention_s"} - {kind.value for kind in MIGRATION_KINDS}
+        return taken - FAN_OUT_FEATURES
+    ours = ALL_FEATURES - FAN_OUT_FEATURES - {"java2", "retention_s"} - {kind.value for kind in MIGRATION_KINDS}
     if mode in ("3x", "3xbeat"):
         return ours
     if mode == "3xmix":

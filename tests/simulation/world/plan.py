@@ -67,6 +67,8 @@ class Kind(Enum):
     """When the fleet is ready for it, all workers are restarted to bring everything into one table."""
     LOAD_FAILS = "load_fails"
     """This machine cannot read its load for `argument` seconds."""
+    DEREGISTER = "deregister"
+    """By hand: the consumer of enhanced fan-out goes."""
     DELETE_STREAM = "delete_stream"
     """The last action of its run: from then on only safety is checked."""
 
@@ -100,6 +102,19 @@ class Rates:
     """Per GetRecords: as after a long stop of the process, or when the service forgets."""
     shard_missing: float = 0.0
     """Per GetRecords or GetShardIterator: ResourceNotFound for a shard that is there."""
+    subscribe_throttled: float = 0.0
+    subscribe_lost: float = 0.0
+    """Per SubscribeToShard: no answer comes, whatever the service has done."""
+    subscription_cut: float = 0.0
+    """Per event, as the next four: the connection breaks."""
+    subscription_error: float = 0.0
+    """An exception comes instead."""
+    subscription_silent: float = 0.0
+    """Nothing comes any more."""
+    subscription_short: float = 0.0
+    """The ordinary end, before its time."""
+    event_empty: float = 0.0
+    """One without records comes before it, although there are some."""
     child_dies: float = 0.0
     child_wrong: float = 0.0
     child_hangs: float = 0.0
@@ -114,6 +129,19 @@ class WorkerSpec:
     """mld, java2, java3 (of 3.5), java34 (of 3.0 to 3.4)"""
     drift: float = 0.0
     latency_s: float = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutPlan:
+    """What a plan adds for enhanced fan-out.
+
+    `event_records` is the most that one event holds, `window` how many events a connection holds, and `consumer_s` how
+    long a consumer is CREATING or DELETING.
+    """
+
+    event_records: int
+    window: int
+    consumer_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +165,8 @@ class Plan:
     settings: dict[str, str] = field(default_factory=dict)
     fleet: Fleet3x | None = None
     """None: leases are taken, as in 2.x."""
+    fan_out: FanOutPlan | None = None
+    """None: records are polled for."""
 
     @property
     def end_s(self) -> float:

@@ -30,6 +30,7 @@ class Producer:
         self._ledger = ledger
         self._aggregated = aggregated
         self._rng = rng
+        self.on_put: Callable[[str], None] = lambda shard_id: None
         self._count = 0
         self._map: list[HashRange] = []
 
@@ -67,6 +68,7 @@ class Producer:
             return True  # throttled, or the stream is gone: the record does not exist
         shard = self._kinesis.stream(STREAM, now).shard(placed.shard_id)
         assert shard is not None
+        self.on_put(placed.shard_id)
         if not belongs(shard.hash_range):
             return False
         self._ledger.put(placed.shard_id, int(placed.sequence), users)

@@ -14,6 +14,7 @@ from mld.clock import Clock
 from mld.daemon import assemble
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError
+from mld.local.kinesis.model import StateDelays
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.worker import Worker
 from properties.settings import Settings
@@ -21,6 +22,7 @@ from properties.values import Heartbeat
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
+from tests.simulation.world.fanout import FanOutDoor, Traffic, deregister
 from tests.simulation.world.fleet3x import (
     DrawnLoad,
     create_legacy_tables,
@@ -100,6 +102,8 @@ class Machine:
         self.processor: DrawnProcessor | None = None
         self.dynamo: DynamoDoor | None = None
         self.kinesis: KinesisDoor | None = None
+        self.fan_out: FanOutDoor | None = None
+        """The same, where records are read by subscriptions."""
         self.rates = CALM
         self.paused = False
         self.load: DrawnLoad | None = None
@@ -122,7 +126,13 @@ class Machine:
         self.dynamo = DynamoDoor(world.dynamo, name, world.rng(f"dynamo {name}"), self.spec.latency_s)
         kinesis_rng = world.rng(f"kinesis {name}")
         # The service answers by its own clock, whatever this machine's says.
-        self.kinesis = KinesisDoor(world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s)
+        self.kinesis = self.fan_out = None
+        if world.traffic is not None:
+            self.kinesis = self.fan_out = FanOutDoor(
+                world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s, world.traffic
+            )
+        else:
+            self.kinesis = KinesisDoor(world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s)
         self.set_rates(self.rates)
         if self.spec.kind != "mld":
             self._start_java(rng)
@@ -161,6 +171,7 @@ class Machine:
             self.clock,
             rng,
             detect_load=self._detect_load,
+            fan_out=self.fan_out,
         )
         self.worker = worker
         return await worker.run(GRACE_S)
@@ -236,10 +247,16 @@ class Machine:
             self.world.bug(f"{self.worker_id}: {failure}", None)
         self.world.trace(f"{self.worker_id} ended: {error or failure or 'stopped'}")
         self.process = self.task = None
-        if self.host is not None:
-            self.host.orphan()
+        self._leave_things()
         if self.wanted:
             in_world(self._start_later(SUPERVISOR_DELAY_S, new_id=False))
+
+    def _leave_things(self) -> None:
+        """What a process that has ended leaves: children that read on, sockets that are closed."""
+        if self.host is not None:
+            self.host.orphan()
+        if self.fan_out is not None:
+            self.fan_out.gone()
 
     async def _start_later(self, seconds: float, *, new_id: bool) -> None:
         await asyncio.sleep(seconds)
@@ -264,8 +281,7 @@ class Machine:
         self.process.kill()
         self.world.graves.append((self.task, self.worker))
         self.process = self.task = self.worker = None
-        if self.host is not None:
-            self.host.orphan()
+        self._leave_things()
         in_world(self._start_later(restart_s, new_id=new_id))
 
     def deploy(self, restart_s: float, *, new_id: bool) -> None:
@@ -291,8 +307,7 @@ class Machine:
             process.kill()
             self.world.graves.append((task, self.worker))
             self.process = self.task = self.worker = None
-            if self.host is not None:
-                self.host.orphan()
+            self._leave_things()
 
     async def pause(self, seconds: float) -> None:
         process = self.process
@@ -307,13 +322,17 @@ class Machine:
             process.resume()
 
     async def partition(self, seconds: float, what: str) -> None:
-        dynamo, kinesis = self.dynamo, self.kinesis
+        dynamo, kinesis, fan_out = self.dynamo, self.kinesis, self.fan_out
         if dynamo is None or kinesis is None:
             return
         dynamo.cut = dynamo.cut or what in ("dynamo", "both")
         kinesis.cut = kinesis.cut or what in ("kinesis", "both")
+        if fan_out is not None and what != "dynamo":
+            fan_out.partitioned()
         await asyncio.sleep(seconds)
         dynamo.cut = kinesis.cut = False
+        if fan_out is not None and what != "dynamo":
+            fan_out.healed()
 
     async def twin(self, seconds: float) -> None:
         """By mistake somebody starts a second process with this worker's id."""
@@ -354,6 +373,11 @@ class World:
         self.producer = Producer(
             self.kinesis, self.clock, self.ledger, plan.aggregated, Random(f"{plan.seed}:producer")
         )
+        self.traffic: Traffic | None = None
+        if plan.fan_out is not None:
+            self.traffic = Traffic(plan.fan_out)
+            self.producer.on_put = self.traffic.changed
+            self.kinesis.delays = StateDelays(consumer_s=plan.fan_out.consumer_s)
         self.dynamo = SimulatedDynamo(self.clock, self.rng("stale"), stale_s=plan.stale_reads_s)
         self.dynamo.on_applied.append(self._applied)
         if plan.fleet is not None:
@@ -585,7 +609,11 @@ class World:
                 self.dynamo.outage_until = self.now() + action.argument
             case Kind.DELETE_STREAM:
                 self._stream_deleted = self.ledger.frozen_end = True
-                self.kinesis.delete_stream(STREAM, now=self.clock.wall())
+                self.kinesis.delete_stream(STREAM, now=self.clock.wall(), with_consumers=self.traffic is not None)
+                self._tell_subscribers()
+            case Kind.DEREGISTER:
+                deregister(self.kinesis, STREAM, self.clock)
+                self._tell_subscribers()
 
     def _leader(self) -> Machine | None:
         leader = leader_of(self.dynamo)
@@ -625,7 +653,12 @@ class World:
                 self.kinesis.merge_shards(STREAM, shard.shard_id, neighbour.shard_id, now=self.clock.wall())
         except KinesisError as error:
             self.trace(f"reshard refused: {error}")
+        self._tell_subscribers()
         self._learn_shards()
+
+    def _tell_subscribers(self) -> None:
+        if self.traffic is not None:
+            self.traffic.changed()
 
     def _learn_shards(self) -> None:
         for shard in self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards:
