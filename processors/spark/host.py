@@ -41,8 +41,8 @@ EXIT_OK, EXIT_FAILURE = 0, 1
 GATHER_MAX_S = 0.1
 """Shards that are read on one beat offer within this time; a tenth of the trigger if that is less."""
 HOLD_S = 15.0
-"""How long a child at the tip of its shard waits for the commit before it answers. It costs nothing: what comes meanwhile
-would be in the next micro-batch anyway."""
+"""How long a child at the tip of its shard waits for the commit before it answers. It costs nothing: what comes
+meanwhile would be in the next micro-batch anyway."""
 HOLD_OF_TIMEOUT = 0.5
 """At most so much of the daemon's `timeoutInSeconds`."""
 LINGER_S = 10.0

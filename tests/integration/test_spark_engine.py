@@ -102,9 +102,9 @@ def test_json_is_decoded_and_what_is_not_json_is_a_dead_letter(spark: Any, tmp_p
 def test_a_batch_of_good_records_is_one_job(spark: Any, tmp_path: Path) -> None:
     bed = Bed(spark, tmp_path, PASS, *JSON)
     bed.run({1: event(1)})
-    spark.sparkContext.setJobGroup("one", "one")
+    spark.sparkContext.setJobGroup(str(tmp_path), "one")
     bed.run({n: event(n) for n in range(2, 500)})
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("one")) == 1
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(tmp_path))) == 1
     spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
 
 
