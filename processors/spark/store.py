@@ -124,7 +124,10 @@ class PosixStore:
         target = self.root / path
         for parent in reversed((target, *target.parents)):
             if not parent.is_dir():
-                parent.mkdir(exist_ok=True)
+                try:
+                    parent.mkdir(exist_ok=True)
+                except FileExistsError:
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent)) from None
                 _sync(parent.parent)
 
     def take(self, source: str, target: str) -> bool:

@@ -147,9 +147,9 @@ class FileSink:
     def _check(self, head: Entry | None, batch: Spans, columns: Columns) -> None:
         """Whether the batch may follow this head."""
         self._check_layout(head)
-        self._widened(head, columns)
         if changed := moved(batch, head.marks if head else {}):
             raise Fenced(self.name, changed)
+        self._widened(head, columns)
 
     def _check_layout(self, head: Entry | None) -> None:
         if head and head.layout != self._layout:
