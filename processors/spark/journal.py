@@ -167,7 +167,8 @@ class Journal:
 
     def _cleared_away(self) -> SinkError:
         return SinkError(
-            f"sink {self._name}: the staged batch was cleared away as abandoned, nothing is published; it is tried again"
+            f"sink {self._name}: the staged batch was cleared away as abandoned, "
+            "nothing is published; it is tried again"
         )
 
     def _is_ours(self, target: str, token: str) -> bool:
