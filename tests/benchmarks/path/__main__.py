@@ -39,6 +39,9 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scenarios", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: all")
     parser.add_argument("--records", default=",".join(LOADS), help="sizes of records (default: %(default)s)")
     parser.add_argument("--shards", default=",".join(map(str, SHARDS)), help="of the backlogs (default: %(default)s)")
+    parser.add_argument(
+        "--data", type=float, default=1.0, help="share of the usual data, for busy machines (default 1)"
+    )
     parser.add_argument("--wire", default=",".join(WIRES), help="(default: %(default)s)")
     parser.add_argument("--mode", default=",".join(MODES), help="retrieval (default: %(default)s)")
     parser.add_argument(
@@ -105,7 +108,7 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
     if arguments.peer:
         name = arguments.peer.split()[0].rpartition("/")[2]
         subjects.append(Subject(f"peer ({name})", arguments.peer, arguments.peer_http2))
-    for load in (LOADS[name] for name in arguments.records.split(",")):
+    for load in (LOADS[name].scaled(arguments.data) for name in arguments.records.split(",")):
         for tls in wires:
             if YARDSTICKS in wanted:
                 yield partial(yardsticks.all_of, rig, load, tls=tls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 
@@ -18,6 +18,9 @@ class Load:
     first_mb: int
     mb: int
     baseline_mb: int
+
+    def scaled(self, share: float) -> Load:
+        return replace(self, first_mb=max(1, int(self.first_mb * share)), mb=max(1, int(self.mb * share)))
 
     def records(self, shards: int, each: int) -> int:
         """Per shard, rounded up to a multiple of `each`."""
