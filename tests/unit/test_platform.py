@@ -167,7 +167,9 @@ async def test_a_metadata_service_without_answers_is_passed_over(
 
 
 @pytest.mark.parametrize(
-    "base", [f"http://127.0.0.1:{free_port()}/v4", "https://127.0.0.1/v4", "nonsense", "http://[/"]
+    "base",
+    [f"http://127.0.0.1:{free_port()}/v4", "https://127.0.0.1/v4", "nonsense", "http://[/"],
+    ids=["closed port", "not http", "no address", "broken"],
 )
 async def test_an_address_nobody_answers_at_is_passed_over(
     base: str, tmp_path: Path, host: HostReader, clock: SteppedClock
