@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.variants.catalog3x import VARIANTS_3X
+from tests.simulation.variants.catalog_fanout import VARIANTS_FAN_OUT
 from tests.simulation.variants.patching import Patch
 from tests.simulation.variants.variant import Variant
 
@@ -364,5 +365,5 @@ VARIANTS_2X: tuple[Variant, ...] = (
     ),
 )
 
-VARIANTS = (*VARIANTS_2X, *VARIANTS_3X)
+VARIANTS = (*VARIANTS_2X, *VARIANTS_3X, *VARIANTS_FAN_OUT)
 BY_NAME = {variant.name: variant for variant in VARIANTS}

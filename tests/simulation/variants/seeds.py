@@ -220,4 +220,21 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "discovered_without_renewal": (Catch(2, "checker 4"),),
     "twin_resumed_at_once": (Catch(0, "checker 4"),),
     "watch_without_counter": (Catch(5, "checker 11"),),
+    "place_moves_before_delivery": (Catch(33, "checker 1"),),
+    "subscribes_again_at_tip": (
+        Catch(9, "checker 1"),
+        Catch(26, "checker 1"),
+    ),
+    "gone_consumer_is_kept": (
+        Catch(41, "checker 1 and 6"),
+        Catch(0, "checker 1 and 6"),
+    ),
+    "silence_is_trusted": (
+        Catch(88, "checker 1"),
+        Catch(197, "checker 1 and 6"),
+    ),
+    "subscription_left_open": (
+        Catch(9, "checker 7"),
+        Catch(35, "checker 7"),
+    ),
 }

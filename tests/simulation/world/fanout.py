@@ -92,8 +92,8 @@ class FanOutDoor(KinesisDoor):
     async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> DrawnSubscription:
         self.calls += 1
         rng, rates = self._rng, self.rates
-        there = self._latency_s * (0.5 + rng.random())
-        back = self._latency_s * (0.5 + rng.random())
+        there = self._latency_s + rng.uniform(0.0, self.traffic.plan.answer_s)
+        back = self._latency_s + rng.uniform(0.0, self.traffic.plan.answer_s)
         if rates.kinesis_slow and rng.random() < rates.kinesis_slow:
             there, back = rng.uniform(0.0, SLOW_REPLY_MAX_S), rng.uniform(0.0, SLOW_REPLY_MAX_S)
         reply: _Reply = asyncio.get_running_loop().create_future()

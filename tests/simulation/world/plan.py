@@ -136,12 +136,13 @@ class FanOutPlan:
     """What a plan adds for enhanced fan-out.
 
     `event_records` is the most that one event holds, `window` how many events a connection holds, and `consumer_s` how
-    long a consumer is CREATING or DELETING.
+    long a consumer is CREATING or DELETING. `answer_s` is the longest that SubscribeToShard takes, either way.
     """
 
     event_records: int
     window: int
     consumer_s: float
+    answer_s: float
 
 
 @dataclass(frozen=True, slots=True)

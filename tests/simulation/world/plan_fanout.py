@@ -48,6 +48,7 @@ def draw_fan_out(seed: int) -> Plan:
             event_records=rng.choice((1, 2, 5, 20, 1000)),
             window=rng.choice((1, 2, 4, 16)),
             consumer_s=rng.choice((0.0, 0.0, rng.uniform(0.0, CONSUMER_S_MAX))),
+            answer_s=rng.choice((0.0, 0.2, 1.0, 4.0)),
         ),
     )
 
