@@ -14,7 +14,7 @@ def _variant(name: str, breaks: str, *patches: tuple[str, str, str]) -> Variant:
 VARIANTS_FAN_OUT: tuple[Variant, ...] = (
     _variant(
         "place_moves_before_delivery",
-        "an event that comes beside a renewal moves the place, and is left to the new subscription, which starts behind it",
+        "an event that comes beside a renewal moves the place, and is left to the new one, which starts behind it",
         (
             "fanout",
             "                return page\n            await asyncio.wait({renewal})",
