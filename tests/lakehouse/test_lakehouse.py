@@ -13,7 +13,11 @@ import pytest
 from processors.spark.positions import Position, Shard, spans
 from processors.spark.sinks import Fenced, SinkSpec
 
-pytestmark = [pytest.mark.spark, pytest.mark.skipif("MLD_LAKEHOUSE" not in os.environ, reason="make test-lakehouse")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif("MLD_LAKEHOUSE" not in os.environ, reason="make test-lakehouse"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 PACKAGES = "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 A, B = Shard("s", "0"), Shard("s", "1")

@@ -38,7 +38,13 @@ RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 HISTORY_STEPS = (16, 256, 100_000)
 """How far back the newest entry is looked for; commits of others, such as OPTIMIZE, lie between."""
-MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND")
+MISSING = (
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "PATH_NOT_FOUND",
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_TABLE_ONLY",
+)
 ABANDONED_S = 24 * 3600
 """A branch of that age has no writer any more."""
 BRANCH = "mld_"
