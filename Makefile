@@ -32,16 +32,21 @@ test-tools: $(DEV)
 	$(BIN)/python tests/support/fetch_kinesis_local.py
 	$(BIN)/python tests/support/make_ministack.py
 
-# What lives in memory and virtual time first, on two processors; then what starts servers, daemons and children, alone.
+# What lives in memory and virtual time first; then, file by file, what starts servers, daemons and children, which mostly
+# wait. Tests that start a Spark session: make test-spark.
 IN_MEMORY := tests/unit tests/contract tests/simulation tests/scenarios
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
 test: test-tools
 	$(PYTEST) -n 2 $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
-	$(PYTEST) $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 3 --dist loadfile -m "not spark" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 
 # With PYTEST_ARGS="-k name" one of the two may have nothing to do, which is exit code 5.
 NOTHING_SELECTED = { test $$? -eq 5 && test -n "$(PYTEST_ARGS)"; }
+
+.PHONY: test-spark
+test-spark: $(DEV)
+	$(BIN)/python -m pytest -m spark $(PYTEST_ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .

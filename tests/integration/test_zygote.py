@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -67,8 +68,7 @@ class Fleet:
 
     def __init__(self, world: World, directory: Path, source: str = PROCESSOR) -> None:
         self.world = world
-        self.runtime = directory / "r"
-        self.runtime.mkdir(mode=0o700)
+        self.runtime = Path(tempfile.mkdtemp(prefix="z"))  # short: the path of a socket has 107 bytes
         self.script = directory / "kid.py"
         self.script.write_text(textwrap.dedent(source))
         path = os.pathsep.join([str(installed()), str(ROOT)])

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -76,8 +78,7 @@ class Kid:
 class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.runtime = directory / "run"
-        self.runtime.mkdir(mode=0o700)
+        self.runtime = Path(tempfile.mkdtemp(prefix="z"))  # short: the path of a socket has 107 bytes
         self.started: list[subprocess.Popen[bytes]] = []
 
     def script(self, source: str = ECHO, name: str = "kid.py") -> str:
@@ -133,6 +134,7 @@ class Bench:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 @pytest.fixture
