@@ -152,6 +152,13 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for the signal: the child may be quicker than the command that waits for it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 # --- what a child is -------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +306,7 @@ def test_end_of_input_ends_it(bench: Bench) -> None:
 def test_a_signal_to_the_command_reaches_the_child(bench: Bench, number: signal.Signals) -> None:
     kid = bench.kid()
     kid.do(f"signal.signal({int(number)}, lambda *_: say('caught'))")
+    until(lambda: catches(kid.process.pid, number), what="the command's readiness for signals")
     kid.process.send_signal(number)
     assert kid.line() == "caught"
     assert kid.do("signal.signal(15, signal.SIG_DFL)") == "done"
@@ -454,7 +462,7 @@ def test_when_the_daemon_is_gone_everything_is(bench: Bench, number: signal.Sign
 
 
 def test_a_child_that_does_not_end_keeps_nothing_but_its_server(bench: Bench) -> None:
-    bench.script(ECHO + "\n    signal.pause()\n")
+    bench.script(ECHO.replace('say("eof")', "signal.pause()"))
     owner = bench.popen(bench.script(OWNER, "owner.py"), ZYGOTE, "kid.py", command=sys.executable)
     assert owner.stdout is not None
     kids = [int(pid) for pid in owner.stdout.readline().split()[1:]]
