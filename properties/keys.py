@@ -334,7 +334,7 @@ _OWN = (
     Key("mld.catchUpIntervalMillis", LONG, Section.OWN, "Pause between reads of a shard that is behind.",
         default=READ_INTERVAL_MILLIS_MIN, boxed=True, minimum=READ_INTERVAL_MILLIS_MIN),
     Key("mld.prefetchBytesMax", LONG, Section.OWN,
-        "Most bytes of records that are fetched and wait for their children, over all shards; each has an equal share.",
+        "Most memory of records that wait for their children, in bytes, over all shards; each has an equal share.",
         default=PREFETCH_BYTES_MAX, boxed=True, minimum=1),
     Key("mld.wireClient", CHOICE, Section.OWN,
         "What sends GetRecords, GetShardIterator and the requests to the lease table: lean costs a tenth of botocore.",
