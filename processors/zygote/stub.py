@@ -203,6 +203,8 @@ def _plain(arguments: list[bytes]) -> NoReturn:
 
 def _wait(connection: _socket.socket, pid: int) -> NoReturn:
     nowhere = posix.open("/dev/null", posix.O_RDWR)
+    for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT):
+        _signal.signal(number, _signal.SIG_DFL)  # no shell can undo that one was ignored when it began
     for descriptor in (0, 1, 2):  # they are the child's: its end must be theirs
         posix.dup2(nowhere, descriptor)
     posix.dup2(connection.detach(), CONNECTION_FD, inheritable=True)

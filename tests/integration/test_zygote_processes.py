@@ -286,6 +286,19 @@ def test_a_child_ends_as_a_plain_one_does(bench: Bench, ending: str) -> None:
     assert end_of(bench.kid()) == end_of(Kid(bench.popen("kid.py", command=sys.executable)))
 
 
+@pytest.mark.parametrize("number", ["INT", "HUP", "QUIT"])
+def test_a_signal_that_was_ignored_at_the_start_can_be_its_end(bench: Bench, number: str) -> None:
+    """As below `nohup`, or in the background of a shell without job control."""
+
+    def end_below_a_shell(command: str) -> tuple[int, str]:
+        script = f"trap '' {number}; exec {command} kid.py"
+        kid = Kid(bench.popen("-c", script, command="/bin/sh"))
+        kid.send(f"do signal.signal(signal.SIG{number}, signal.SIG_DFL); os.kill(os.getpid(), signal.SIG{number})")
+        return kid.end()
+
+    assert end_below_a_shell(ZYGOTE) == end_below_a_shell(sys.executable)
+
+
 def test_a_child_leaves_nothing_to_warn_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "always")
     kid = bench.kid()
