@@ -94,6 +94,7 @@ class Figures:
     malformed: int = 0
     poisoned: int = 0
     attempts: int = 0
+    failures: int = 0
     jobs: int = 0
 
 
@@ -195,6 +196,7 @@ class Engine:
                 raise
             except (JobFailed, PipelineFailed) as error:
                 self._check_session()
+                self._figures.failures += 1
                 failures += 1
                 if failures >= attempts_max:
                     self._open_patiently()

@@ -33,6 +33,7 @@ from processors.spark.positions import Position, Shard
 from processors.spark.settings import Settings, SettingsError, load
 from processors.spark.spool import Spool, SpoolError, private_spool
 from processors.spark.starting import Started, StartError, start
+from processors.spark.status import Status
 from processors.spark.surroundings import HOST_LOCK, WATCH_POLL_S, Printed, Watch, clear, sweep
 
 log = logging.getLogger("mld.spark")
@@ -67,9 +68,15 @@ class Host:
     """All state of the host, on one loop."""
 
     def __init__(
-        self, settings: Settings, directory: Path, daemon_pid: int, start: Callable[[Settings, Path, Spool], Started]
+        self,
+        settings: Settings,
+        directory: Path,
+        daemon_pid: int,
+        start: Callable[[Settings, Path, Spool], Started],
+        properties_file: str = "",
     ) -> None:
         self._start = start
+        self._status = Status(directory, settings.application, properties_file, daemon_pid)
         self._settings = settings
         self._directory = directory
         self._daemon_pid = daemon_pid
@@ -132,6 +139,7 @@ class Host:
             return EXIT_CONFIGURATION
         if self._started.jvm_pid is not None:
             watch.process(self._started.jvm_pid, self._jvm_ended)
+        self._status.ready({**self._started.about, "jvmPid": self._started.jvm_pid})
         for one in self._links.values():
             self._welcome(one)
         try:
@@ -319,6 +327,8 @@ class Host:
         finally:
             self._running = None
             self._spool.remove(path)
+        lags = {shard.shard: lag for shard, lag in sorted(self._lag_ms.items())}
+        self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
         self._report(batch, outcome, started)
 
@@ -381,16 +391,16 @@ def main() -> NoReturn:
     lock = (directory / HOST_LOCK).open("ab")
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        status = asyncio.run(_serve(settings, directory, daemon_pid, told))
+        status = asyncio.run(_serve(settings, directory, daemon_pid, told, file))
     except SpoolError as error:
         sys.stderr.write(f"mld-spark: {error}\n")
         status = EXIT_CONFIGURATION
     _exit(status)
 
 
-async def _serve(settings: Settings, directory: Path, daemon_pid: int, told: int) -> int:
+async def _serve(settings: Settings, directory: Path, daemon_pid: int, told: int, properties_file: str) -> int:
     loop = asyncio.get_running_loop()
-    host = Host(settings, directory, daemon_pid, start)
+    host = Host(settings, directory, daemon_pid, start, properties_file)
     printed: list[Printed] = []
 
     def listening() -> None:

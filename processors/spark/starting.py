@@ -4,6 +4,7 @@ a slip in the pipeline's file is found in a moment and a JVM takes seconds."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ class Started:
     spark: SparkSession
     pipeline: pipeline.Pipeline
     jvm_pid: int | None
+    about: Mapping[str, object]
+    """For `mld check`: the address of the UI and the like."""
 
     def close(self) -> None:
         """The user's last hook, then the end of the session."""
@@ -81,7 +84,13 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         address or "none",
         ", ".join(f"{sink.name} ({'exactly' if sink.exactly_once else 'at least'} once)" for sink in sinks) or "none",
     )
-    return Started(engine, spark, loaded, session.jvm_pid(spark))
+    about = {
+        "spark": spark.version,
+        "master": settings.remote or settings.master,
+        "applicationId": None if settings.remote else spark.sparkContext.applicationId,
+        "ui": address,
+    }
+    return Started(engine, spark, loaded, session.jvm_pid(spark), about)
 
 
 def _partitions(spark: SparkSession, settings: Settings) -> int:

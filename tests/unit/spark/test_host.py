@@ -14,13 +14,15 @@ from typing import ClassVar
 
 import pytest
 
+from mld import sparkhosts
 from processors.spark import link
 from processors.spark.child import Child, ChildError, properties_file
 from processors.spark.host import Host
 from processors.spark.hosting import HostingError, run_directory, started_at
 from processors.spark.positions import Position, Shard
-from processors.spark.sinks import SinkRefused
+from processors.spark.sinks import JobFailed, SinkRefused
 from processors.spark.starting import StartError
+from processors.spark.status import STATUS_FILE
 from processors.spark.surroundings import Watch, clear, sweep
 from tests.unit.spark.twins import Bed, MemorySink, line_of, settings_of
 
@@ -87,7 +89,7 @@ async def serving(tmp_path, *keys, start=None, **bed_more):
     """A host over twins; yields it with its bed and a way to make children."""
     bed = Bed(tmp_path, settings_of(*keys), **bed_more)
     bed.spool.close()
-    made = SimpleNamespace(engine=None, jvm_pid=None, close=lambda: None)
+    made = SimpleNamespace(engine=None, jvm_pid=None, close=lambda: None, about={"ui": "http://127.0.0.1:4040"})
 
     def begin(settings, directory, spool):
         bed.spool = bed.engine._spool = spool
@@ -348,3 +350,25 @@ def test_marks_are_what_every_sink_holds(tmp_path):
     both = {"x": MemorySink("x", {Shard("s", "a"): Position(5)}), "y": MemorySink("y")}
     bed = Bed(tmp_path, settings_of(sinks=both), sinks=both)
     assert bed.engine.mark_of(Shard("s", "a")) is None
+
+
+async def test_who_looks_finds_the_host_and_its_counters(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    directory = run_directory(os.getpid())
+    async with serving(directory, QUICK, "mld.spark.format = text", dead=MemorySink("dead")) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        assert [host.counters["records"] for host in sparkhosts.running("app")] == [0]
+        world.bed.sinks["out"].faults = [JobFailed("once")]
+        await world.call(daemon.say, line_of([1, 2, 3], {2: b"{bad"}, lag=0))
+        await world.call(daemon.say, line_of([4], lag=0))
+        (found,) = sparkhosts.running("app")
+        assert (found.pid, found.daemon_pid, found.ui) == (os.getpid(), os.getpid(), "http://127.0.0.1:4040")
+        assert found.about["lagMillis"] == {"a": 0}
+        wanted = {"triggers": 2, "records": 4, "failed_jobs": 1, "retries": 1, "malformed": 1, "poisoned": 0}
+        assert {name: found.counters[name] for name in wanted} == wanted
+        assert sparkhosts.running("another") == []
+        await world.call(daemon.end)
+        file = directory / STATUS_FILE
+        file.write_text(file.read_text().replace(f'"pidStarted": "{started_at(os.getpid())}"', '"pidStarted": "1"'))
+        assert sparkhosts.running("app") == [], "the process that wrote it is gone"

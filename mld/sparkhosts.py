@@ -1,0 +1,97 @@
+"""Session hosts of `mld-spark` that run on this machine for this user, as they say themselves in their status files.
+
+Where these are and what is in them is the host's affair (`processors/spark/hosting.py`, `status.py`); a file is
+believed only in a directory that is this user's alone, and only while the process that wrote it lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+STATUS_FILE = "status.json"
+STATUS_BYTES_MAX = 1 << 20
+UI_PORT = 4040  # Spark's `spark.ui.port`; if it is taken, the next free one
+UI_OFF, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkHost:
+    """A host that runs. `ui` is None where it has none, or none of its own; `counters` count since its start."""
+
+    pid: int
+    daemon_pid: int
+    application: str
+    properties_file: str
+    ui: str | None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+def running(application: str) -> list[SparkHost]:
+    """Hosts of this application, the newest first."""
+    hosts = [host for file in _files() if (host := _read(file)) is not None and host.application == application]
+    return sorted(hosts, key=lambda host: float(host.about.get("startedAt", 0)), reverse=True)
+
+
+def expected_ui(conf: Mapping[str, str], remote: str | None) -> str:
+    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*` and `mld.spark.remote`."""
+    if remote:
+        return f"that of the Spark Connect server {remote}"
+    if conf.get(UI_OFF, "").strip().lower() == "false":
+        return f"none (mld.spark.conf.{UI_OFF} is false)"
+    port = conf.get(UI_PORT_KEY, str(UI_PORT)).strip()
+    if port == "0":
+        return "http://127.0.0.1 on a free port, which the log line `session ready` names"
+    return f"http://127.0.0.1:{port}, or the next free port; the log line `session ready` names it"
+
+
+def _files() -> Iterator[Path]:
+    """Status files in directories that are ours alone."""
+    uid = os.getuid()
+    for base in dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp"]):  # noqa: S108
+        directory = Path(base) / f"mld-spark-{uid}"
+        try:
+            found = directory.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
+                continue
+            yield from sorted(directory.glob(f"*/{STATUS_FILE}"))
+        except OSError:
+            continue
+
+
+def _read(file: Path) -> SparkHost | None:
+    try:
+        with file.open("rb") as stream:
+            value = json.loads(stream.read(STATUS_BYTES_MAX))
+        if _started_at(value["pid"]) != value["pidStarted"]:
+            return None
+        return SparkHost(
+            pid=value["pid"],
+            daemon_pid=value["daemonPid"],
+            application=value["application"],
+            properties_file=value["propertiesFile"],
+            ui=value.get("ui"),
+            about=value,
+            counters=value["counters"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _started_at(pid: int) -> str | None:
+    """Tells a process from another one that bore its number before; "0" where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return None
+    return "0"
