@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mld import sparkhosts
 from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
 from properties.errors import ConfigurationError
-from properties.loader import load
+from properties.keytypes import Section
+from properties.loader import Loaded, load
 from properties.remarks import Level, Remark
+from properties.spark import CONF_PREFIX, PREFIX
 
 EXIT_OK = 0
 EXIT_CONFIGURATION = 2
+SPARK_PROGRAM = "mld-spark"
 _PLAIN_WIDTH = 160  # columns where stdout is no terminal
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
@@ -32,8 +38,10 @@ def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all:
         else:
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
+    sessions = _sessions(loaded)
     if as_json:
-        print(json.dumps(loaded.to_json(), indent=2))  # noqa: T201
+        document = loaded.to_json() | ({} if sessions is None else {"spark": sessions})
+        print(json.dumps(document, indent=2))  # noqa: T201
         return EXIT_OK
     console = _console()
     shown = [value for value in loaded.effective if show_all or value.source != DEFAULT_SOURCE or value.remarks]
@@ -41,8 +49,39 @@ def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all:
     hidden = len(loaded.effective) - len(shown)
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
+    if sessions is not None:
+        for line in _session_lines(loaded.settings.application_name, sessions):
+            console.print(Text(line), soft_wrap=True)
     _print_remarks(console, loaded.remarks)
     return EXIT_OK
+
+
+def _sessions(loaded: Loaded) -> dict[str, Any] | None:
+    """The session hosts of this application, and where the UI of the next one will be; None without `mld-spark`."""
+    given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
+    program = PurePath(loaded.settings.executable_name.split(" ")[0]).name
+    if program != SPARK_PROGRAM:
+        return None
+    conf = {key.removeprefix(CONF_PREFIX): value for key, value in given.items() if key.startswith(CONF_PREFIX)}
+    hosts = sparkhosts.running(loaded.settings.application_name)
+    return {
+        "sessions": [host.about for host in hosts],
+        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}remote")),
+    }
+
+
+def _session_lines(application: str, sessions: dict[str, Any]) -> Iterator[str]:
+    for one in sessions["sessions"]:
+        yield (
+            f"Spark session of {application}: UI {one.get('ui') or 'none'}, pid {one['pid']} of daemon "
+            f"{one['daemonPid']}, Spark application {one.get('applicationId') or 'unknown'}"
+        )
+        yield "  since its start: " + ", ".join(f"{name} {count}" for name, count in one["counters"].items())
+    if not sessions["sessions"]:
+        yield (
+            f"No Spark session of {application} runs on this machine for this user. "
+            f"Its UI will be {sessions['nextUi']}."
+        )
 
 
 def _console() -> Console:

@@ -1,0 +1,80 @@
+"""What `mld check` says of Spark sessions: those that run, and where the UI of the next one will be."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from mld import sparkhosts
+from mld.check import print_check
+from processors.spark.engine import Figures
+from processors.spark.hosting import run_directory
+from processors.spark.status import Status
+
+FILE = """\
+executableName = {program}
+applicationName = clicks
+streamName = clicks
+regionName = eu-central-1
+AwsCredentialsProvider = DefaultCredentialsProvider
+mld.spark.pipeline = pipeline.py:transform
+mld.spark.sink.clicks.path = /data/clicks
+mld.spark.conf.spark.ui.port = 4050
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    file = tmp_path / "app.properties"
+    file.write_text(FILE.format(program="mld-spark"))
+    return file
+
+
+def checked(file, capsys, *, as_json=False):
+    assert print_check(str(file), (), as_json=as_json, show_all=False) == 0
+    return capsys.readouterr().out
+
+
+def test_without_a_session_check_says_where_the_ui_will_be(file, capsys):
+    assert "Its UI will be http://127.0.0.1:4050, or the next free port" in checked(file, capsys)
+
+
+def test_check_shows_the_session_that_runs_and_its_counters(file, capsys):
+    status = Status(run_directory(os.getpid()), "clicks", str(file), 7)
+    status.ready({"ui": "http://127.0.0.1:4041", "applicationId": "local-1"})
+    status.triggered(20, 4_000, Figures(rows=18, jobs=2, attempts=1), 0, {"shardId-000000000000": 0})
+    said = checked(file, capsys)
+    assert f"UI http://127.0.0.1:4041, pid {os.getpid()} of daemon 7, Spark application local-1" in said
+    assert "triggers 1, records 20, bytes 4000, rows 18, commits 2" in said
+    (one,) = json.loads(checked(file, capsys, as_json=True))["spark"]["sessions"]
+    assert (one["ui"], one["counters"]["records"]) == ("http://127.0.0.1:4041", 20)
+
+
+def test_another_processor_hears_nothing_of_spark(file, capsys):
+    file.write_text(FILE.format(program="python3 other.py"))
+    assert "UI" not in checked(file, capsys)
+    assert "spark" not in json.loads(checked(file, capsys, as_json=True))
+
+
+def test_a_directory_that_others_may_enter_is_not_believed(file):
+    directory = run_directory(os.getpid())
+    Status(directory, "clicks", str(file), 7).write()
+    assert len(sparkhosts.running("clicks")) == 1
+    directory.parent.chmod(0o755)
+    assert sparkhosts.running("clicks") == []
+
+
+@pytest.mark.parametrize(
+    ("conf", "remote", "words"),
+    [
+        ({}, None, "http://127.0.0.1:4040"),
+        ({"spark.ui.port": "0"}, None, "a free port"),
+        ({"spark.ui.enabled": "False"}, None, "none (mld.spark.conf.spark.ui.enabled is false)"),
+        ({}, "sc://host:15002", "of the Spark Connect server sc://host:15002"),
+    ],
+)
+def test_where_the_ui_will_be(conf, remote, words):
+    assert words in sparkhosts.expected_ui(conf, remote)
