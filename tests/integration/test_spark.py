@@ -20,8 +20,11 @@ from tests.support.daemon import Daemon
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-SESSION_S = 400.0
+SESSION_S = 150.0
 """A JVM that shares its cores takes its time; on a quiet machine it is seconds."""
+TEST_S = 600
+FAILOVER_MS = 3_000
+"""How long the lease of a daemon that was killed is waited for."""
 PIPELINE = """
 from pyspark.sql import functions as F
 
@@ -34,9 +37,12 @@ KEYS = {
     "mld.spark.master": "local[2]",
     "mld.spark.driverMemory": "600m",
     "mld.spark.conf.spark.ui.enabled": "false",
+    # A session that lives for seconds: compile little, and quickly.
+    "mld.spark.conf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "mld.spark.conf.spark.sql.codegen.wholeStage": "false",
     "mld.spark.sink.out.format": "json",
     "mld.spark.drainTimeoutMillis": 120_000,
-    "mld.spark.startTimeoutMillis": 500_000,
+    "mld.spark.startTimeoutMillis": 150_000,
     "shutdownGraceMillis": 150_000,
 }
 
@@ -90,7 +96,7 @@ def processes(daemon: Daemon, word: str) -> list[int]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(TEST_S)
 def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(300)
@@ -120,11 +126,11 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(TEST_S)
 def test_every_record_once_through_a_killed_host_and_a_killed_daemon(make_world: MakeWorld) -> None:
     world = make_world()
     world.put(200)
-    daemon = start(world)
+    daemon = start(world, failoverTimeMillis=FAILOVER_MS)
     world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
 
     (host,) = processes(daemon, "processors.spark.host")
@@ -134,7 +140,7 @@ def test_every_record_once_through_a_killed_host_and_a_killed_daemon(make_world:
 
     daemon.kill()
     world.put(200)
-    second = start(world, workerId="w2")
+    second = start(world, workerId="w2", failoverTimeMillis=FAILOVER_MS)
     world.until(lambda: not daemon.survivors(), 120, "children, host and JVM of the killed daemon gone")
     world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the daemon")
     assert second.stop(timeout_s=200) == 0
