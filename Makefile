@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # What `make test` and `make lint` need comes on top of what `make quickstart` needs.
-BASE   := $(VENV)/.installed-base
+BASE   := $(VENV)/.installed-base-spark
 DEV    := $(VENV)/.installed-dev
 
 .PHONY: setup quickstart test lint format bench conformance-aws docs clean
@@ -13,7 +13,7 @@ DEV    := $(VENV)/.installed-dev
 $(BASE): setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mld needs Python 3.11 or later; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[local]'
+	$(PIP) -e '.[local,spark]'
 	@touch $@
 
 $(DEV): $(BASE)

@@ -19,11 +19,10 @@ from properties.errors import ConfigurationError
 from properties.keytypes import Section
 from properties.loader import Loaded, load
 from properties.remarks import Level, Remark
-from properties.spark import CONF_PREFIX, PREFIX
+from properties.spark import CONF_PREFIX, PREFIX, PROGRAM
 
 EXIT_OK = 0
 EXIT_CONFIGURATION = 2
-SPARK_PROGRAM = "mld-spark"
 _PLAIN_WIDTH = 160  # columns where stdout is no terminal
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
@@ -60,7 +59,7 @@ def _sessions(loaded: Loaded) -> dict[str, Any] | None:
     """The session hosts of this application, and where the UI of the next one will be; None without `mld-spark`."""
     given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
     program = PurePath(loaded.settings.executable_name.split(" ")[0]).name
-    if program != SPARK_PROGRAM:
+    if program != PROGRAM:
         return None
     conf = {key.removeprefix(CONF_PREFIX): value for key, value in given.items() if key.startswith(CONF_PREFIX)}
     hosts = sparkhosts.running(loaded.settings.application_name)

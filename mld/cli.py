@@ -180,11 +180,16 @@ def local(host: str, port: int, enforce: bool) -> None:
 @commands.command()
 @click.option("--records", type=click.IntRange(min=100), default=20_000, show_default=True, help="How many to put.")
 @click.option("--directory", type=click.Path(file_okay=False), default="quickstart-data", show_default=True)
-def quickstart(records: int, directory: str) -> None:
-    """Try everything on this machine: embedded AWS, a stream with click events, the real daemon, a split on the way."""
+@click.option("--plain", is_flag=True, help="Without Spark and Java: the archive processor.")
+def quickstart(records: int, directory: str, plain: bool) -> None:
+    """Try everything on this machine: click events on an embedded AWS, the real daemon, a split on the way, a pipeline
+    on Spark into Parquet files.
+
+    Exit codes: 0 everything adds up, 1 it does not, 2 Java or PySpark is missing.
+    """
     from mld.quickstart import run_quickstart
 
-    sys.exit(_guarded(lambda: run_quickstart(records, directory)))
+    sys.exit(_guarded(lambda: run_quickstart(records, directory, plain=plain)))
 
 
 def _guarded(action: Callable[[], int]) -> int:

@@ -21,7 +21,7 @@ from mld.aws.service import RawService, Service
 from mld.aws.services import AwsService, service_of
 from mld.aws.sessions import ClientFactory, client_factory
 from mld.clock import Clock, LoopClock
-from mld.consumer.child import PipeHost, find_executable
+from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.host import ProcessorHost
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, Signal
 from mld.consumer.restarts import RestartPolicy
@@ -82,6 +82,7 @@ async def run_daemon(settings: Settings, properties_file: str, overrides: Sequen
     """
     command = split_command(settings.executable_name)
     _check_command(command, settings.executable_name, properties_file)
+    command = runnable(command)
     worker_id = settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
     kinesis, dynamo = _services(settings, factory)

@@ -20,7 +20,7 @@ from properties.keys import BY_NAME
 from properties.keytypes import Effect, Section
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
 from properties.settings import Settings
-from properties.spark import SparkLines
+from properties.spark import PREFIX, PROGRAM, SparkLines
 from properties.spark import read as read_spark
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
@@ -72,6 +72,7 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
             failed.add(name)
     spark = read_spark(file_name, entries, pairs, env)
     remarks += spark.remarks
+    remarks += _without_pipeline(given.get("executableName"), spark, file_name)
     derivation = derive(given, env, file_name)
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
@@ -82,6 +83,14 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
     if problems:
         raise ConfigurationError(problems, remarks)
     return Loaded(file_name, settings_of(derivation), tuple(remarks), _effective(derivation, spark, remarks))
+
+
+def _without_pipeline(program: Given | None, spark: SparkLines, file_name: str) -> list[Remark]:
+    """`mld-spark` reads this file; with an argument it reads another one."""
+    if program is None or program.display.strip().rpartition("/")[2] != PROGRAM or spark.pipeline_is_given:
+        return []
+    remedy = f"name the pipeline: {PREFIX}pipeline = pipeline.py:transform"
+    return [Remark(Level.ERROR, "executableName", file_name, f"is {PROGRAM}, and there is no {PREFIX}pipeline", remedy)]
 
 
 def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:

@@ -18,6 +18,7 @@ from properties.grammar import Entry
 from properties.keytypes import INT_MAX, Effect, Key, Kind, Section
 from properties.remarks import Level, Remark
 
+PROGRAM = "mld-spark"
 PREFIX = "mld.spark."
 SINK_PREFIX = f"{PREFIX}sink."
 CONF_PREFIX = f"{PREFIX}conf."
@@ -83,20 +84,25 @@ KEYS: tuple[Key, ...] = (
     _key("spool", Kind.TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read.",
          default_text="a private directory in TMPDIR"),
     _key("ledger", Kind.TEXT, "Directory of the ledger of sinks that can keep none of their own."),
+    _key("checkpoint", Kind.TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
+         "streaming queries.", default_text="required by mode = streaming"),
     _key("sink.<name>.format", Kind.TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
     _key("sink.<name>.path", Kind.TEXT, "Directory or table of a sink."),
     _key("sink.<name>.partitionBy", Kind.TEXT, "Columns by whose values a sink's files are laid out."),
     _key("sink.<name>.mode", Kind.TEXT, "Save mode of Spark, where the format takes one.", "append"),
+    _key("sink.<name>.outputMode", Kind.TEXT, "What a streaming query writes: append (rows that are final), update "
+         "(rows that have changed) or complete (all rows).", "append"),
     _key("sink.<name>.options.<option>", Kind.TEXT, "An option of the format."),
     _key("conf.<spark key>", Kind.TEXT, "Any setting of Spark, such as `mld.spark.conf.spark.sql.shuffle.partitions`."),
 )  # fmt: skip
 
 _FIXED = {key.name: key for key in KEYS if "<" not in key.name}
 _SINK_KEY = re.compile(
-    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|options\.(?P<option>.+))", re.ASCII
+    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|outputMode|options\.(?P<option>.+))", re.ASCII
 )
-_SINK_PROPERTIES = "format, path, partitionBy, mode and options.<option>"
+_SINK_PROPERTIES = "format, path, partitionBy, mode, outputMode and options.<option>"
+OUTPUT_MODES = ("append", "update", "complete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,12 @@ class SparkLines:
     @property
     def given(self) -> bool:
         return bool(self.shown)
+
+    @property
+    def pipeline_is_given(self) -> bool:
+        """If with a bad value, that is said elsewhere."""
+        name = f"{PREFIX}pipeline"
+        return name in self.shown or any(remark.key == name for remark in self.remarks)
 
 
 @dataclass(slots=True)
@@ -164,6 +176,7 @@ def read(
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
     remarks += _together(values, places, file_name)
+    remarks += _streaming(values, places, file_name, sinks)
     made = tuple(SinkLines(name, sink.place, sink.values, sink.options) for name, sink in sinks.items())
     return SparkLines(values, places, made, conf, tuple(remarks), shown)
 
@@ -222,6 +235,36 @@ def _together(values: dict[str, object], places: Mapping[str, str], file_name: s
         wrong("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
     if values["schema"] and values["format"] in (Format.BINARY, Format.TEXT):
         wrong("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
+    return remarks
+
+
+def _streaming(
+    values: Mapping[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, _Sink]
+) -> list[Remark]:
+    """What streaming asks for, and what only streaming uses."""
+    remarks: list[Remark] = []
+    streaming = values["mode"] is Mode.STREAMING
+
+    def wrong(name: str, place: str, message: str, remedy: str, level: Level = Level.ERROR) -> None:
+        remarks.append(Remark(level, PREFIX + name, place, message, remedy))
+
+    place = places.get("checkpoint", places.get("mode", file_name))
+    if streaming and not values["checkpoint"]:
+        wrong("checkpoint", place, "is required by mld.spark.mode = streaming", "name a directory all workers share")
+    if streaming and not sinks:
+        wrong("sink", place, "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …")
+    if streaming and values["remote"]:
+        wrong("remote", places.get("remote", file_name), "cannot be used with mld.spark.mode = streaming",
+              "the queries write through the session host; use mld.spark.master")  # fmt: skip
+    if not streaming and values["checkpoint"]:
+        wrong("checkpoint", place, "has no effect without mld.spark.mode = streaming", "set the mode", Level.WARNING)
+    for name, sink in sinks.items():
+        mode = sink.values.get("outputMode", "append")
+        key = f"sink.{name}.outputMode"
+        if mode not in OUTPUT_MODES:
+            wrong(key, sink.place, f"is {mode}", f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}")
+        elif not streaming and "outputMode" in sink.values:
+            wrong(key, sink.place, "has no effect without mld.spark.mode = streaming", "set the mode", Level.WARNING)
     return remarks
 
 

@@ -17,8 +17,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, cast
 
 from mld.clock import Clock, wait_for_event
@@ -68,8 +70,19 @@ class PipeHost:
 
 
 def find_executable(command: Sequence[str]) -> str | None:
-    """The file that `command` would run, or None: a name with a slash as it is, a bare name from PATH."""
-    return shutil.which(command[0]) if command and command[0] else None
+    """The file that `command` would run, or None: a name with a slash as it is, a bare name from PATH, and else from
+    beside our interpreter, where `mld-spark` and `mld-zygote` are installed."""
+    if not command or not command[0]:
+        return None
+    return shutil.which(command[0]) or (
+        None if "/" in command[0] else shutil.which(command[0], path=str(Path(sys.executable).parent))
+    )
+
+
+def runnable(command: Sequence[str]) -> list[str]:
+    """The command as the kernel finds it: unchanged, unless its program is only beside our interpreter."""
+    found = None if command and shutil.which(command[0]) else find_executable(command)
+    return list(command) if found is None else [found, *command[1:]]
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -1,5 +1,29 @@
-"""`mld quickstart`: the whole product on one machine, with nothing but what the project installs itself."""
+"""`mld quickstart`: the whole product on one machine, with nothing but what the project installs itself, and a JRE."""
 
-from mld.quickstart.tour import run_quickstart
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from mld.quickstart.plain import PlainTour
+from mld.quickstart.spark import SparkTour
+from mld.quickstart.stage import NotReadyError
+
+EXIT_NOT_READY = 2
+_PLAIN_WIDTH = 120  # columns where stdout is no terminal
+
+
+def run_quickstart(records: int, directory: str, *, plain: bool = False) -> int:
+    """Run the tour with its files in `directory`; returns the exit code. Raises QuickstartError."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    kind = PlainTour if plain else SparkTour
+    try:
+        return kind(Path(directory).absolute(), console, records).run()
+    except NotReadyError as error:
+        print(f"mld: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_NOT_READY
+
 
 __all__ = ["run_quickstart"]

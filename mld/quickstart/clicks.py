@@ -10,7 +10,7 @@ from random import Random
 USERS = 2_000
 _PAGES = ("/", "/search", "/product/{item}", "/cart", "/checkout", "/help")
 _PAGE_WEIGHTS = (20, 25, 35, 10, 6, 4)
-_AGENTS = ("Firefox", "Chrome", "Safari", "Edge", "App/iOS", "App/Android")
+_AGENTS = ("Firefox", "Chrome", "Safari", "Edge", "App/iOS", "App/Android", "Crawler")
 _REFERRERS = (None, "https://www.example.com/", "https://search.example.net/?q=sh\u00f6es", "newsletter")
 
 

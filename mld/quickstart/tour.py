@@ -1,18 +1,18 @@
-"""The tour: embedded AWS, a stream with click events, the real daemon with a shipped processor, a split on the way.
+"""The frame of both tours: embedded AWS, a stream with click events, the real daemon, a split on the way.
 
-Everything runs as processes of its own, as a user would start it; what it shows is what is there. It ends in an error
-if a single record is missing, repeated or out of order.
+Everything runs as processes of its own, as a user would start it; what it shows is what is there. `plain` and `spark`
+say which processor runs, when it has caught up, and what the end result has to be.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,14 +21,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from mld.aws.sessions import ClientFactory, client_factory
-from mld.errors import MldError
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.quickstart.clicks import Event, click_events
-from mld.quickstart.verdict import Archived, Put, find_faults
+from mld.quickstart.stage import STOP_S, QuickstartError, only_one_in, process, ready_endpoint, signals_end_us
+from mld.quickstart.verdict import Put
 from properties.loader import load
 
 STREAM = "quickstart-clicks"
@@ -37,48 +36,92 @@ SHARDS = 4
 PUT_RECORDS_MAX = 500  # the service's limit for one call
 PUT_ATTEMPTS_MAX = 5
 SEED = 7
-SERVER_START_S = 30.0
-CAUGHT_UP_S = 180.0
-DAEMON_STOP_S = 40.0
+STALLED_S = 120.0
+"""Without progress for so long the tour gives up."""
 POLL_S = 0.2
 EXIT_OK, EXIT_FAILURE = 0, 1
 FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
 
 
-class QuickstartError(MldError):
-    """The tour cannot go on; the text says what to look at."""
-
-
-def run_quickstart(records: int, directory: str) -> int:
-    """Run the tour with its files in `directory`; returns the exit code. Raises QuickstartError."""
-    started = time.monotonic()
-    os.environ.update(FAKE_CREDENTIALS)
-    tour = _Tour(Path(directory), Console(highlight=False), records)
-    with ExitStack() as stack:
-        endpoint = stack.enter_context(tour.embedded_aws())
-        tour.write_properties(endpoint)
-        factory = client_factory(load(tour.properties_file, (), os.environ).settings)
-        tour.make_stream(factory)
-        daemon = stack.enter_context(tour.daemon())
-        tour.put_and_split(daemon)
-        tour.wait_until_caught_up(daemon)
-        seconds = time.monotonic() - started
-        stopped = tour.stop(daemon)
-        leases = tour.leases(factory)
-    return tour.report(leases, stopped, seconds)
-
-
 @dataclass
-class _Tour:
+class Tour(ABC):
+    """One run. Paths are absolute, so that they can be copied from what it prints."""
+
     directory: Path
     console: Console
     records: int
     put: list[Put] = field(default_factory=list)
     kinesis: Any = None
+    dynamo: Any = None
 
-    @property
-    def archive_directory(self) -> Path:
-        return self.directory / "archive"
+    # --- what differs ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises NotReadyError if this machine lacks something."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget the last run: only files this tour writes."""
+
+    @abstractmethod
+    def properties(self, endpoint: str) -> str:
+        """The text of the daemon's file."""
+
+    def extra_events(self) -> Sequence[Event]:
+        """Put at half time."""
+        return ()
+
+    @abstractmethod
+    def processed(self) -> int:
+        """How many records the processor is done with; for the bar."""
+
+    def is_caught_up(self) -> bool:
+        """Whether everything is done that the daemon is run for."""
+        return self.processed() >= len(self.put)
+
+    @abstractmethod
+    def report(self, leases: dict[str, Lease]) -> list[str]:
+        """Print what came out; the faults."""
+
+    @abstractmethod
+    def farewell(self) -> str:
+        """What to do next."""
+
+    # --- the plot ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Returns the exit code. Raises QuickstartError."""
+        started = time.monotonic()
+        os.environ.update(FAKE_CREDENTIALS)
+        with ExitStack() as stack:
+            stack.enter_context(signals_end_us())
+            stack.enter_context(only_one_in(self.directory))
+            self.check()
+            self.clear()
+            endpoint = stack.enter_context(self.embedded_aws())
+            self.properties_file.write_text(self.properties(endpoint), "utf-8")
+            self.make_stream(client_factory(load(self.properties_file, (), os.environ).settings))
+            daemon = stack.enter_context(self.daemon())
+            self.put_and_split(daemon)
+            self.wait_until_caught_up(daemon)
+            stopped = self.stop(daemon)
+            faults = self.report(self.leases())
+        if stopped != 0:
+            faults.append(f"the daemon did not stop gracefully: exit status {stopped}; see {self.log_file}")
+        for fault in faults:
+            self.say(f"[red]FAULT[/red] {fault}")
+        if faults:
+            self.say(f"The log of the daemon is {self.log_file}.")
+            return EXIT_FAILURE
+        seconds = time.monotonic() - started
+        self.say(f"[green]{self.verdict()}[/green]; the daemon stopped gracefully; all in {seconds:.1f} s")
+        self.console.print(self.farewell(), soft_wrap=True)
+        return EXIT_OK
+
+    @abstractmethod
+    def verdict(self) -> str:
+        """What is shown to be true, if there are no faults."""
 
     @property
     def properties_file(self) -> Path:
@@ -89,69 +132,52 @@ class _Tour:
         return self.directory / "daemon.log"
 
     def say(self, text: str) -> None:
-        self.console.print(text)
-
-    # --- the cast ----------------------------------------------------------------------------------------------------
+        self.console.print(text, soft_wrap=True)
 
     @contextmanager
     def embedded_aws(self) -> Iterator[str]:
         """The embedded AWS on a free loopback port; yields its endpoint."""
-        self._clear()
         errors = self.directory / "embedded-aws.log"
-        with errors.open("wb") as log, _process([sys.executable, "-m", "mld.local", "--port", "0"], log) as server:
-            endpoint = _ready_endpoint(server, errors)
+        with errors.open("wb") as log, process([sys.executable, "-P", "-m", "mld.local", "--port", "0"], log) as server:
+            endpoint = ready_endpoint(server, errors)
             self.say(f"embedded AWS on {endpoint}")
             yield endpoint
 
-    def _clear(self) -> None:
-        """Forget the last run: only files this tour writes."""
-        self.archive_directory.mkdir(parents=True, exist_ok=True)
-        for old in self.archive_directory.glob("shardId-*.jsonl"):
-            old.unlink()
-
-    def write_properties(self, endpoint: str) -> None:
-        self.properties_file.write_text(
-            f"""\
-# Written by `mld quickstart`: the same keys that Amazon's Java MultiLangDaemon reads.
-executableName = {sys.executable} -m processors.archive {self.archive_directory}
-streamName = {STREAM}
-applicationName = {APPLICATION}
-initialPositionInStream = TRIM_HORIZON
-retrievalMode = POLLING
-AwsCredentialsProvider = EnvironmentVariableCredentialsProvider
-regionName = us-east-1
-kinesisEndpoint = {endpoint}
-dynamoDBEndpoint = {endpoint}
-"""
-        )
-
     def make_stream(self, factory: ClientFactory) -> None:
-        self.kinesis = factory.create_client(
-            "kinesis", read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=2
+        self.kinesis, self.dynamo = (
+            factory.create_client(name, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=2)
+            for name in ("kinesis", "dynamodb")
         )
         self.kinesis.create_stream(StreamName=STREAM, ShardCount=SHARDS)
         self.say(f"stream {STREAM} with {SHARDS} shards")
 
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", "mld", "run", str(self.properties_file)]
-        with self.log_file.open("wb") as log, _process(command, log, stdout=log) as process:
-            self.say(f"mld runs as pid {process.pid}, its log is {self.log_file}")
-            yield process
-
-    # --- the plot ----------------------------------------------------------------------------------------------------
+        """Runs in the tour's directory; finds the programs that are installed beside this interpreter first."""
+        command = [sys.executable, "-P", "-m", "mld", "run", str(self.properties_file)]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        environment = {**os.environ, "PATH": path}
+        with (
+            self.log_file.open("wb") as log,
+            process(command, log, stdout=log, cwd=self.directory, environment=environment) as daemon,
+        ):
+            self.say(f"mld runs as pid {daemon.pid}, its log is {self.log_file}")
+            yield daemon
 
     def put_and_split(self, daemon: subprocess.Popen[bytes]) -> None:
         events = click_events(self.records, seed=SEED, start_s=time.time())
         with self._progress() as progress:
             bar = progress.add_task("putting click events", total=self.records)
-            half_way = False
+            half_way, count = False, 0
             while chunk := list(islice(events, PUT_RECORDS_MAX)):
                 self._put(chunk)
-                progress.update(bar, completed=len(self.put))
-                if not half_way and len(self.put) >= self.records // 2:
+                count += len(chunk)
+                progress.update(bar, completed=count)
+                if not half_way and count >= self.records // 2:
                     half_way = True
                     self._split()
+                    if extra := self.extra_events():
+                        self._put(extra)
         self._check_alive(daemon)
 
     def _put(self, chunk: Sequence[Event]) -> None:
@@ -180,21 +206,23 @@ dynamoDBEndpoint = {endpoint}
         self.say(f"{shard['ShardId']} is split while it is read")
 
     def wait_until_caught_up(self, daemon: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + CAUGHT_UP_S
+        count, moved_at = -1, time.monotonic()
         with self._progress() as progress:
             bar = progress.add_task("processed", total=len(self.put))
-            while (count := self._archived_count()) < len(self.put):
-                progress.update(bar, completed=count)
+            while not self.is_caught_up():
                 self._check_alive(daemon)
-                if time.monotonic() > deadline:
+                now, before = time.monotonic(), count
+                count = self.processed()
+                progress.update(bar, completed=count)
+                if count != before:
+                    moved_at = now
+                elif now - moved_at > STALLED_S:
                     raise QuickstartError(
-                        f"only {count} of {len(self.put)} records after {CAUGHT_UP_S:.0f} s; see {self.log_file}"
+                        f"nothing has moved for {STALLED_S:.0f} s at {count} of {len(self.put)} records; "
+                        f"see {self.log_file}"
                     )
                 time.sleep(POLL_S)
-            progress.update(bar, completed=count)
-
-    def _archived_count(self) -> int:
-        return sum(_line_count(path) for path in self.archive_directory.glob("shardId-*.jsonl"))
+            progress.update(bar, completed=self.processed())
 
     def _check_alive(self, daemon: subprocess.Popen[bytes]) -> None:
         if daemon.poll() is not None:
@@ -213,122 +241,17 @@ dynamoDBEndpoint = {endpoint}
         """SIGTERM, as systemd would; returns the exit status."""
         daemon.send_signal(signal.SIGTERM)
         try:
-            return daemon.wait(DAEMON_STOP_S)
+            return daemon.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            raise QuickstartError(
-                f"the daemon did not stop within {DAEMON_STOP_S:.0f} s; see {self.log_file}"
-            ) from None
+            raise QuickstartError(f"the daemon did not stop within {STOP_S:.0f} s; see {self.log_file}") from None
 
-    # --- the end -----------------------------------------------------------------------------------------------------
-
-    def leases(self, factory: ClientFactory) -> dict[str, Lease]:
-        dynamo: Any = factory.create_client(
-            "dynamodb", read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=2
-        )
-        rows = dynamo.scan(TableName=APPLICATION, ConsistentRead=True)["Items"]
+    def leases(self) -> dict[str, Lease]:
+        """The rows of the lease table."""
+        rows = self.dynamo.scan(TableName=APPLICATION, ConsistentRead=True)["Items"]
         leases = (parse_row(row) for row in rows)
         return {lease.key: lease for lease in leases if lease is not None}
 
-    def report(self, leases: dict[str, Lease], stopped: int, seconds: float) -> int:
-        archive = {path.stem: _read_archive(path) for path in self.archive_directory.glob("shardId-*.jsonl")}
-        self.console.print(_shard_table(archive, leases))
-        faults = find_faults(self.put, archive)
-        if stopped != 0:
-            faults.append(f"the daemon did not stop gracefully: exit status {stopped}; see {self.log_file}")
-        for fault in faults:
-            self.say(f"[red]FAULT[/red] {fault}")
-        if faults:
-            return EXIT_FAILURE
-        self.say(
-            f"[green]{len(self.put)} records, each exactly once and in order[/green], in {seconds:.1f} s; "
-            f"the daemon stopped gracefully"
-        )
-        self.console.print(_next_steps(self.properties_file, self.archive_directory), soft_wrap=True)
-        return EXIT_OK
 
-
-def _shard_table(archive: dict[str, list[Archived]], leases: dict[str, Lease]) -> Table:
-    table = Table(title="what happened", title_justify="left")
-    for column in ("shard", "parent", "records", "checkpoint", "writes", "owner"):
-        table.add_column(column, justify="right" if column in ("records", "writes") else "left", no_wrap=True)
-    for shard in sorted(archive.keys() | leases.keys()):
-        count = str(len(archive.get(shard, [])))
-        lease = leases.get(shard)
-        if lease is None:
-            table.add_row(shard, "", count, "cleaned up")
-            continue
-        parents = " ".join(_tail(parent, 4) for parent in sorted(lease.parents))
-        table.add_row(
-            shard, parents, count, _tail(str(lease.checkpoint), 12), str(lease.counter), lease.owner or "none"
-        )
-    return table
-
-
-def _tail(text: str, characters: int) -> str:
+def tail(text: str, characters: int) -> str:
+    """The end of a long number, by which it is told from others."""
     return text if len(text) <= characters else f"…{text[-characters:]}"
-
-
-def _next_steps(properties_file: Path, archive_directory: Path) -> str:
-    return f"""
-The records are in {archive_directory}/*.jsonl. For your own stream:
-
-  cp {properties_file} app.properties     # set streamName, applicationName, regionName and executableName,
-                                          # and remove the two endpoint lines
-  bin/mld check app.properties            # what it means, and what is wrong with it
-  bin/mld app.properties                  # run it; Ctrl-C stops it gracefully"""
-
-
-# --- processes and files ---------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _process(command: Sequence[str], stderr: Any, stdout: Any = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is gone at the end: TERM, and KILL if need be."""
-    with subprocess.Popen(command, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, process_group=0) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(DAEMON_STOP_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-
-
-def _ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
-    """The endpoint the server announces on its first line; waits for it with a bound."""
-    assert server.stdout is not None
-    timer = _Alarm(SERVER_START_S, server.kill)
-    with timer:
-        line = server.stdout.readline()
-    try:
-        return str(json.loads(line)["endpoint"])
-    except (ValueError, KeyError):
-        raise QuickstartError(f"the embedded AWS did not start; see {errors}") from None
-
-
-class _Alarm:
-    """Calls `action` after `seconds` unless left before."""
-
-    def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._action = action
-
-    def __enter__(self) -> None:
-        signal.signal(signal.SIGALRM, lambda *_: self._action())
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-
-def _line_count(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-
-
-def _read_archive(path: Path) -> list[Archived]:
-    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return [Archived(int(line["sequence"]), line["data"]) for line in lines]

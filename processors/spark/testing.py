@@ -36,6 +36,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
 
     ours = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.host": "127.0.0.1",
@@ -58,7 +59,7 @@ def records(
     shard: str = "shardId-000000000000",
 ) -> DataFrame:
     """Events as records of one shard, numbered from 1 on. A mapping becomes JSON, a text its UTF-8 bytes."""
-    raw = handover.through_session(spark, _lines(events, stream, shard), 1)
+    raw = handover.through_session(spark, _lines(events, stream, shard))
     return handover.handed(raw, Format(format), schema, divert=False).records
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mld.clock import LoopClock
-from mld.consumer.child import PIPE_BYTES, PipeHost, _Input
+from mld.consumer.child import PIPE_BYTES, PipeHost, _Input, find_executable, runnable
 from mld.consumer.host import ChildStartError
 
 STOP_TIMEOUT_S = 0.3
@@ -175,6 +175,22 @@ async def test_a_bare_name_is_looked_up_on_the_path(tmp_path, monkeypatch):
     child = await start(["my-processor"])
     assert await child.read_line() == "found"
     await child.end()
+
+
+def test_what_is_installed_beside_the_interpreter_is_found_after_the_path(tmp_path, monkeypatch):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for place, name in ((ours, "mld-spark"), (ours, "both"), (theirs, "both")):
+        place.mkdir(exist_ok=True)
+        (place / name).write_text("#!/bin/sh\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(theirs))
+    monkeypatch.setattr(sys, "executable", str(ours / "python"))
+    assert runnable(["mld-spark", "app.properties"]) == [str(ours / "mld-spark"), "app.properties"]
+    assert runnable(["both", "x"]) == ["both", "x"]
+    assert runnable(["neither"]) == ["neither"]
+    assert find_executable(["neither"]) is None
+    assert find_executable([str(ours / "mld-spark")]) == str(ours / "mld-spark")
+    assert find_executable(["./mld-spark"]) is None, "a name with a slash is what it says"
 
 
 async def test_kill_ends_a_stopped_child():

@@ -84,3 +84,19 @@ def test_the_daemon_refuses_to_start_with_a_bad_key(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("mld.spark.speed = 9\n", ""))
     row = load(file).effective[-1]
     assert (row.key, row.value, row.source) == ("mld.spark.pipeline", "p.py:f", f"{file}:6")
+
+
+@pytest.mark.parametrize(
+    ("program", "refused"), [("mld-spark", True), ("/opt/bin/mld-spark", True), ("mld-spark a.properties", False)]
+)
+def test_mld_spark_without_a_pipeline_is_refused(tmp_path: Path, program: str, refused: bool) -> None:
+    file = tmp_path / "app.properties"
+    file.write_text(
+        f"executableName = {program}\napplicationName = a\nstreamName = s\nregionName = us-east-1\n"
+        "AwsCredentialsProvider = DefaultCredentialsProvider\n"
+    )
+    if not refused:
+        load(file)  # the keys are in the file that it names
+        return
+    with pytest.raises(ConfigurationError, match="there is no mld.spark.pipeline; name the pipeline"):
+        load(file)

@@ -1,0 +1,128 @@
+"""What the Spark tour has to find in its sinks, worked out from what was put; and how what it finds differs.
+
+Pure. The filter and the sums are those of `processors/samples/clicks.py`, written a second time without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mld.quickstart.verdict import Put
+
+CRAWLER = "Crawler"
+MINUTE_S = 60
+HOME = "home"
+
+Key = tuple[str, int]
+"""Shard and sequence number."""
+Cell = tuple[int, str]
+"""Minute, in seconds since the epoch, and section of the shop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    clicks: int = 0
+    load_ms: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.clicks + other.clicks, self.load_ms + other.load_ms)
+
+
+@dataclass(slots=True)
+class ShardLine:
+    """One line of the lineage: where the records of a shard went."""
+
+    records: int = 0
+    out: int = 0
+    filtered: int = 0
+    dead: int = 0
+    last: int = 0
+    """The highest sequence number."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of a run: what there should be, or what there is."""
+
+    rows: Sequence[tuple[str, int, int]] = ()
+    """Shard, sequence number and event id of every row of the sink `clicks`."""
+    minutes: Mapping[Cell, Sums] = field(default_factory=dict)
+    dead: Sequence[tuple[str, int, str]] = ()
+    """Shard, sequence number and data of every dead letter."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """By shard, the last record that the sink says it is past."""
+
+
+def expected(put: Iterable[Put]) -> Outcome:
+    """What there should be."""
+    rows: list[tuple[str, int, int]] = []
+    dead: list[tuple[str, int, str]] = []
+    minutes: dict[Cell, Sums] = {}
+    marks: dict[str, int] = {}
+    for record in put:
+        marks[record.shard] = max(marks.get(record.shard, 0), record.sequence)
+        try:
+            event = json.loads(record.text)
+        except ValueError:
+            dead.append((record.shard, record.sequence, record.text))
+            continue
+        if event["agent"] != CRAWLER:
+            rows.append((record.shard, record.sequence, event["event_id"]))
+            cell = (int(event["at"]) // MINUTE_S * MINUTE_S, event["page"].split("/")[1] or HOME)
+            minutes[cell] = minutes.get(cell, Sums()) + Sums(1, event["load_ms"])
+    return Outcome(rows, minutes, dead, marks)
+
+
+def shard_lines(put: Iterable[Put], found: Outcome) -> dict[str, ShardLine]:
+    """The lineage, from what was put and what is there."""
+    lines: dict[str, ShardLine] = {}
+    for record in put:
+        line = lines.setdefault(record.shard, ShardLine())
+        line.records += 1
+        line.last = max(line.last, record.sequence)
+    for shard, _, _ in found.rows:
+        lines.setdefault(shard, ShardLine()).out += 1
+    for shard, _, _ in found.dead:
+        lines.setdefault(shard, ShardLine()).dead += 1
+    for line in lines.values():
+        line.filtered = line.records - line.out - line.dead
+    return dict(sorted(lines.items()))
+
+
+def find_faults(wanted: Outcome, found: Outcome, checkpoints: Mapping[str, int | None]) -> list[str]:
+    """One sentence per kind of fault and place; empty if everything adds up.
+
+    `checkpoints` are those of shards that are not finished."""
+    faults = _row_faults("clicks", wanted.rows, found.rows)
+    faults += _row_faults("the dead letter", wanted.dead, found.dead)
+    for cell in sorted(wanted.minutes.keys() | found.minutes.keys()):
+        want, have = wanted.minutes.get(cell, Sums()), found.minutes.get(cell, Sums())
+        if want != have:
+            faults.append(f"per_minute: section {cell[1]} at {cell[0]} has {have}, and should have {want}")
+    for shard, last in sorted(wanted.marks.items()):
+        mark = found.marks.get(shard)
+        if mark != last:
+            faults.append(f"{shard}: the sink clicks is at {mark}, and the last record is {last}")
+        if shard in checkpoints and checkpoints[shard] != mark:
+            faults.append(f"{shard}: the checkpoint is {checkpoints[shard]}, and the sink is at {mark}")
+    return faults
+
+
+def _row_faults(
+    where: str, wanted: Sequence[tuple[str, int, object]], found: Sequence[tuple[str, int, object]]
+) -> list[str]:
+    faults = []
+    want, have = Counter(wanted), Counter(found)
+    twice = sum(count - 1 for count in Counter(row[:2] for row in found).values())
+    missing = want.keys() - have.keys()
+    strange = have.keys() - want.keys()
+    if missing:
+        faults.append(f"{where}: {len(missing)} of {len(wanted)} records are missing, the first is {min(missing)[:2]}")
+    if twice:
+        faults.append(f"{where}: {twice} records are there more than once")
+    if strange:
+        faults.append(f"{where}: {len(strange)} rows should not be there, the first is {min(strange)[:2]}")
+    return faults

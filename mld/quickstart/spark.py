@@ -1,0 +1,225 @@
+"""The tour on Spark: `executableName = mld-spark` and the shipped example pipeline, from the stream into Parquet.
+
+It ends in an error if a record is missing or twice in the sink, if a sum is wrong, if the malformed record is not in
+the dead letter, or if a checkpoint is not where its sink is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mld import sparkhosts
+from mld.leases.lease import Lease
+from mld.quickstart.clicks import Event
+from mld.quickstart.lineage import Outcome, Sums, expected, find_faults, shard_lines
+from mld.quickstart.stage import NotReadyError, QuickstartError
+from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
+
+CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
+MALFORMED = Event("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')
+"""A record that was cut on its way."""
+CHECK_S = 60.0
+READ_S = 180.0
+LAST_HOST_S = 60.0
+"""A host of a tour that was killed has ended by then."""
+LOOK_S = 0.5
+"""Between two looks at the lease table."""
+SECTIONS = ("home", "search", "product", "cart", "checkout", "help")
+
+
+class SparkTour(Tour):
+    _looked_at = 0.0
+    _ui_said = False
+
+    @property
+    def lake(self) -> Path:
+        return self.directory / "lake"
+
+    @property
+    def pipeline_file(self) -> Path:
+        return self.directory / "clicks.py"
+
+    # --- before ------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """PySpark, Java and the pipeline, as the processor itself looks at them, before anything is started."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.pipeline_file.write_bytes((files("processors.samples") / "clicks.py").read_bytes())
+        self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
+        command = [sys.executable, "-P", "-m", "processors.spark.preflight", str(self.properties_file)]
+        looked = subprocess.run(
+            command, cwd=self.directory, capture_output=True, text=True, timeout=CHECK_S, check=False
+        )
+        if looked.returncode != 0:
+            said = looked.stderr.strip().removeprefix("mld-spark: ") or f"exit status {looked.returncode}"
+            raise NotReadyError(f"{said}. `mld quickstart --plain` shows the daemon without Spark")
+        self.say(looked.stdout.strip())
+
+    def clear(self) -> None:
+        deadline = time.monotonic() + LAST_HOST_S
+        while self._host() is not None:  # the tour was killed, and its host is about to notice
+            if time.monotonic() > deadline:
+                raise QuickstartError("a Spark session of an earlier quickstart still runs here; `mld check` names it")
+            time.sleep(LOOK_S)
+        for name in (CLICKS, PER_MINUTE, DEAD_LETTER):
+            if (self.lake / name / "_mld").is_dir():
+                shutil.rmtree(self.lake / name)
+
+    def properties(self, endpoint: str) -> str:
+        text = (files("properties") / "samples" / "spark.properties").read_text("utf-8")
+        values = {
+            "streamName": STREAM,
+            "applicationName": APPLICATION,
+            "AwsCredentialsProvider": "EnvironmentVariableCredentialsProvider",
+            "regionName": "us-east-1",
+        }
+        return (
+            f"{with_values(text, values)}\n# The embedded AWS; remove these two lines for the real one.\n"
+            f"kinesisEndpoint = {endpoint}\ndynamoDBEndpoint = {endpoint}\n"
+        )
+
+    def extra_events(self) -> Sequence[Event]:
+        return [MALFORMED]
+
+    # --- meanwhile ---------------------------------------------------------------------------------------------------
+
+    def processed(self) -> int:
+        host = self._host()
+        if host is None:
+            return 0
+        if not self._ui_said:
+            self._ui_said = True
+            self.say(f"Spark session of all shards: pid {host.pid}, UI {host.ui}")
+        return host.counters["records"]
+
+    def is_caught_up(self) -> bool:
+        """When every checkpoint stands at the last record of its shard: checkpoints follow the commits of the sinks."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return False
+        self._looked_at = now
+        leases = self.leases()
+        last = expected(self.put).marks
+        return all(
+            shard not in leases or leases[shard].is_complete or leases[shard].checkpoint.number == number
+            for shard, number in last.items()
+        ) and any(shard in leases for shard in last)
+
+    def _host(self) -> sparkhosts.SparkHost | None:
+        hosts = sparkhosts.running(APPLICATION)
+        return next((host for host in hosts if host.properties_file == str(self.properties_file)), None)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def report(self, leases: dict[str, Lease]) -> list[str]:
+        self.say("reading the Parquet files …")
+        found = self._found()
+        self.console.print(_minute_table(found.minutes))
+        self.console.print(_lineage_table(self, found, leases))
+        open_shards = {
+            key: lease.checkpoint.number
+            for key, lease in leases.items()
+            if not lease.is_complete and lease.checkpoint.number is not None
+        }
+        return find_faults(expected(self.put), found, open_shards)
+
+    def _found(self) -> Outcome:
+        errors = self.directory / "reading.log"
+        command = [sys.executable, "-P", "-m", "mld.quickstart.reading", str(self.lake)]
+        with errors.open("wb") as log:
+            read = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, timeout=READ_S, check=False)
+        if read.returncode != 0:
+            raise QuickstartError(f"the sinks in {self.lake} cannot be read; see {errors} and {self.log_file}")
+        document = json.loads(read.stdout)
+        minutes = {(minute, section): Sums(clicks, ms) for minute, section, clicks, ms in document["minutes"]}
+        return Outcome([tuple(row) for row in document["rows"]], minutes, list(self._dead_letters()), self._marks())
+
+    def _dead_letters(self) -> Iterator[tuple[str, int, str]]:
+        for file in sorted((self.lake / DEAD_LETTER).glob("mld_commit=*/part-*.json")):
+            for letter in map(json.loads, file.read_text("utf-8").splitlines()):
+                yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
+
+    def _marks(self) -> dict[str, int]:
+        """How far the sink says it is: the newest entry of its ledger has the marks of all shards."""
+        newest = max((self.lake / CLICKS / "_mld" / "ledger").glob("*.json"), default=None)
+        if newest is None:
+            return {}
+        marks: dict[str, str] = json.loads(newest.read_bytes())["marks"].get(STREAM, {})
+        return {shard: int(position.partition(":")[0]) for shard, position in marks.items()}
+
+    def verdict(self) -> str:
+        wanted = expected(self.put)
+        filtered = len(self.put) - len(wanted.rows) - len(wanted.dead)
+        return (
+            f"{len(self.put)} records in: {len(wanted.rows)} in Parquet, each exactly once, {filtered} filtered, "
+            f"{len(wanted.dead)} in the dead letter; sums and checkpoints add up"
+        )
+
+    def farewell(self) -> str:
+        return f"""
+The tables are in {self.lake}; `spark.read.parquet` reads them. Pipeline and settings to copy and change:
+
+  cp {self.pipeline_file} {self.properties_file} .
+                                          # set streamName, applicationName, AwsCredentialsProvider and regionName,
+                                          # and remove the two endpoint lines at the end
+  bin/mld check quickstart.properties     # what it means, and what is wrong with it
+  bin/mld quickstart.properties           # run it; Ctrl-C stops it gracefully
+
+docs/spark.md explains both files, and how to test a pipeline."""
+
+
+def with_values(text: str, values: Mapping[str, str]) -> str:
+    """A properties file with other values for keys that it has; each stands on one line."""
+    for key, value in values.items():
+        text, count = re.subn(rf"(?m)^{re.escape(key)} = .*$", f"{key} = {value}", text)
+        assert count == 1, f"{key} stands {count} times in the sample"
+    return text
+
+
+def _minute_table(minutes: Mapping[tuple[int, str], Sums]) -> Table:
+    table = Table(title="clicks per minute (UTC), from lake/per_minute", title_justify="left")
+    for column in ("minute", *SECTIONS, "clicks", "mean load ms"):
+        table.add_column(column, justify="left" if column == "minute" else "right", no_wrap=True)
+    for minute in sorted({minute for minute, _ in minutes}):
+        cells = [minutes.get((minute, section), Sums()) for section in SECTIONS]
+        total = sum((sums for (at, _), sums in minutes.items() if at == minute), Sums())
+        mean = f"{total.load_ms / max(1, total.clicks):.0f}"
+        shown = datetime.fromtimestamp(minute, UTC).strftime("%H:%M")
+        table.add_row(shown, *(str(cell.clicks) for cell in cells), str(total.clicks), mean)
+    return table
+
+
+def _lineage_table(tour: SparkTour, found: Outcome, leases: Mapping[str, Lease]) -> Table:
+    table = Table(title="lineage", title_justify="left", show_footer=True)
+    lines = shard_lines(tour.put, found)
+    sums: dict[str, Any] = {
+        "in": sum(line.records for line in lines.values()),
+        "out": sum(line.out for line in lines.values()),
+        "filtered": sum(line.filtered for line in lines.values()),
+        "dead letter": sum(line.dead for line in lines.values()),
+    }
+    for column in ("shard", "parent", "in", "out", "filtered", "dead letter", "position", "checkpoint"):
+        table.add_column(column, str(sums.get(column, "")), justify="right" if column in sums else "left", no_wrap=True)
+    for shard, line in lines.items():
+        lease = leases.get(shard)
+        parents = " ".join(tail(parent, 4) for parent in sorted(lease.parents)) if lease else ""
+        position = tail(str(found.marks.get(shard, "none")), 8)
+        checkpoint = "cleaned up" if lease is None else tail(str(lease.checkpoint).removesuffix("/0"), 8)
+        if lease is not None and lease.is_complete:
+            checkpoint = "SHARD_END"
+        counts = (line.records, line.out, line.filtered, line.dead)
+        table.add_row(tail(shard, 4), parents, *map(str, counts), position, checkpoint)
+    return table

@@ -1,0 +1,129 @@
+"""What tours stand on: processes that end with the tour, however it ends, and a directory for one tour at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from mld.errors import MldError
+
+LOCK_FILE = ".lock"
+SERVER_START_S = 30.0
+STOP_S = 60.0
+"""A daemon that is told to stop is given so long before it is killed."""
+_PR_SET_PDEATHSIG = 1
+
+
+class QuickstartError(MldError):
+    """The tour cannot go on; the text says what to look at."""
+
+
+class NotReadyError(QuickstartError):
+    """This machine lacks something that the tour needs; the text has the remedy."""
+
+
+@contextmanager
+def signals_end_us() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the tour like Ctrl-C: everything it has started is stopped."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def only_one_in(directory: Path) -> Iterator[None]:
+    """Hold the directory. Raises QuickstartError if another tour does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise QuickstartError(
+                f"another quickstart runs in {directory}; wait for its end, or give --directory"
+            ) from None
+        yield
+
+
+@contextmanager
+def process(
+    command: Sequence[str],
+    stderr: Any,
+    stdout: Any = subprocess.PIPE,
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is gone at the end: TERM, and KILL if need be. On Linux it ends even if we are killed."""
+    with subprocess.Popen(
+        command,
+        stdout=stdout,
+        stderr=stderr,
+        stdin=subprocess.DEVNULL,
+        process_group=0,
+        cwd=cwd,
+        env=environment,
+        preexec_fn=_ends_with_us(),  # noqa: PLW1509 - no thread of ours runs yet
+    ) as started:
+        try:
+            yield started
+        finally:
+            if started.poll() is None:
+                started.terminate()
+                try:
+                    started.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    started.kill()
+
+
+def _ends_with_us() -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    system = ctypes.CDLL(None)
+
+    def ask() -> None:
+        system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+    return ask
+
+
+def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
+    """The endpoint the server announces on its first line; waits for it with a bound."""
+    assert server.stdout is not None
+    with _Alarm(SERVER_START_S, server.kill):
+        line = server.stdout.readline()
+    try:
+        return str(json.loads(line)["endpoint"])
+    except (ValueError, KeyError):
+        raise QuickstartError(f"the embedded AWS did not start; see {errors}") from None
+
+
+class _Alarm:
+    """Calls `action` after `seconds` unless left before."""
+
+    def __init__(self, seconds: float, action: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._action = action
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGALRM, lambda *_: self._action())
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)

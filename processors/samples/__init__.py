@@ -1,0 +1,1 @@
+"""Examples to copy. `mld quickstart` runs them as they are."""

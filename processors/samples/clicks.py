@@ -1,0 +1,49 @@
+"""An example pipeline for `mld-spark`: click events of a web shop. Copy it and make it yours.
+
+    executableName = mld-spark
+    mld.spark.pipeline = clicks.py:transform        # properties/samples/spark.properties is the whole file
+
+`mld.spark.format` and `mld.spark.schema` have parsed the JSON already: it is in `payload`, and what could not be parsed
+is in the dead letter. What is left to do is filter, enrich, aggregate. The functions are pure, so a test can call them;
+docs/spark.md shows how.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from processors.spark.pipeline import Batch
+
+
+def transform(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
+    """A frame for each sink: `mld.spark.sink.clicks.*` and `mld.spark.sink.per_minute.*`."""
+    clicks = enriched(records)
+    return {"clicks": clicks, "per_minute": per_minute(clicks)}
+
+
+def enriched(records: DataFrame) -> DataFrame:
+    """Clicks of people, with the shard and number of their record, so that every row can be traced back."""
+    return (
+        records.where("payload.agent IS DISTINCT FROM 'Crawler'")
+        .select("shardId", "sequenceNumber", "payload.*")
+        .withColumn("at", F.timestamp_seconds("at"))
+        .withColumn("minute", F.date_trunc("minute", "at"))
+        .withColumn(
+            "section", F.coalesce(F.nullif(F.regexp_extract("page", "^/([a-z]*)", 1), F.lit("")), F.lit("home"))
+        )
+        .withColumn("product", F.regexp_extract("page", "^/product/([0-9]+)$", 1).try_cast("int"))
+        .withColumn("device", F.when(F.startswith("agent", F.lit("App/")), "app").otherwise("browser"))
+    )
+
+
+def per_minute(clicks: DataFrame) -> DataFrame:
+    """Sums, not averages: a minute comes in several micro-batches, and each adds a row. A reader adds them up."""
+    return (
+        clicks.groupBy("minute", "section")
+        .agg(F.count("*").alias("clicks"), F.sum("load_ms").alias("load_ms"))
+        .coalesce(1)
+    )

@@ -1,0 +1,44 @@
+"""Can `mld-spark` run what a properties file says? Looked at without a session: seconds before a JVM would be there.
+
+    python -m processors.spark.preflight app.properties        # in the daemon's working directory
+
+The settings, the extra, Java and the pipeline's file are looked at in the order in which a session host needs them. One
+sentence for what is wrong, exit 2; exit 0 with one line otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from processors.spark import pipeline, session
+from processors.spark.settings import SettingsError, load
+
+EXIT_OK, EXIT_CONFIGURATION = 0, 2
+
+
+def examine(file: str, env: Mapping[str, str]) -> str:
+    """What was found. Raises SettingsError, SessionError or PipelineError."""
+    settings = load(file, (), env)
+    session.check_extra()
+    java = "no Java of ours" if settings.remote else f"Java at {session.java_home(settings.java_home, env)}"
+    pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
+    return f"PySpark {importlib.metadata.version('pyspark')}, {java}, pipeline {settings.pipeline}: ready to start"
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m processors.spark.preflight APP.properties\n")
+        return EXIT_CONFIGURATION
+    try:
+        sys.stdout.write(examine(arguments[0], os.environ) + "\n")
+    except (SettingsError, session.SessionError, pipeline.PipelineError) as error:
+        sys.stderr.write(f"mld-spark: {error}\n")
+        return EXIT_CONFIGURATION
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

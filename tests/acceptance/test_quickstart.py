@@ -1,0 +1,127 @@
+"""`make quickstart` as a user sees it: what it prints, what it leaves, and that it says so if something is wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mld.leases.lease import Lease
+from mld.quickstart.plain import PlainTour
+from mld.quickstart.tour import Tour
+from tests.acceptance.commands import MLD, ROOT, mld
+from tests.support.daemon import until
+
+pytestmark = pytest.mark.slow
+
+TOUR_S = 60.0
+"""What the tour promises on two cores of its own, once everything is installed."""
+GONE_S = 60.0
+
+
+def quickstart(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(MLD), "quickstart", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there and is not only waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def killed_in_the_middle(directory: Path) -> None:
+    """A tour that is killed once its daemon runs; the daemon must end too."""
+    with subprocess.Popen(
+        [str(MLD), "quickstart", "--directory", str(directory)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as tour:
+        assert tour.stdout is not None
+        daemon = next(int(found[1]) for line in tour.stdout if (found := re.search(r"runs as pid (\d+)", line)))
+        os.kill(tour.pid, signal.SIGKILL)
+    until(lambda: not runs(daemon), GONE_S, "the daemon of the killed tour gone")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_tour_on_spark_shows_the_table_and_the_lineage_after_one_that_was_killed(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+    killed_in_the_middle(tmp_path)
+    result = quickstart("--directory", tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "FAULT" not in result.stdout
+    lineage = result.stdout[result.stdout.index("lineage") :]
+    shards = re.findall(r"^│ …(\d{4}) +│ +(?:…\d{4} +)?│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", lineage, re.MULTILINE)
+    assert [shard for shard, *_ in shards] == ["0000", "0001", "0002", "0003", "0004", "0005"]
+    counts = [[int(count) for count in counts] for _, *counts in shards]
+    assert [sum(column) for column in zip(*counts, strict=True)][::3] == [20_001, 1]
+    assert all(records == out + filtered + dead for records, out, filtered, dead in counts)
+    minutes = re.findall(r"^│ \d\d:\d\d +│.*│ +(\d+) │ +\d+ │$", result.stdout, re.MULTILINE)
+    assert sum(map(int, minutes)) == sum(out for _, out, _, _ in counts)
+    assert list(tmp_path.glob("lake/per_minute/mld_commit=*/*.parquet"))
+    assert re.search(r"UI http://127\.0\.0\.1:\d+", result.stdout)
+    took = re.search(r"all in ([\d.]+) s", result.stdout)
+    others = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # the machine may be shared
+    assert took and float(took[1]) < TOUR_S * others
+
+
+def test_without_java_there_is_a_sentence_with_the_remedy_and_another_tour(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+    bare = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "dirname", "readlink"):
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    result = mld("quickstart", "--directory", tmp_path / "tour", environment={**bare, "PATH": str(tools)})
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "Spark needs Java, and there is none on PATH; install a JRE 17 or later" in result.stderr
+    assert "mld quickstart --plain" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_plain_tour_needs_no_spark(tmp_path: Path) -> None:
+    result = quickstart("--plain", "--records", 2_000, "--directory", tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2000 records, each exactly once and in order" in result.stdout
+
+
+def test_one_tour_at_a_time_in_a_directory(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [str(MLD), "quickstart", "--plain", "--directory", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as first:
+        try:
+            assert first.stdout is not None and "embedded AWS" in first.stdout.readline()
+            second = quickstart("--plain", "--directory", tmp_path)
+        finally:
+            first.terminate()
+            first.stdout.read()
+    assert (second.returncode, first.returncode) == (1, 128 + signal.SIGTERM)
+    assert f"another quickstart runs in {tmp_path}; wait for its end, or give --directory" in second.stderr
+
+
+class Lossy(PlainTour):
+    """Somebody takes a record out of the archive."""
+
+    def report(self, leases: dict[str, Lease]) -> list[str]:
+        file = next(self.archive_directory.glob("shardId-*1.jsonl"))
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
+        return super().report(leases)
+
+
+def test_a_record_that_is_missing_fails_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "quickstart")
+    said = io.StringIO()
+    tour: Tour = Lossy(tmp_path, Console(file=said, width=120), 1_000)
+    assert tour.run() == 1
+    assert re.search(r"FAULT shardId-000000000001: 1 of \d+ records are missing", said.getvalue())
+    assert sys.executable in (tmp_path / "quickstart.properties").read_text()
