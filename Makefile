@@ -61,6 +61,11 @@ format: $(DEV)
 bench: test-tools
 	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 
+# The Spark processor: records/s, CPU, delay and memory of daemon, children, host and JVM; some ten minutes.
+.PHONY: bench-spark
+bench-spark: $(DEV)
+	$(BIN)/python -m tests.benchmarks.spark $(BENCH_ARGS)
+
 # Beside the real Java MultiLangDaemon: needs a JDK 17, 2 GB of memory and half an hour; one case: INTEROP_ARGS="-k split"
 .PHONY: interop
 $(VENV)/.installed-interop: $(DEV)

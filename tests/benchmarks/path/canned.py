@@ -341,16 +341,8 @@ class Server(socketserver.ThreadingTCPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
-def main() -> None:
-    kinesis = Handler.kinesis = Kinesis(Records(int(sys.argv[1]), int(sys.argv[2])))
-    scheme = "http"
-    if len(sys.argv) > 3:
-        Handler.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        Handler.context.load_cert_chain(sys.argv[3], sys.argv[4])
-        scheme = "https"
-    server = Server(("127.0.0.1", 0), Handler)
-    print(f"{scheme}://127.0.0.1:{server.server_address[1]}", flush=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+def obey(kinesis: Kinesis) -> None:
+    """Commands on stdin, until its end."""
     for command in sys.stdin:
         match command.strip():
             case "open":
@@ -361,6 +353,19 @@ def main() -> None:
                 print("{}", flush=True)
             case "report":
                 print(json.dumps(kinesis.report()), flush=True)
+
+
+def main() -> None:
+    kinesis = Handler.kinesis = Kinesis(Records(int(sys.argv[1]), int(sys.argv[2])))
+    scheme = "http"
+    if len(sys.argv) > 3:
+        Handler.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        Handler.context.load_cert_chain(sys.argv[3], sys.argv[4])
+        scheme = "https"
+    server = Server(("127.0.0.1", 0), Handler)
+    print(f"{scheme}://127.0.0.1:{server.server_address[1]}", flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    obey(kinesis)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ def _compiles(compiler: str, source: str, target: Path, *options: str) -> bool:
 class Stand:
     """A server of ours in a process of its own, with commands on its stdin."""
 
-    def __init__(self, module: str, *arguments: object) -> None:
-        command = [sys.executable, "-P", "-m", f"tests.benchmarks.path.{module}", *map(str, arguments)]
+    def __init__(self, module: str, *arguments: object, room: str = "tests.benchmarks.path") -> None:
+        command = [sys.executable, "-P", "-m", f"{room}.{module}", *map(str, arguments)]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment(ROOT), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -1,0 +1,255 @@
+"""``python -m tests.benchmarks.spark``: what ``make bench-spark BENCH_ARGS="..."`` runs. See docs/performance.md.
+
+Daemon, children, session host and JVM on a Kinesis of ready-made records: JSON of 1 KB, parsed, filtered (a quarter is
+dropped), selected, into Parquet. Everything as by default, but for a poll every 200 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from tests.benchmarks import spark_report as report
+from tests.benchmarks.path.figures import Row, percentile, read, write
+from tests.benchmarks.process import ROOT, BenchError
+from tests.benchmarks.spark_rig import (
+    PARTS,
+    Rig,
+    Running,
+    environment_of_scripts,
+    running,
+)
+from tests.benchmarks.tables import load_average
+
+BACKLOG, QUIET, SESSIONS, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "ways")
+RECORD_BYTES = 1024
+SHARDS = (1, 4, 64)
+WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 500_000, 800_000, 200_000
+"""The JVM compiles what it runs often; what is measured begins and ends in full flow."""
+BACKLOG_TIMEOUT_S = 300.0
+QUIET_SHARDS = 64
+QUIET_PER_S = 1
+QUIET_WARM_S = 40.0
+QUIET_S = 40.0
+SESSIONS_SHARDS = 4
+EXIT_TERMINATED = 143
+
+
+def backlog(rig: Rig, shards: int, data: float) -> list[Row]:
+    """Full shards, read as fast as it goes: between two moments of full flow."""
+    warm, measured, rest = (int(data * count) for count in (WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS))
+    each = -(-(warm + measured + rest) // shards)
+    server = rig.kinesis(each, RECORD_BYTES)
+    with running(rig, f"backlog-{shards}-{each}", server, shards=shards) as subject:
+        server.tell("open")
+        figures = _in_full_flow([subject], warm, measured)
+        memory = subject.pss_mb()
+    figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
+    return [Row("backlog", "one session", "1 KB", shards, figures=figures)]
+
+
+def sessions(rig: Rig, data: float) -> list[Row]:
+    """A daemon, a host and a JVM for each of four shards, beside each other."""
+    warm, measured, rest = (int(data * count) for count in (WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS))
+    each = -(-(warm + measured + rest) // SESSIONS_SHARDS)
+    server = rig.kinesis(each, RECORD_BYTES)
+    with ExitStack() as stack:
+        subjects = [
+            stack.enter_context(running(rig, f"backlog-1-{each}", server, shards=1)) for _ in range(SESSIONS_SHARDS)
+        ]
+        server.tell("open")
+        figures = _in_full_flow(subjects, warm, measured)
+        memory = [subject.pss_mb() for subject in subjects]
+    figures |= {f"{part}_pss_mb": sum(one[part] for one in memory) for part in PARTS}
+    return [Row("backlog", "a session per shard", "1 KB", SESSIONS_SHARDS, figures=figures)]
+
+
+def _in_full_flow(subjects: Sequence[Running], warm: int, measured: int) -> dict[str, float]:
+    _wait(subjects, warm)
+    before, began, at_start = _cpu(subjects), time.monotonic(), sum(one.records for one in subjects)
+    triggers = sum(len(one.triggers) for one in subjects)
+    _wait(subjects, at_start + measured)
+    after, took_s = _cpu(subjects), time.monotonic() - began
+    records = sum(one.records for one in subjects) - at_start
+    figures = {f"{part}_s_per_million": 1e6 * (after[part] - before[part]) / records for part in PARTS}
+    return figures | {
+        "records_per_s": records / took_s,
+        "cores": sum(after[part] - before[part] for part in PARTS) / took_s,
+        "triggers": sum(len(one.triggers) for one in subjects) - triggers,
+        "records_per_trigger": records / max(1, sum(len(one.triggers) for one in subjects) - triggers),
+    }
+
+
+def _wait(subjects: Sequence[Running], records: int) -> None:
+    deadline = time.monotonic() + BACKLOG_TIMEOUT_S
+
+    def enough() -> bool:
+        for one in subjects:
+            one.look()
+        return sum(one.records for one in subjects) >= records
+
+    subjects[0].daemon.wait_for(enough, deadline - time.monotonic(), f"{records} records")
+
+
+def _cpu(subjects: Sequence[Running]) -> dict[str, float]:
+    each = [one.cpu_s() for one in subjects]
+    return {part: sum(one[part] for one in each) for part in PARTS}
+
+
+def quiet(rig: Rig, idle_ms: int) -> list[Row]:
+    """A record a second in each of 64 shards: the cost of a trigger, the age of a record when it is committed."""
+    server = rig.kinesis(0, RECORD_BYTES)
+    keys = {"idleTimeBetweenReadsInMillis": str(idle_ms)}
+    with running(rig, f"live-{QUIET_SHARDS}-{QUIET_PER_S}", server, shards=QUIET_SHARDS, keys=keys) as subject:
+        time.sleep(QUIET_WARM_S)
+        subject.look()
+        before, jobs, began, first = subject.cpu_s(), subject.jobs(), time.time(), len(subject.triggers)
+        time.sleep(QUIET_S)
+        after, jobs, ended = subject.cpu_s(), subject.jobs() - jobs, time.time()
+        subject.look()
+        memory = subject.pss_mb()
+    triggers = [one for one in subject.triggers[first:] if one.at <= ended]
+    delays = _delays_ms(rig, subject.sink, began, ended)
+    spent = {part: after[part] - before[part] for part in PARTS}
+    figures = {f"{part}_ms_per_trigger": 1000 * spent[part] / len(triggers) for part in PARTS}
+    figures |= {f"{part}_pss_mb": memory[part] for part in PARTS}
+    figures |= {
+        "triggers": len(triggers),
+        "jobs": jobs,
+        "shards_per_trigger": sum(one.figures["shards"] for one in triggers) / len(triggers),
+        "records": len(delays),
+        "p50_ms": percentile(delays, 0.5),
+        "p90_ms": percentile(delays, 0.9),
+        "p99_ms": percentile(delays, 0.99),
+        "max_ms": delays[-1],
+        "cores": sum(spent.values()) / QUIET_S,
+    }
+    return [Row("quiet", f"poll every {idle_ms} ms", "1 KB", QUIET_SHARDS, figures=figures)]
+
+
+def _delays_ms(rig: Rig, sink: Path, began: float, ended: float) -> list[float]:
+    """From the put of each record to the rename that made its commit visible, for the records put between."""
+    directory = rig.fresh("delays")
+    command = [sys.executable, "-P", "-m", "tests.benchmarks.spark_ways", "delays", str(sink), str(began), str(ended)]
+    return sorted(map(float, _said(command, directory).split()))
+
+
+def ways(rig: Rig) -> list[Row]:
+    """The same batches handed over in two ways, by turns, in one session."""
+    directory = rig.fresh("ways")
+    rows = []
+    for line in _said([sys.executable, "-P", "-m", "tests.benchmarks.spark_ways", "race"], directory).splitlines():
+        way, records, wall_ms, python_ms, jvm_ms = line.split(";")
+        figures = {"wall_ms": float(wall_ms), "python_ms": float(python_ms), "jvm_ms": float(jvm_ms)}
+        rows.append(Row("ways", way, records, figures=figures))
+    return rows
+
+
+def _said(command: list[str], directory: Path) -> str:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment_of_scripts(directory) | {"BENCH_DIRECTORY": str(directory)},
+        stdout=subprocess.PIPE,
+        stderr=(directory / "log").open("wb"),
+        text=True,
+    )
+    if done.returncode:
+        raise BenchError(f"{' '.join(command[2:])} ended with status {done.returncode}; see {directory / 'log'}")
+    return done.stdout
+
+
+def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
+    wanted = arguments.scenarios or SCENARIOS
+    if BACKLOG in wanted:
+        for shards in map(int, arguments.shards.split(",")):
+            yield partial(backlog, rig, shards, arguments.data)
+    if SESSIONS in wanted:
+        yield partial(sessions, rig, arguments.data)
+    if QUIET in wanted:
+        for idle_ms in map(int, arguments.idle.split(",")):
+            yield partial(quiet, rig, idle_ms)
+    if WAYS in wanted:
+        yield partial(ways, rig)
+
+
+def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: all")
+    parser.add_argument("--shards", default=",".join(map(str, SHARDS)), help="of the backlogs (default: %(default)s)")
+    parser.add_argument("--idle", default="200,1500", help="milliseconds between polls of quiet shards (%(default)s)")
+    parser.add_argument("--data", type=float, default=1.0, help="share of the usual data (default 1)")
+    parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
+    parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, and say where they are")
+    arguments = parser.parse_args(words)
+    if unknown := set(arguments.scenarios) - set(SCENARIOS):
+        parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = arguments_of(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # so that daemons and servers end with us
+    scratch = Path(tempfile.mkdtemp(prefix="mld-bench-spark-"))
+    results = arguments.results or scratch / "results.jsonl"
+    failures = 0
+    if not arguments.show:
+        before, began = load_average(), time.monotonic()
+        with Rig(scratch) as rig:
+            for measure in plan(rig, arguments):
+                try:
+                    rows = measure()
+                except BenchError as error:
+                    failures += 1
+                    print(f"failed: {error}", flush=True)
+                    continue
+                for row in rows:
+                    print(report.line(row), flush=True)
+                write(results, rows)
+        words_used = " ".join(sys.argv[1:] if words is None else words)
+        note = (
+            f'`make bench-spark BENCH_ARGS="{words_used}"`, {time.strftime("%d %B %Y %H:%M")}, '
+            f"{time.monotonic() - began:.0f} s: {versions()}; load average before {before}, after {load_average()}"
+        )
+        print(note)
+        write(results, [Row("note", note)])
+    if results.exists():
+        rows = read(results)
+        print(report.markdown(rows))
+        if arguments.write:
+            report.put_into_page(rows)
+    if arguments.keep or failures:
+        print(f"logs: {scratch}")
+    else:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 1 if failures else 0
+
+
+def versions() -> str:
+    """Machine and versions, in one sentence."""
+    import pyspark
+
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    processor = names[0].partition(":")[2].strip() if names else platform.machine()
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.split('"')
+    return (
+        f"{os.cpu_count()} CPUs ({processor}), Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}, PySpark {pyspark.__version__}, Java {java[1] if java[1:] else 'unknown'}"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

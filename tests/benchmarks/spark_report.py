@@ -1,0 +1,131 @@
+"""Rows of the Spark benchmarks as tables in Markdown, and those in docs/performance.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.benchmarks.path.figures import Row, find
+from tests.benchmarks.spark_rig import CHILDREN, DAEMON, HOST, JVM, PARTS
+
+PAGE = Path("docs/performance.md")
+BEGIN, END = "<!-- spark: begin -->", "<!-- spark: end -->"
+Measure = Callable[[], list[Row]]
+
+
+def line(row: Row) -> str:
+    """For the one who waits."""
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in (row.figures or {}).items())
+    return f"{row.scenario} {row.subject} {row.load} {row.shards} shards: {figures}"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    parts = [_notes(rows), _backlogs(rows), _quiet(rows), _delays(rows), _memory(rows), _ways(rows)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def put_into_page(rows: Sequence[Row]) -> None:
+    text = PAGE.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, found, tail = rest.partition(END)
+    assert found, f"{PAGE} has no place for the figures"
+    PAGE.write_text(f"{head}{BEGIN}\n\n{markdown(rows)}\n\n{END}{tail}")
+
+
+def _notes(rows: Sequence[Row]) -> str:
+    return "\n".join(f"* {row.subject}" for row in rows if row.scenario == "note")
+
+
+def _backlogs(rows: Sequence[Row]) -> str:
+    lines = []
+    found = [row for row in rows if row.scenario == "backlog"]
+    for row in sorted(found, key=lambda row: (row.shards, row.subject != "one session")):
+        costs = [row[f"{part}_s_per_million"] for part in PARTS]
+        one = find(rows, scenario="backlog", subject="one session", shards=row.shards)
+        ratio = sum(costs) / sum(one[f"{part}_s_per_million"] for part in PARTS) if one and one is not row else 1.0
+        lines.append(
+            (
+                str(row.shards), row.subject, f"{row['records_per_s']:,.0f}", f"{sum(costs):.1f}",
+                *(f"{cost:.1f}" for cost in costs), f"{row['cores']:.2f}", f"{row['records_per_trigger']:,.0f}",
+                f"{ratio:.2f}",
+            )
+        )  # fmt: skip
+    return _table(
+        "Backlog: CPU seconds per million records of 1 KB",
+        ("shards", "sessions", "records/s", "all", DAEMON, CHILDREN, HOST, JVM, "cores", "records/trigger",
+         "x one session"),
+        lines,
+    )  # fmt: skip
+
+
+def _quiet(rows: Sequence[Row]) -> str:
+    lines = [
+        (
+            str(row.shards), row.subject, f"{row['triggers']:.0f}", f"{row['shards_per_trigger']:.0f}",
+            f"{row['jobs'] / row['triggers']:.2f}",
+            f"{row['host_ms_per_trigger'] + row['jvm_ms_per_trigger']:.0f}",
+            *(f"{row[f'{part}_ms_per_trigger']:.0f}" for part in (HOST, JVM, DAEMON, CHILDREN)),
+            f"{row['cores']:.2f}",
+        )
+        for row in rows
+        if row.scenario == "quiet"
+    ]  # fmt: skip
+    return _table(
+        "Quiet shards, a record a second in each: CPU milliseconds per trigger of 1 s",
+        ("shards", "", "triggers", "shards in each", "jobs of Spark in each", "host and JVM", HOST, JVM, DAEMON,
+         CHILDREN, "cores in all"),
+        lines,
+    )  # fmt: skip
+
+
+def _delays(rows: Sequence[Row]) -> str:
+    lines = [
+        (str(row.shards), row.subject, f"{row['records']:,.0f}",
+         *(f"{row[name]:,.0f}" for name in ("p50_ms", "p90_ms", "p99_ms", "max_ms")))
+        for row in rows
+        if row.scenario == "quiet"
+    ]  # fmt: skip
+    return _table(
+        "Milliseconds from the put of a record to the commit that shows it, same runs",
+        ("shards", "", "records", "p50", "p90", "p99", "max"),
+        lines,
+    )
+
+
+def _memory(rows: Sequence[Row]) -> str:
+    lines = []
+    for row in rows:
+        if row.scenario in ("quiet", "backlog"):
+            parts = [row[f"{part}_pss_mb"] for part in (CHILDREN, HOST, JVM)]
+            daemon = row[f"{DAEMON}_pss_mb"]
+            what = "quiet" if row.scenario == "quiet" else "backlog"
+            cells = (f"{value:,.0f}" for value in (sum(parts), *parts, daemon))
+            lines.append((str(row.shards), f"{what}, {row.subject}", *cells))
+    return _table("Memory (PSS), MB", ("shards", "", "children, hosts, JVMs", CHILDREN, HOST, JVM, DAEMON), lines)
+
+
+def _ways(rows: Sequence[Row]) -> str:
+    lines = []
+    found = [row for row in rows if row.scenario == "ways"]
+    for row in found:
+        ours = next(one for one in found if one.load == row.load)
+        both, mine = (sum(one[f"{part}_ms"] for part in ("python", "jvm")) for one in (row, ours))
+        lines.append(
+            (
+                row.load, row.subject, *(f"{row[f'{what}_ms']:,.0f}" for what in ("wall", "python", "jvm")),
+                f"{row['wall_ms'] / ours['wall_ms']:.1f}", f"{both / mine:.1f}",
+            )
+        )  # fmt: skip
+    return _table(
+        "Hand-over, pipeline and Parquet of one batch, by turns in one session, ms",
+        ("records", "hand-over", "wall", "CPU of Python", "CPU of the JVM", "wall x", "CPU x"),
+        lines,
+    )
+
+
+def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return ""
+    head = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    body = [" | ".join(cells) for cells in lines]
+    return "\n".join([f"**{title}**", "", *(f"| {text} |" for text in (*head, *body))])

@@ -1,0 +1,123 @@
+"""What the benchmarks ask of a session of their own.
+
+    python -m tests.benchmarks.spark_ways delays SINK BEGAN ENDED     milliseconds from put to commit, one a line
+    python -m tests.benchmarks.spark_ways race                        two ways of handing a batch over
+
+`race` runs the same records through the same pipeline into the same kind of sink, once as the host does it and once by
+`createDataFrame` of a list of rows, by turns: way; records; wall, CPU of this process, CPU of the JVM in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from processors.spark import handover, session
+from processors.spark.sinks.writing import write
+from properties.spark import Format
+from tests.benchmarks.path.records import FIRST_MS, sequence_number
+from tests.benchmarks.path.subject import cpu_clock
+from tests.benchmarks.spark_rig import PIPELINE
+from tests.benchmarks.spark_stand import SCHEMA, payloads
+
+OURS, ROWS = "the host's way", "createDataFrame(list of rows)"
+BATCHES = {1_000: 24, 50_000: 10}
+"""Records of a batch, and how often each way runs; the better half counts, when all is compiled."""
+RECORD_BYTES = 1024
+
+
+def started(directory: Path) -> Any:
+    from processors.spark.settings import load
+
+    file = directory / "app.properties"
+    file.write_text("mld.spark.pipeline = p.py:transform\nmld.spark.sink.out.path = out\napplicationName = ways\n")
+    return session.start(load(str(file), [], os.environ), directory)
+
+
+def delays(sink: Path, began: float, ended: float, directory: Path) -> None:
+    spark = started(directory)
+    visible_s = {int(path.name.partition("=")[2]): path.stat().st_ctime for path in sink.glob("mld_commit=*")}
+    frame = spark.read.parquet(str(sink)).selectExpr("mld_commit", "unix_millis(approximateArrivalTimestamp) AS put_ms")
+    for commit, put_ms in frame.collect():
+        if began * 1000 <= put_ms < (ended - 5.0) * 1000:
+            print(visible_s[commit] * 1000 - put_ms)
+    spark.stop()
+
+
+def race(directory: Path) -> None:
+    spark = started(directory)
+    scope: dict[str, Any] = {}
+    exec(PIPELINE, scope)
+    for count, times in BATCHES.items():
+        file = _spooled(directory / f"{count}.jsonl", count)
+
+        def ours(file: Path = file) -> Any:
+            return handover.from_file(spark, file)
+
+        def rows(file: Path = file) -> Any:
+            return spark.createDataFrame(list(map(_row, file.read_bytes().splitlines())), handover.RAW)
+
+        found: dict[str, list[tuple[float, float, float]]] = {OURS: [], ROWS: []}
+        for turn in range(times):
+            for way, raw in ((OURS, ours), (ROWS, rows)):
+                found[way].append(_measured(spark, scope["transform"], raw, directory / f"out-{count}-{turn}-{way[0]}"))
+        for way, figures in found.items():
+            best = sorted(figures[len(figures) // 2 :])[0]
+            print(";".join([way, f"{count:,}", *(f"{1000 * value:.1f}" for value in best)]))
+    spark.stop()
+
+
+def _measured(spark: Any, transform: Callable[..., Any], raw: Callable[[], Any], out: Path) -> tuple[float, ...]:
+    jvm = session.jvm_pid(spark)
+    assert jvm is not None
+    wall, python, java = time.monotonic(), time.process_time(), time.clock_gettime(cpu_clock(jvm))
+    records = handover.handed(raw(), Format.JSON, SCHEMA, divert=True).records
+    write(transform(records, None), sink="out", format="parquet", options={}, mode="errorifexists", path=str(out))
+    return (
+        time.monotonic() - wall,
+        time.process_time() - python,
+        time.clock_gettime(cpu_clock(jvm)) - java,
+    )
+
+
+def _spooled(file: Path, count: int) -> Path:
+    texts = payloads(count, RECORD_BYTES)
+    with file.open("w") as out:
+        for number, text in enumerate(texts):
+            out.write(
+                f'{{"data":"{text}","partitionKey":"key-{number:08d}","sequenceNumber":"{sequence_number(number)}",'
+                f'"approximateArrivalTimestamp":{FIRST_MS + number},"subSequenceNumber":0,"s":"stream",'
+                f'"h":"shardId-000000000000"}}\n'
+            )
+    return file
+
+
+def _row(line: bytes) -> tuple[object, ...]:
+    value = json.loads(line)
+    return (
+        bytearray(b64decode(value["data"])),
+        value["partitionKey"],
+        value["sequenceNumber"],
+        value["approximateArrivalTimestamp"],
+        value["subSequenceNumber"],
+        value["s"],
+        value["h"],
+    )
+
+
+def main() -> None:
+    directory = Path(os.environ["BENCH_DIRECTORY"])
+    if sys.argv[1] == "delays":
+        delays(Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]), directory)
+    else:
+        race(directory)
+
+
+if __name__ == "__main__":
+    main()
