@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ COLUMNS = (
     "data",
 )
 PAYLOAD, REASON = "payload", "reason"
+OBSERVED = "mld"
+PART_BYTES = 4 << 20
+"""As `spark.sql.files.openCostInBytes`."""
 _CORRUPT = "_mld_corrupt"
 _OPTIONS = {"mode": "FAILFAST", "lineSep": "\n"}
 NOT_DECODED = {
@@ -59,30 +63,37 @@ class Handed:
     counts: Callable[[], tuple[int, int] | None]
 
 
+class Way(Enum):
+    """How a batch gets to the executors."""
+
+    FILES = "they read its file"
+    JVM = "our JVM reads its file and sends the lines with the tasks"
+    CLIENT = "its lines travel with the plan, to a Connect server"
+
+
 class Handover:
     """Files or lines of a spool -> frames of one session."""
 
     def __init__(
-        self, session: SparkSession, format: Format, schema: str | None, *, divert: bool, partitions: int | None
+        self, session: SparkSession, format: Format, schema: str | None, *, divert: bool, way: Way = Way.FILES
     ) -> None:
-        """`divert`: malformed records are not in `records`. `partitions`: lines travel through the session, in so many
-        parts; None where executors can read our files."""
+        """`divert`: malformed records are not in `records`."""
         self._session = session
         self._format = format
         self._schema = schema
         self._divert = divert
-        self._partitions = partitions
+        self._way = way
 
     @property
     def reads_files(self) -> bool:
-        return self._partitions is None
+        return self._way is not Way.CLIENT
 
     def of_file(self, path: Path) -> Handed:
-        return self._handed(from_file(self._session, path))
+        read = from_file if self._way is Way.FILES else through_jvm
+        return self._handed(read(self._session, path))
 
     def of_lines(self, texts: Iterable[bytes]) -> Handed:
-        assert self._partitions is not None
-        return self._handed(through_session(self._session, texts, self._partitions))
+        return self._handed(through_session(self._session, texts))
 
     @staticmethod
     def compute(frame: DataFrame) -> None:
@@ -98,17 +109,41 @@ def from_file(session: SparkSession, path: Path) -> DataFrame:
     return session.read.schema(RAW).options(**_OPTIONS).json(path.as_uri())
 
 
-def through_session(session: SparkSession, lines: Iterable[bytes], partitions: int) -> DataFrame:
-    """Raw columns where executors cannot read our files: the lines travel with the plan."""
+def through_jvm(session: SparkSession, path: Path) -> DataFrame:
+    """Raw columns where executors cannot read our files, but our JVM can. No line passes through Python."""
+    from pyspark.sql import DataFrame
+
+    java = session._jvm
+    assert java is not None
+    lines = java.java.nio.file.Files.readAllLines(java.java.io.File(str(path)).toPath())
+    rdd = session.sparkContext._jsc.parallelize(lines, parts_of(path.stat().st_size))
+    texts = session._jsparkSession.createDataset(rdd.rdd(), java.org.apache.spark.sql.Encoders.STRING())
+    return _parsed(DataFrame(texts.toDF(), session))
+
+
+def through_session(session: SparkSession, lines: Iterable[bytes]) -> DataFrame:
+    """Raw columns where there is no file that anyone else can read: the lines travel with the plan."""
+    texts = [(line.decode(),) for line in lines]
+    frame = session.createDataFrame(texts, "value STRING")
+    # Without this node Spark parses local lines while it plans, on its driver alone.
+    return _parsed(frame.coalesce(parts_of(sum(len(text) for (text,) in texts))))
+
+
+def parts_of(size: int) -> int:
+    """Into how many tasks so many bytes go, as with files; each writes a file of its own."""
+    return max(1, -(-size // PART_BYTES))
+
+
+def _parsed(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    texts = [(line.decode(),) for line in lines]
-    frame = session.createDataFrame(texts, "value STRING").repartition(partitions)
     return frame.select(F.from_json("value", RAW, {"mode": "FAILFAST"}).alias("r")).select("r.*")
 
 
-def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool) -> Handed:
-    """The frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter."""
+def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool, streaming: bool = False) -> Handed:
+    """The frames of a batch. With `divert` malformed records are not in `records`; they go to the dead letter.
+
+    If it is `streaming`, the progress of a query has the counts, as `OBSERVED`."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -130,7 +165,8 @@ def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool) 
     decoded, bad = _decoded(format, schema)
     parsed = named.withColumn(PAYLOAD, decoded)
     counts = Observation()
-    seen = parsed.observe(counts, F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed"))
+    observed = F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")
+    seen = parsed.observe(OBSERVED if streaming else counts, *observed)
     if divert:
         records = seen.filter(~bad).select(*COLUMNS, _clean(format).alias(PAYLOAD))
     else:
@@ -145,6 +181,8 @@ def _counted(counts: Observation) -> tuple[int, int] | None:
     if java is not None and not java.future().isCompleted():
         return None
     found = counts.get
+    if "seen" not in found:  # Spark Connect does not wait
+        return None
     return int(found["seen"]), int(found["malformed"])
 
 

@@ -31,7 +31,7 @@ from processors.spark.hosting import EXIT_CONFIGURATION, SOCKET_FILE
 from processors.spark.links import Link
 from processors.spark.positions import Position, Shard
 from processors.spark.settings import Settings, SettingsError, load
-from processors.spark.spool import Spool, SpoolError, private_spool
+from processors.spark.spool import Spool, SpoolError, open_spool
 from processors.spark.starting import Started, StartError, start
 from processors.spark.status import Status
 from processors.spark.surroundings import HOST_LOCK, WATCH_POLL_S, Printed, Watch, clear, sweep
@@ -96,14 +96,14 @@ class Host:
         self._thread = ThreadPoolExecutor(1, "spark")
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
-        self._failure: str | None = None
+        self._failure: tuple[str, int] | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self, listening: Callable[[], None]) -> int:
         """Serve until it is over; returns the exit status. `listening` is called once children can connect."""
         loop = asyncio.get_running_loop()
-        self._spool = Spool(private_spool(self._settings.spool, self._directory))
+        self._spool = open_spool(self._settings.spool, self._directory)
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)
         server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
@@ -131,12 +131,12 @@ class Host:
             async with asyncio.timeout(self._settings.start_timeout_s):
                 self._started = await starting
         except (StartError, TimeoutError) as caught:
-            error = caught if isinstance(caught, StartError) else StartError(self._late())
+            error = caught if isinstance(caught, StartError) else StartError(self._late(), passing=True)
             log.error("%s", error)
-            self._failure = str(error)
-            self._give_up(str(error), EXIT_CONFIGURATION)
+            self._failure = str(error), EXIT_FAILURE if error.passing else EXIT_CONFIGURATION
+            self._give_up(*self._failure)
             await asyncio.sleep(REFUSE_S)
-            return EXIT_CONFIGURATION
+            return self._failure[1]
         if self._started.jvm_pid is not None:
             watch.process(self._started.jvm_pid, self._jvm_ended)
         self._status.ready({**self._started.about, "jvmPid": self._started.jvm_pid})
@@ -205,7 +205,7 @@ class Host:
 
     def hello(self, one: Link, head: dict[str, Any]) -> None:
         if self._failure is not None:
-            one.fail(self._failure, EXIT_CONFIGURATION)
+            one.fail(*self._failure)
             return
         one.shard = Shard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
         for other in list(self._links.values()):

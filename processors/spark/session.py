@@ -8,6 +8,7 @@ it ends with its host. Everything the user sets by `mld.spark.conf.*` wins.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from processors.spark.clusters import ANSWER_SHARE, Unreachable, addresses, await_answer
 from processors.spark.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,25 +45,55 @@ logger.directories.level = error
 """
 """What Spark says: warnings, without those that every start brings; the daemon's log has the time already."""
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=4 -Duser.timezone=UTC"
-EXTRA = "pip install 'mld[spark]'"
+EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
+CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
+"""What the client of Spark Connect imports."""
+OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
+"""Variables of another Spark: its jars below this PySpark fail in strange ways, and the keys say where we run."""
+REMOTE_RETRIES_MAX, REMOTE_BACKOFF_MAX_MS = 8, 5_000
+"""Of one call to a Connect server: some 25 s. A server that was restarted has lost our session anyway."""
+PY4J = "An error occurred while calling"
+UNKNOWN_FORMAT = "Failed to find"
+"""So begin the sentences of Spark about formats that it does not know, or knows the package of."""
+NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""They print each exception with the stack of the JVM; we say what it is in a sentence."""
 
 
 class SessionError(Exception):
     """There can be no session; one sentence with the remedy. Trying again does not help."""
 
 
+class SessionUnreachable(SessionError):
+    """Nobody answers where the session should be; trying again later may help."""
+
+
 class SessionGone(Exception):
     """The JVM or the cluster is not there any more; a new host has to be started."""
 
 
-def check_extra() -> None:
-    """Raises SessionError if there is no PySpark."""
-    if importlib.util.find_spec("pyspark") is None:
-        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {EXTRA}")
+def check_extra(*, remote: bool = False) -> None:
+    """Raises SessionError if there is no PySpark, or not the part of it that is needed."""
+    if not _there("pyspark"):
+        extra = CONNECT_EXTRA if remote else EXTRA
+        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {extra}")
+    if remote and (missing := [name for name in CONNECT_MODULES if not _there(name)]):
+        raise SessionError(
+            f"mld.spark.remote needs {', '.join(missing)} in the environment of {sys.executable}; {CONNECT_EXTRA} in "
+            "an environment without PySpark, or pip install 'pyspark[connect]' in this one"
+        )
+    if not remote and not _there("py4j"):
+        raise SessionError(
+            f"the environment of {sys.executable} has only the client of Spark Connect; set mld.spark.remote, or "
+            f"{EXTRA} in an environment without pyspark-client"
+        )
+
+
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def start(settings: Settings, scratch: Path) -> SparkSession:
-    """Start the session, or connect to one. Raises SessionError."""
+    """Start the session, or connect to one. Raises SessionError; SessionUnreachable if trying again may help."""
     try:
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
@@ -69,6 +101,10 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
     if settings.remote is None:
         environment(settings)
         (scratch / LOGGING_FILE).write_text(LOGGING)
+    try:
+        await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
+    except Unreachable as error:
+        raise SessionUnreachable(str(error)) from error
     builder = Session.builder.appName(settings.application)
     for name, value in configuration(settings, scratch).items():
         builder = builder.config(name, value)
@@ -76,12 +112,29 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
     try:
         session = builder.getOrCreate()
     except Exception as error:
-        where = settings.remote or settings.master
         raise SessionError(
-            f"no Spark session at {where}: {first_line(error)}; see the lines of Spark above, and mld.spark.master, "
-            "mld.spark.remote and mld.spark.packages"
+            f"no Spark session at {settings.where}: {first_line(error)}; see the lines of Spark above, and "
+            "mld.spark.master, mld.spark.remote and mld.spark.packages"
         ) from error
+    _quieten()
+    if settings.remote is not None:
+        _bound_retries(session)
     return session
+
+
+def _quieten() -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in NOISY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _bound_retries(session: SparkSession) -> None:
+    """The client's default tries a server that is gone for more than ten minutes."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    policy = DefaultPolicy(max_retries=REMOTE_RETRIES_MAX, max_backoff=REMOTE_BACKOFF_MAX_MS)
+    session.client.set_retry_policies([policy])
 
 
 def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
@@ -131,12 +184,14 @@ def local_cores(master: str) -> int:
 def environment(settings: Settings) -> None:
     """What PySpark and the JVM read from the environment. Raises SessionError if there is no fit Java."""
     os.environ["JAVA_HOME"] = str(java_home(settings.java_home, os.environ))
+    if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
+        os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.is_local:
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
-    if "SPARK_HOME" in os.environ:  # another version's jars below this PySpark fail in strange ways
-        del os.environ["SPARK_HOME"]
+    for name in OTHERS:
+        os.environ.pop(name, None)
 
 
 def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
@@ -167,15 +222,19 @@ def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
 
 def check_format(session: SparkSession, name: str, key: str) -> None:
     """Find out before the first record whether Spark knows a format. Raises SessionError."""
-    if _jvm(session) is None:
-        return  # Spark Connect has no way to ask
+    local = _jvm(session) is not None
     try:
-        source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
-        source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
+        if local:
+            source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+            source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
+        else:
+            assert session.read.format(name).load().schema is not None
     except Exception as error:
+        if not local and UNKNOWN_FORMAT not in str(error):
+            return  # whatever is wrong with such a read (no path, no schema, a format to write only), it is known
         raise SessionError(
             f"{key} is {name}, which Spark does not know: {first_line(getattr(error, 'java_exception', error))}; "
-            "correct it, or add the package that has it to mld.spark.packages"
+            f"correct it, or add the package that has it to {'mld.spark.packages' if local else 'those of the server'}"
         ) from error
 
 
@@ -186,10 +245,22 @@ class Health:
         self._session = session
 
     def check(self) -> None:
-        """Cheap: has our JVM ended?"""
+        """Cheap: has our JVM ended, or the session in it; does the server still know our session?"""
         process = _jvm(self._session)
-        if process is not None and process.poll() is not None:
-            raise SessionGone(f"the JVM has ended with status {process.returncode}")
+        try:
+            if process is None:
+                assert self._session.range(1).schema is not None
+                stopped = False
+            elif process.poll() is not None:
+                raise SessionGone(f"the JVM has ended with status {process.returncode}")
+            else:
+                stopped = self._session.sparkContext._jsc.sc().isStopped()
+        except SessionGone:
+            raise
+        except Exception as error:
+            raise SessionGone(f"Spark does not answer any more: {first_line(error)}") from error
+        if stopped:
+            raise SessionGone("Spark has stopped the application; see its lines above")
 
     def probe(self) -> None:
         """A job without data: if even that fails, it is not the records."""
@@ -212,8 +283,8 @@ def jvm_pid(session: SparkSession) -> int | None:
 
 
 def ui_address(session: SparkSession, settings: Settings) -> str | None:
-    """Where a person can look at the jobs."""
-    if settings.remote:
+    """Where a person can look at the jobs; a Connect server has its own."""
+    if settings.remote or _jvm(session) is None:
         return None
     address: str | None = session.sparkContext.uiWebUrl
     return address
@@ -222,5 +293,5 @@ def ui_address(session: SparkSession, settings: Settings) -> str | None:
 def first_line(error: BaseException) -> str:
     """The first line of an error's text that says something; a Java stack trace stays out of a sentence."""
     lines = (line.strip() for line in str(error).splitlines())
-    text = next((line for line in lines if line), "") or type(error).__name__
+    text = next((line for line in lines if line and not line.startswith(PY4J)), "") or type(error).__name__
     return text[:500]

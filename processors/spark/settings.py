@@ -47,6 +47,9 @@ class Settings:
     java_home: str | None
     spool: str | None
     ledger: str | None
+    checkpoint: str | None
+    output_modes: Mapping[str, str]
+    """Of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str]
     sinks: tuple[SinkSpec, ...]
     application: str
@@ -58,6 +61,11 @@ class Settings:
     def is_local(self) -> bool:
         """Whether Spark runs in one JVM of ours on this machine."""
         return self.remote is None and self.master.split("[")[0] == "local"
+
+    @property
+    def where(self) -> str:
+        """Master or Connect server, fit for a log: what follows the address, such as a token, is left out."""
+        return self.master if self.remote is None else self.remote.split("/;")[0]
 
 
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -126,6 +134,8 @@ def make(lines: SparkLines, *, application: str, stream: str, reply_timeout_s: f
         java_home=text("javaHome"),
         spool=text("spool"),
         ledger=text("ledger"),
+        checkpoint=text("checkpoint"),
+        output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
         sinks=tuple(_sink(sink, text("ledger")) for sink in lines.sinks),
         application=application,

@@ -1,18 +1,26 @@
 """Records on their way to Spark, as files of JSON lines; what one micro-batch holds stands in one file.
 
 Written before an offer is accepted, so that a full disk is an error before any acknowledgement; read by Spark; removed
-when the batch is done. A file is private to its host and worth nothing after it.
+when the batch is done. A file is private to its host and worth nothing after it; what a killed host has left behind in
+a directory that is not its own alone, the next one on the machine removes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from processors.spark.batching import Offer, Row
+from processors.spark.sinks import SinkRefused
+from processors.spark.sinks.making import local_directory
+
+LOCK_FILE = ".lock"
 
 
 class SpoolError(Exception):
@@ -22,13 +30,14 @@ class SpoolError(Exception):
 class Spool:
     """A directory of numbered files. `append` is called on one thread, the rest on any."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, shared: bool = False) -> None:
+        """`shared`: executors read it, by the rights of this user's group at the least."""
         self.directory = directory
         self._number = 0
         self._file: BinaryIO | None = None
         self._end = 0
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o750 if shared else 0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise self._error(error) from error
 
@@ -95,8 +104,34 @@ class Spool:
         )
 
 
-def private_spool(base: str | None, scratch: Path) -> Path:
-    """A directory of this process alone; Spark on other nodes reads below `base`."""
-    if base is None:
-        return scratch / "spool"
-    return Path(base).absolute() / f"mld-{os.uname().nodename}-{os.getpid()}"
+def open_spool(named: str | None, scratch: Path) -> Spool:
+    """A spool of this process alone: below the directory of `mld.spark.spool`, or in `scratch`. Raises SpoolError."""
+    if named is None:
+        return Spool(scratch / "spool")
+    try:
+        base = local_directory(named, "mld.spark.spool")
+    except SinkRefused as error:
+        raise SpoolError(
+            f"mld.spark.spool = {named} is in no file system of this machine; name a directory that every node mounts "
+            "at the same path"
+        ) from error
+    mine = f"mld-{os.uname().nodename}-"
+    _sweep(base, mine)
+    spool = Spool(base / f"{mine}{os.getpid()}-{uuid4().hex[:8]}", shared=True)  # a container's pid is not unique
+    _hold(spool.directory)
+    return spool
+
+
+def _hold(directory: Path) -> None:
+    """Until this process ends."""
+    fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # where there are no locks, nobody can take it either, and nothing is swept
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _sweep(base: Path, prefix: str) -> None:
+    """Remove what hosts of this machine have left behind that were killed: nobody holds their locks any more."""
+    for directory in base.glob(f"{prefix}*"):
+        with suppress(OSError), (directory / LOCK_FILE).open("rb+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark import handover, pipeline, session
+from processors.spark import clusters, handover, pipeline, session
 from processors.spark.engine import Engine
 from processors.spark.settings import Settings
 from processors.spark.sinks import SinkError, SinkRefused, SinkSpec
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("mld.spark")
 
 DEAD_LETTER = "deadLetter"
-PARTITIONS_OF_A_CLUSTER = 8
-"""Behind Spark Connect nobody says how many cores there are; so many tasks cost little on fewer."""
 
 
 class StartError(Exception):
-    """The host cannot start; one sentence with the remedy."""
+    """The host cannot start; one sentence with the remedy, and whether trying again may help."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,10 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
     if settings.mode is not Mode.BATCH:
         raise StartError("mld.spark.mode = streaming is not part of this version; write batch")
     try:
-        session.check_extra()
+        session.check_extra(remote=settings.remote is not None)
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
         spark = session.start(settings, scratch)
+        _look_at_the_cluster(spark, settings, spool)
         handover.check_schema(spark, settings.format, settings.schema)
         for spec in settings.sinks:
             session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
@@ -69,30 +72,50 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
             settings.format,
             settings.schema,
             divert=dead is not None,
-            partitions=None if settings.is_local or settings.spool else _partitions(spark, settings),
+            way=way_of(settings),
         )
         engine = Engine(settings, frames, session.Health(spark), loaded, sinks, dead, spool)
         engine.start()
         loaded.setup(spark)
-    except (pipeline.PipelineError, session.SessionError, handover.SchemaRefused, SinkRefused, SinkError) as error:
+    except (clusters.Unreachable, session.SessionUnreachable) as error:
+        raise StartError(str(error), passing=True) from error
+    except (
+        clusters.SpoolNotSeen,
+        pipeline.PipelineError,
+        session.SessionError,
+        handover.SchemaRefused,
+        SinkRefused,
+        SinkError,
+    ) as error:
         raise StartError(str(error)) from error
     address = session.ui_address(spark, settings)
     log.info(
         "session ready: Spark %s, master %s, UI %s, sinks %s",
         spark.version,
-        settings.remote or settings.master,
+        settings.where,
         address or "none",
         ", ".join(f"{sink.name} ({'exactly' if sink.exactly_once else 'at least'} once)" for sink in sinks) or "none",
     )
     about = {
         "spark": spark.version,
-        "master": settings.remote or settings.master,
+        "master": settings.where,
         "applicationId": None if settings.remote else spark.sparkContext.applicationId,
         "ui": address,
     }
     return Started(engine, spark, loaded, session.jvm_pid(spark), about)
 
 
-def _partitions(spark: SparkSession, settings: Settings) -> int:
-    """Into how many parts lines are cut that travel through the session."""
-    return PARTITIONS_OF_A_CLUSTER if settings.remote else max(2, spark.sparkContext.defaultParallelism)
+def _look_at_the_cluster(spark: SparkSession, settings: Settings, spool: Spool) -> None:
+    if settings.is_local:
+        return
+    if (jvm_pid := session.jvm_pid(spark)) is not None:
+        clusters.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
+    if settings.spool is not None:
+        clusters.check_spool(spark, spool.directory, settings.where)
+
+
+def way_of(settings: Settings) -> handover.Way:
+    """How records get to the executors."""
+    if settings.is_local or settings.spool is not None:
+        return handover.Way.FILES
+    return handover.Way.JVM if settings.remote is None else handover.Way.CLIENT

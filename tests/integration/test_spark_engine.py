@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'
 from processors.spark import handover
 from processors.spark.batching import Offer, plan
 from processors.spark.engine import Engine, Outcome
+from processors.spark.handover import Way
 from processors.spark.lines import split
 from processors.spark.pipeline import Pipeline, load
 from processors.spark.positions import Shard
@@ -49,7 +50,7 @@ class Bed:
         file.write_text(pipeline)
         self.pipeline: Pipeline = load(str(file) if file.suffix == ".sql" else f"{file}:transform", sinks)
         frames = handover.Handover(
-            spark, self.settings.format, self.settings.schema, divert=dead, partitions=None if files else 2
+            spark, self.settings.format, self.settings.schema, divert=dead, way=Way.FILES if files else Way.CLIENT
         )
         self.engine = Engine(
             self.settings,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 """What the JVM says of ENOSPC, EDQUOT and EFBIG; Spark keeps the words in its own exceptions."""
 UNMAPPABLE = "input contains unmappable characters"
+GONE = "FILE_NOT_EXIST"
+"""While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -56,6 +58,10 @@ def failure(error: Exception, doing: str) -> SinkError:
         return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
     if UNMAPPABLE in text:
         return SinkRefused(f"{said}; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8")
+    if GONE in text:
+        return SinkError(
+            f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"
+        )
     if isinstance(error, AnalysisException):
         return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
     return JobFailed(said)

@@ -1,0 +1,189 @@
+"""A real standalone cluster: records that no driver collects, executors and masters that are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+
+from processors.spark.batching import Offer, plan
+from processors.spark.engine import Outcome
+from processors.spark.lines import split
+from processors.spark.positions import Shard
+from processors.spark.spool import Spool, open_spool
+from processors.spark.starting import Started
+from processors.spark.starting import start as start_session
+from tests.integration.conftest import MakeWorld
+from tests.integration.test_spark import SESSION_S, start, texts, wanted
+from tests.support.daemon import until
+from tests.support.spark_servers import Cluster
+from tests.support.spark_servers import cluster as running_cluster
+from tests.unit.spark.twins import line_of, settings_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+A = Shard("s", "a")
+PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
+CONF = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.driver.maxResultSize": "1m",
+}
+RECORDS, RECORD_BYTES = 3_000, 2_000
+"""Together six times what a driver may collect."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as one:
+        yield one
+
+
+class Bed:
+    """What a host has, without its links."""
+
+    def __init__(self, started: Started, spool: Spool, out: Path) -> None:
+        self.spark, self.engine, self.spool, self.out = started.spark, started.engine, spool, out
+
+    def run(self, data: dict[int, bytes]) -> Outcome:
+        line = line_of(data, data)
+        got = split(line, A)
+        assert got.first and got.last
+        file, start, stop = self.spool.append(got.records)
+        self.spool.cut()
+        offer = Offer(1, 1, A, got.first, got.last, got.count, len(line), file, start, stop)
+        mark = self.engine.mark_of(A)
+        batch = plan([offer], {} if mark is None else {A: mark})
+        return self.engine.run(batch, self.spool.path(file) if batch.whole else None)
+
+    def rows(self) -> Counter[tuple[int, str]]:
+        rows = [
+            json.loads(line) for file in self.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()
+        ]
+        return Counter((int(row["sequenceNumber"]), row["payload"]) for row in rows)
+
+
+@contextlib.contextmanager
+def bed(cluster: Cluster, directory: Path, *keys: str, pipeline: str = PLAIN) -> Iterator[Bed]:
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:  # of another module's tests
+        SparkContext._active_spark_context.stop()
+    (directory / "pipeline.py").write_text(pipeline)
+    conf = [f"mld.spark.conf.{name} = {value}" for name, value in CONF.items()]
+    out = directory / "out"
+    settings = settings_of(
+        f"mld.spark.master = {cluster.url}",
+        f"mld.spark.pipeline = {directory / 'pipeline.py'}:transform",
+        "mld.spark.format = text",
+        "mld.spark.driverMemory = 600m",
+        f"mld.spark.sink.out.path = {out}",
+        "mld.spark.sink.out.format = json",
+        *conf,
+        *keys,
+    )
+    spool = open_spool(settings.spool, directory)
+    started = start_session(settings, directory, spool)
+    try:
+        yield Bed(started, spool, out)
+    finally:
+        started.close()
+        spool.close()
+
+
+@pytest.mark.parametrize("spool", [True, False], ids=["spool", "session"])
+def test_no_batch_passes_through_the_collect_of_the_driver(cluster: Cluster, tmp_path: Path, spool: bool) -> None:
+    data = {n: os.urandom(RECORD_BYTES // 2).hex().encode() for n in range(1, RECORDS + 1)}
+    keys = [f"mld.spark.spool = {tmp_path / 'spool'}"] if spool else []
+    with bed(cluster, tmp_path, *keys) as made:
+        assert made.run({n: data[n] for n in range(1, RECORDS - 9)}).failed == {}
+        assert made.run({n: data[n] for n in range(RECORDS - 19, RECORDS + 1)}).failed == {}, "half is delivered again"
+        assert made.rows() == Counter((n, text.decode()) for n, text in data.items())
+        with pytest.raises(Exception, match="maxResultSize"):
+            made.spark.read.json(str(made.out)).collect()
+
+
+HOLDING = """
+import os, time
+from pathlib import Path
+from pyspark.sql import functions as F
+
+def hold(text):
+    if text == "hold":
+        daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
+        Path("@", "held-by-" + daemon.rpartition(")")[2].split()[1]).touch()
+        for _ in range(6000):
+            if Path("@", "go").exists():
+                break
+            time.sleep(0.02)
+    return text
+
+def transform(records, batch):
+    return records.repartition(4).select("sequenceNumber", F.udf(hold, "string")("payload").alias("payload"))
+"""
+
+
+def test_an_executor_that_is_killed_in_the_middle_of_a_job(cluster: Cluster, tmp_path: Path) -> None:
+    data = {n: b"hold" if n == 7 else b"%d" % n for n in range(1, 100)}
+    outcomes: list[Outcome] = []
+    with bed(cluster, tmp_path, pipeline=HOLDING.replace("@", str(tmp_path))) as made:
+        running = threading.Thread(target=lambda: outcomes.append(made.run(data)))
+        running.start()
+        (held,) = until(lambda: list(tmp_path.glob("held-by-*")), 120, "a task that is under way")
+        executor = int(held.name.rpartition("-")[2])
+        assert "CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_text()
+        os.kill(executor, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        running.join(300)
+        (outcome,) = outcomes
+        assert (outcome.failed, outcome.figures.attempts) == ({}, 1)
+        assert made.rows() == Counter((n, text.decode()) for n, text in data.items())
+
+
+def checkpoints(world: Any) -> dict[str, Any]:
+    return {key: lease.checkpoint for key, lease in world.leases().items()}
+
+
+@pytest.mark.timeout(1800)
+def test_a_cluster_that_goes_away_and_comes_back(
+    cluster: Cluster, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    world = make_world()
+    world.put(200)
+    conf = {f"mld.spark.conf.{name}": value for name, value in CONF.items()}
+    keys = {
+        **conf,
+        "mld.spark.master": cluster.url,
+        "mld.spark.spool": world.directory / "spool",
+        "mld.spark.startTimeoutMillis": 40_000,
+        "mld.childRestartsMax": 50,
+    }
+    daemon = start(world, **keys)
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
+    world.until_caught_up(1)
+    before = checkpoints(world)
+
+    cluster.kill()
+    world.put(200)
+    world.until(lambda: "the job has had no executor for 40 s" in daemon.log(), SESSION_S, "the session is given up")
+    world.until(lambda: "nobody answers at spark://127.0.0.1:" in daemon.log(), SESSION_S, "the master is missed")
+    assert checkpoints(world) == before
+
+    cluster.start()
+    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the outage")
+    assert daemon.stop(timeout_s=200) == 0
+    world.until_caught_up(1)
+    assert list((world.directory / "spool").iterdir()) == []
