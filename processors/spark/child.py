@@ -2,6 +2,7 @@
 
     executableName = mld-spark            (the daemon says in MLD_PROPERTIES_FILE which file it read)
     executableName = mld-spark app.properties                                     (below Amazon's Java daemon)
+    mld-spark --check app.properties                                              (for people: could it run?)
 
 It imports no pyspark. A batch's raw line goes to the host; its status follows when the host has accepted it, and a
 checkpoint when the host says that all sinks hold it, never before. The protocol lets a child checkpoint only while it
@@ -315,7 +316,7 @@ class Child:
 def properties_file(arguments: list[str]) -> str:
     """The file that the daemon read. Raises ChildError if nobody says which."""
     if len(arguments) > 1:
-        raise ChildError("usage: mld-spark [APP.properties]", EXIT_CONFIGURATION)
+        raise ChildError("usage: mld-spark [--check] [APP.properties]", EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
     if not file:
         raise ChildError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
@@ -323,6 +324,10 @@ def properties_file(arguments: list[str]) -> str:
 
 
 def main() -> NoReturn:
+    if sys.argv[1:2] == ["--check"]:
+        from processors.spark import preflight
+
+        sys.exit(preflight.main(sys.argv[2:]))
     stdin, stdout = claim_standard_streams()
     if not os.isatty(stdin.fileno()):
         # A signal to a whole group or control group reaches us too; the daemon decides when we are done.

@@ -1,6 +1,6 @@
 """Can `mld-spark` run what a properties file says? Looked at without a session: seconds before a JVM would be there.
 
-    python -m processors.spark.preflight app.properties        # in the daemon's working directory
+    mld-spark --check app.properties        # in the daemon's working directory
 
 The settings, the extra, Java and the pipeline's file are looked at in the order in which a session host needs them. One
 sentence for what is wrong, exit 2; exit 0 with one line otherwise.
@@ -30,7 +30,7 @@ def examine(file: str, env: Mapping[str, str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m processors.spark.preflight APP.properties\n")
+        sys.stderr.write("usage: mld-spark --check APP.properties\n")
         return EXIT_CONFIGURATION
     try:
         sys.stdout.write(examine(arguments[0], os.environ) + "\n")

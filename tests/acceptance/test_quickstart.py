@@ -99,11 +99,12 @@ def test_one_tour_at_a_time_in_a_directory(tmp_path: Path) -> None:
         [str(MLD), "quickstart", "--plain", "--directory", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as first:
         try:
-            assert first.stdout is not None and "embedded AWS" in first.stdout.readline()
+            assert first.stdout is not None
+            assert "embedded AWS" in first.stdout.readline()
             second = quickstart("--plain", "--directory", tmp_path)
         finally:
             first.terminate()
-            first.stdout.read()
+            first.communicate(timeout=GONE_S)
     assert (second.returncode, first.returncode) == (1, 128 + signal.SIGTERM)
     assert f"another quickstart runs in {tmp_path}; wait for its end, or give --directory" in second.stderr
 

@@ -1,0 +1,127 @@
+"""docs/spark.md as a new user follows it: its files are taken from the page, word for word."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mld.check import print_check
+from mld.quickstart.clicks import click_events
+from mld.quickstart.lineage import expected
+from mld.quickstart.verdict import Put
+from processors.spark import child
+from properties.grammar import parse
+from tests.acceptance.commands import ROOT
+from tests.support.daemon import Daemon, until
+from tests.support.servers import EmbeddedAws
+
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+
+PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
+PIPELINE, PUT, LOOK, TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+[PROPERTIES] = re.findall(r"```properties\n(.*?)```", PAGE, re.DOTALL)
+SAMPLE = (ROOT / "properties" / "samples" / "spark.properties").read_text("utf-8")
+SESSION_S = 400.0
+"""A JVM that shares its cores takes its time; on a quiet machine it is seconds."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    (tmp_path / "test_pipeline.py").write_text(TEST)
+    (tmp_path / "app.properties").write_text(PROPERTIES)
+    return tmp_path
+
+
+def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=SESSION_S)
+
+
+def test_the_pipeline_has_at_most_15_lines() -> None:
+    assert len(PIPELINE.splitlines()) + len([line for line in PROPERTIES.splitlines() if "spark" in line]) <= 15
+
+
+def test_check_has_nothing_to_say_against_the_settings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_check(str(place / "app.properties"), (), as_json=False, show_all=False) == 0
+    assert "0 error(s), 0 warning(s)" in capsys.readouterr().out
+
+
+def checked(place: Path) -> subprocess.CompletedProcess[str]:
+    return python("-P", "-m", child.__name__, "--check", "app.properties", cwd=place)
+
+
+def test_mld_spark_looks_at_java_pyspark_and_the_pipeline(place: Path) -> None:
+    good = checked(place)
+    assert good.returncode == 0, good.stderr
+    assert re.fullmatch(r"PySpark [\d.]+, Java at /\S+, pipeline pipeline\.py:transform: ready to start\n", good.stdout)
+    (place / "pipeline.py").write_text(PIPELINE.replace("def transform(", "def transfrom("))
+    bad = checked(place)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "pipeline.py has no function transform; it has transfrom (key mld.spark.pipeline)" in bad.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_test_of_the_page_passes_and_bites(place: Path) -> None:
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pipeline.py")
+    good = python(*arguments, cwd=place)
+    assert good.returncode == 0, good.stdout + good.stderr
+    (place / "pipeline.py").write_text(PIPELINE.replace("<> 'bot'", "= 'bot'"))
+    bad = python(*arguments, cwd=place)
+    assert bad.returncode == 1, bad.stdout + bad.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_first_pipeline_runs_on_the_embedded_aws(place: Path, aws: EmbeddedAws) -> None:
+    shell = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    put = python("-c", PUT, cwd=place, **shell)
+    assert put.returncode == 0, put.stderr
+    keys = {entry.key: entry.value.strip() for entry in parse(PROPERTIES.encode())}
+    keys["shutdownGraceMillis"] = "150000"
+    with Daemon(place, keys, name="app", environment=shell, cwd=place) as daemon:
+        # The two shards may come in two triggers on a busy machine.
+        def counts(word: str) -> int:
+            return sum(int(n) for line in daemon.lines for n in re.findall(rf"trigger: .*?{word}=(\d+)", line))
+
+        until(lambda: counts("records") == 100, SESSION_S, "all records in the log's trigger lines")
+        assert counts("rows") == 66
+        assert daemon.stop(timeout_s=200) == 0
+    look = python("-c", LOOK, cwd=place)
+    assert look.returncode == 0, look.stderr
+    users = re.findall(r"\| +(u\d+)\| *view *\|2026-01-02 03:04:05\|", look.stdout)
+    assert len(users) == 20 and users == sorted(users), look.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_example_pipeline_gives_what_the_tour_expects() -> None:
+    from processors.samples.clicks import transform
+    from processors.spark.testing import batch, records, session
+
+    [schema] = re.findall(r"mld\.spark\.schema = (.*?)\n\n", SAMPLE, re.DOTALL)
+    events = [event.data for event in click_events(400, seed=3, start_s=1_767_225_599.0)]
+    put = [Put("s", number, data.decode()) for number, data in enumerate(events, start=1)]
+    given = records(session(), events, format="json", schema=schema.replace("\\\n", ""), shard="s")
+    frames = transform(given, batch(len(events)))
+    wanted = expected(put)
+    rows = [(row.shardId, int(row.sequenceNumber), row.event_id) for row in frames["clicks"].collect()]
+    assert sorted(rows) == sorted(wanted.rows)
+    minutes = {
+        (int(row.minute.timestamp()), row.section): (row.clicks, row.load_ms) for row in frames["per_minute"].collect()
+    }
+    assert minutes == {cell: (sums.clicks, sums.load_ms) for cell, sums in wanted.minutes.items()}
+    assert len({minute for minute, _ in minutes}) == 2
+    products = {row.page: row["product"] for row in frames["clicks"].collect()}
+    assert products["/"] is None
+    assert all(product == int(page.rpartition("/")[2]) for page, product in products.items() if "product" in page)
