@@ -59,6 +59,8 @@ def test_the_tour_on_spark_shows_the_table_and_the_lineage_after_one_that_was_ki
     result = quickstart("--directory", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "FAULT" not in result.stdout
+    [promised] = re.findall(r"^    (\d+ records in: .*)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert promised in result.stdout
     lineage = result.stdout[result.stdout.index("lineage") :]
     shards = re.findall(r"^│ …(\d{4}) +│ +(?:…\d{4} +)?│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", lineage, re.MULTILINE)
     assert [shard for shard, *_ in shards] == ["0000", "0001", "0002", "0003", "0004", "0005"]
