@@ -1,23 +1,28 @@
 """`make prove-spark RUNS=n`: every record exactly once in the sink, whatever dies; and a plain append that is not.
 
-    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,naive]
+    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,naive,chain,naive-chain]
 
-Of the naive layout a tenth of the runs is enough. Exit code 1 if a record was lost or doubled, or if nothing was
+The last two are the whole chain, daemon to JVM, which takes a minute a run and is run when it is named: see `chain`. Of
+the naive ones a tenth of the runs is enough. Exit code 1 if a record was lost or doubled, or if nothing was
 doubled by the naive one, for then the proof would not bite.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+from tests.prove_spark import chain
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.writer import LAYOUTS
+from tests.support.servers import EmbeddedAws
 
+NAIVE = ("naive", chain.NAIVE_CHAIN)
 NAIVE_SHARE = 10
 
 
@@ -30,11 +35,12 @@ def main() -> int:
     machine = Machine()
     failed = False
     for layout in arguments.layouts.split(","):
-        runs = max(1, arguments.runs // NAIVE_SHARE) if layout == "naive" else arguments.runs
+        naive = layout in NAIVE
+        runs = max(1, arguments.runs // NAIVE_SHARE) if naive else arguments.runs
         started = time.monotonic()
         outcomes = [prove(seed, layout, machine) for seed in range(arguments.start, arguments.start + runs)]
         print(summary(layout, outcomes, time.monotonic() - started), flush=True)
-        if layout == "naive":
+        if naive:
             failed |= not any(outcome.duplicates for outcome in outcomes)
         else:
             failed |= not all(outcome.exactly_once for outcome in outcomes)
@@ -43,8 +49,12 @@ def main() -> int:
 
 
 def prove(seed: int, layout: str, machine: Machine) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="prove-") as root:
-        outcome = Run(seed, layout, machine, Path(root)).play()
+    with tempfile.TemporaryDirectory(prefix="prove-") as root, contextlib.ExitStack() as stack:
+        if layout in chain.LAYOUTS:
+            aws = stack.enter_context(EmbeddedAws())
+            outcome = chain.ChainRun(seed, layout, machine, Path(root) / "run", aws).play()
+        else:
+            outcome = Run(seed, layout, machine, Path(root)).play()
     print(
         f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
         f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",

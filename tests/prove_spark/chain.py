@@ -1,0 +1,271 @@
+"""A run of the proof over the whole chain: embedded AWS, daemon, children, session host and JVM as real processes.
+
+A run puts records in rounds and kills (-9) something in each: a child, the host, the JVM, the daemon, host and daemon
+at once; at a drawn moment, or while the host stands at a drawn stage of a commit. In a round of zombies the host is
+stopped there, its daemon is killed, another daemon writes the rest, and then the host goes on. In the end a daemon
+finishes, and every record is counted. At no time may a checkpoint be ahead of the sink.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from processors.spark import journal, ledger
+from processors.spark.faults import VARIABLE
+from tests.integration.world import ENVIRONMENT, World
+from tests.prove_spark.runs import AFTER_COMMIT, BEFORE_COMMIT, Machine, Outcome
+from tests.support.daemon import Daemon, until
+from tests.support.servers import EmbeddedAws
+
+CHAIN, NAIVE_CHAIN = "chain", "naive-chain"
+LAYOUTS = (CHAIN, NAIVE_CHAIN)
+STAGES = (*BEFORE_COMMIT[1:], *AFTER_COMMIT[:-1])
+"""Those a host comes to in every commit."""
+ROUNDS = ("child", "child", "host", "jvm", "daemon", "both", "zombie")
+ROUNDS_MAX = 3
+SETTLE_S = 240.0
+"""A machine that does other things besides takes long to start a JVM; a hang is what this is to find."""
+MOMENT_S = 4.0
+STOP_S = 120.0
+LOOK_S = 0.002
+KEYS = {
+    "failoverTimeMillis": 3_000,
+    "shutdownGraceMillis": 100_000,
+    "mld.spark.format": "text",
+    "mld.spark.master": "local[2]",
+    "mld.spark.driverMemory": "600m",
+    "mld.spark.triggerIntervalMillis": 200,
+    "mld.spark.startTimeoutMillis": int(SETTLE_S * 1000),
+    "mld.spark.drainTimeoutMillis": 90_000,
+    "mld.spark.conf.spark.ui.enabled": "false",
+    "mld.spark.conf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "mld.spark.conf.spark.sql.codegen.wholeStage": "false",
+}
+PIPELINE = """
+def transform(records, batch):
+    return records.select("shardId", "sequenceNumber", "payload")
+"""
+NAIVE_PIPELINE = """
+def transform(records, batch):
+    records.select("shardId", "sequenceNumber", "payload").write.mode("append").parquet({path!r})
+"""
+
+
+class ChainRun:
+    """`rounds` are drawn if they are not given."""
+
+    def __init__(
+        self,
+        seed: int,
+        layout: str,
+        machine: Machine,
+        root: Path,
+        aws: EmbeddedAws,
+        rounds: tuple[str, ...] | None = None,
+    ) -> None:
+        self._rng = random.Random(f"{layout} {seed}")
+        self._naive = layout == NAIVE_CHAIN
+        self._machine = machine
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._sink = root / "out"
+        self._world = World(aws, root, shards=self._rng.randint(1, 3))
+        drawn = tuple(self._rng.choice(ROUNDS) for _ in range(self._rng.randint(2, ROUNDS_MAX)))
+        self._rounds = ("written",) * ROUNDS_MAX if self._naive else rounds or drawn
+        self._daemon: Daemon | None = None
+        self._gate: Path | None = None
+        self._daemons = 0
+        self.outcome = Outcome(seed, layout)
+
+    def play(self) -> Outcome:
+        try:
+            self._start()
+            for kind in self._rounds:
+                self.outcome.rounds[kind] += 1
+                self._world.put(self._rng.randint(20, 150))
+                self._round(kind)
+                self._check_checkpoints()
+            self._finish()
+        except AssertionError as error:
+            self.outcome.faults.append(str(error)[-4000:])
+        finally:
+            self._world.close()
+        return self.outcome
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def _round(self, kind: str) -> None:
+        rounds: dict[str, Callable[[], None]] = {
+            "child": lambda: self._kill("mld-spark"),
+            "host": lambda: self._kill("processors.spark.host"),
+            "jvm": lambda: self._kill("SparkSubmit"),
+            "daemon": self._kill_daemon,
+            "both": self._kill_both,
+            "zombie": self._zombie,
+            "written": self._written,
+        }
+        rounds[kind]()
+
+    def _kill(self, word: str) -> None:
+        at = self._moment()
+        if pids := self._processes(word):
+            self._end(self._rng.choice(pids))
+            self.outcome.killed[f"{word.rpartition('.')[2]} {at}"] += 1
+        self._release()
+
+    def _kill_daemon(self) -> None:
+        at = self._moment()
+        assert self._daemon is not None
+        self._daemon.kill()
+        self.outcome.killed[f"daemon {at}"] += 1
+        self._release()
+        self._start()
+
+    def _kill_both(self) -> None:
+        at = self._moment()
+        assert self._daemon is not None
+        for pid in self._processes("processors.spark.host"):
+            self._end(pid)
+        self._daemon.kill()
+        self.outcome.killed[f"host and daemon {at}"] += 1
+        self._release()
+        self._start()
+
+    def _zombie(self) -> None:
+        """A host that sleeps through the death of its daemon, and then goes on where it stood."""
+        at = self._moment()
+        assert self._daemon is not None
+        hosts = self._processes("processors.spark.host")
+        for pid in hosts:
+            self._end(pid, signal.SIGSTOP)
+        self._daemon.kill()
+        gate, self._gate = self._gate, None
+        self._start()
+        self._world.until(self._is_written, SETTLE_S, "the records behind a host that was stopped")
+        if gate is not None:
+            gate.touch()
+        for pid in hosts:
+            self._end(pid, signal.SIGCONT)
+            self.outcome.killed[f"zombie {at}"] += 1
+
+    def _written(self) -> None:
+        """Of the naive sink: the host dies when its rows are there and nobody knows it."""
+        before = set(self._sink.glob("*.parquet"))
+        deadline = time.monotonic() + SETTLE_S
+        while set(self._sink.glob("*.parquet")) <= before and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        for pid in self._processes("processors.spark.host"):
+            self._end(pid)
+            self.outcome.killed["host"] += 1
+
+    def _moment(self) -> str:
+        """Let some time pass, or wait until the host stands at its stage; which one it is."""
+        if self._gate is None or self._gate.exists():
+            time.sleep(self._rng.uniform(0.0, MOMENT_S))
+            return "somewhen"
+        gate = self._gate
+        held = Path(f"{gate}.held")
+        self._world.until(lambda: held.exists() or self._is_written(), SETTLE_S, "a commit, or all records")
+        return f"@{gate.name.partition('.')[0]}" if held.exists() else "somewhen"
+
+    def _release(self) -> None:
+        if self._gate is not None:
+            self._gate.touch()
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """A daemon whose host will stand still at a drawn stage, until the gate opens."""
+        self._daemons += 1
+        stage, nth = self._rng.choice(STAGES), self._rng.choice((1, 1, 2))
+        self._gate = None if self._naive else self._root / f"{stage}.{self._daemons}"
+        pipeline = self._root / "pipeline.py"
+        pipeline.write_text(NAIVE_PIPELINE.format(path=str(self._sink)) if self._naive else PIPELINE)
+        keys = {**KEYS, "mld.spark.pipeline": f"{pipeline}:transform"}
+        if not self._naive:
+            keys["mld.spark.sink.out.path"] = self._sink
+        environment = dict(ENVIRONMENT)
+        if self._gate is not None:
+            environment[VARIABLE] = f"hold@{stage}#{nth}:{self._gate}"
+        self._daemon = self._world.daemon(
+            f"w{self._daemons}",
+            str(Path(sys.executable).with_name("mld-spark")),
+            process={"environment": environment},
+            **{name.replace(".", "__"): value for name, value in keys.items()},
+        )
+
+    def _processes(self, word: str) -> list[int]:
+        """Those of the living daemon whose command line bears the word."""
+        assert self._daemon is not None
+        found = []
+        for pid in self._daemon.survivors():
+            with suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_text()
+                if word in command and "-version" not in command:
+                    found.append(pid)
+        return found
+
+    def _end(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        assert self._daemon is not None
+        self._world.put(20)
+        self._release()
+        if self._naive:
+            self._world.until(lambda: len(self._found()) == len(self._world.puts), SETTLE_S, "all records")
+        else:
+            self._world.until(self._is_written, SETTLE_S, "all records")
+        code = self._daemon.stop(timeout_s=STOP_S)
+        if code != 0:
+            self.outcome.faults.append(f"the daemon ended with {code}: {self._daemon.tail()}")
+        self._world.until_caught_up()
+        self._check_checkpoints()
+        until(lambda: not any(one.survivors() for one in self._world.daemons), STOP_S, "children, hosts and JVMs gone")
+        found = self._found()
+        wanted = {(put.shard, put.sequence) for put in self._world.puts}
+        self.outcome.records = len(found)
+        self.outcome.duplicates = sum(count - 1 for count in found.values())
+        self.outcome.missing = len(wanted - set(found))
+        self.outcome.fenced = sum(one.log().count("another writer has moved") for one in self._world.daemons)
+        if strangers := set(found) - wanted:
+            self.outcome.faults.append(f"records from nowhere: {sorted(strangers)[:3]}")
+
+    def _found(self) -> Counter[tuple[str, int]]:
+        if not any(file.suffix == ".parquet" and "/_" not in str(file) for file in self._sink.rglob("*")):
+            return Counter()
+        rows = self._machine.jvm.session.read.parquet(str(self._sink)).select("shardId", "sequenceNumber").collect()
+        return Counter((row[0], int(row[1])) for row in rows)
+
+    def _marks(self) -> dict[str, int]:
+        """How far the sink is, as its newest entry says."""
+        entries = sorted((self._sink / journal.LEDGER).glob("*.json"))
+        while entries:
+            with suppress(FileNotFoundError):
+                marks = ledger.decode(entries.pop().read_bytes()).marks
+                return {shard.shard: position.sequence for shard, position in marks.items()}
+        return {}
+
+    def _is_written(self) -> bool:
+        marks = self._marks()
+        return all(put.sequence <= marks.get(put.shard, -1) for put in self._world.puts)
+
+    def _check_checkpoints(self) -> None:
+        if self._naive:
+            return
+        checkpoints = {key: lease.checkpoint.number for key, lease in self._world.leases().items()}
+        marks = self._marks()
+        for shard, number in checkpoints.items():
+            if number is not None and number > marks.get(shard, -1):
+                self.outcome.faults.append(f"the checkpoint of {shard} is {number}, the sink is at {marks.get(shard)}")
