@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -16,22 +15,20 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.batching import Offer, plan
 from processors.spark.engine import Outcome
-from processors.spark.lines import split
-from processors.spark.positions import Shard
-from processors.spark.spool import Spool, open_spool
-from processors.spark.starting import Started
-from processors.spark.starting import start as start_session
 from tests.integration.conftest import MakeWorld
 from tests.integration.test_spark import SESSION_S, start, texts, wanted
 from tests.support.daemon import until
+from tests.support.spark_bed import Bed, bed
 from tests.support.spark_servers import Cluster
 from tests.support.spark_servers import cluster as running_cluster
-from tests.unit.spark.twins import line_of, settings_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
-A = Shard("s", "a")
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:Arrow optimization failed:RuntimeWarning"),
+]
 PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
 CONF = {
     "spark.executor.memory": "512m",
@@ -51,63 +48,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield one
 
 
-class Bed:
-    """What a host has, without its links."""
-
-    def __init__(self, started: Started, spool: Spool, out: Path) -> None:
-        self.spark, self.engine, self.spool, self.out = started.spark, started.engine, spool, out
-
-    def run(self, data: dict[int, bytes]) -> Outcome:
-        line = line_of(data, data)
-        got = split(line, A)
-        assert got.first and got.last
-        file, start, stop = self.spool.append(got.records)
-        self.spool.cut()
-        offer = Offer(1, 1, A, got.first, got.last, got.count, len(line), file, start, stop)
-        mark = self.engine.mark_of(A)
-        batch = plan([offer], {} if mark is None else {A: mark})
-        return self.engine.run(batch, self.spool.path(file) if batch.whole else None)
-
-    def rows(self) -> Counter[tuple[int, str]]:
-        rows = [
-            json.loads(line) for file in self.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()
-        ]
-        return Counter((int(row["sequenceNumber"]), row["payload"]) for row in rows)
-
-
 @contextlib.contextmanager
-def bed(cluster: Cluster, directory: Path, *keys: str, pipeline: str = PLAIN) -> Iterator[Bed]:
+def on(cluster: Cluster, directory: Path, *keys: str, pipeline: str = PLAIN) -> Iterator[Bed]:
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:  # of another module's tests
         SparkContext._active_spark_context.stop()
-    (directory / "pipeline.py").write_text(pipeline)
     conf = [f"mld.spark.conf.{name} = {value}" for name, value in CONF.items()]
-    out = directory / "out"
-    settings = settings_of(
-        f"mld.spark.master = {cluster.url}",
-        f"mld.spark.pipeline = {directory / 'pipeline.py'}:transform",
-        "mld.spark.format = text",
-        "mld.spark.driverMemory = 600m",
-        f"mld.spark.sink.out.path = {out}",
-        "mld.spark.sink.out.format = json",
-        *conf,
-        *keys,
-    )
-    spool = open_spool(settings.spool, directory)
-    started = start_session(settings, directory, spool)
-    try:
-        yield Bed(started, spool, out)
-    finally:
-        started.close()
-        spool.close()
+    with bed(
+        directory, pipeline, f"mld.spark.master = {cluster.url}", "mld.spark.driverMemory = 600m", *conf, *keys
+    ) as it:
+        yield it
 
 
 @pytest.mark.parametrize("spool", [True, False], ids=["spool", "session"])
 def test_no_batch_passes_through_the_collect_of_the_driver(cluster: Cluster, tmp_path: Path, spool: bool) -> None:
     data = {n: os.urandom(RECORD_BYTES // 2).hex().encode() for n in range(1, RECORDS + 1)}
     keys = [f"mld.spark.spool = {tmp_path / 'spool'}"] if spool else []
-    with bed(cluster, tmp_path, *keys) as made:
+    with on(cluster, tmp_path, *keys) as made:
         assert made.run({n: data[n] for n in range(1, RECORDS - 9)}).failed == {}
         assert made.run({n: data[n] for n in range(RECORDS - 19, RECORDS + 1)}).failed == {}, "half is delivered again"
         assert made.rows() == Counter((n, text.decode()) for n, text in data.items())
@@ -138,7 +96,7 @@ def transform(records, batch):
 def test_an_executor_that_is_killed_in_the_middle_of_a_job(cluster: Cluster, tmp_path: Path) -> None:
     data = {n: b"hold" if n == 7 else b"%d" % n for n in range(1, 100)}
     outcomes: list[Outcome] = []
-    with bed(cluster, tmp_path, pipeline=HOLDING.replace("@", str(tmp_path))) as made:
+    with on(cluster, tmp_path, pipeline=HOLDING.replace("@", str(tmp_path))) as made:
         running = threading.Thread(target=lambda: outcomes.append(made.run(data)))
         running.start()
         (held,) = until(lambda: list(tmp_path.glob("held-by-*")), 120, "a task that is under way")

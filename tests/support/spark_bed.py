@@ -1,0 +1,64 @@
+"""What a session host has, without its links: session, engine and spool as they are started in production."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from processors.spark.batching import Offer, plan
+from processors.spark.engine import Outcome
+from processors.spark.lines import split
+from processors.spark.positions import Shard
+from processors.spark.spool import Spool, open_spool
+from processors.spark.starting import Started, start
+from tests.unit.spark.twins import line_of, settings_of
+
+A = Shard("s", "a")
+
+
+class Bed:
+    """One shard's batches into the sink `out`, as JSON."""
+
+    def __init__(self, started: Started, spool: Spool, out: Path) -> None:
+        self.started, self.spark, self.engine, self.spool, self.out = started, started.spark, started.engine, spool, out
+
+    def run(self, data: Mapping[int, bytes]) -> Outcome:
+        line = line_of(data, data)
+        got = split(line, A)
+        assert got.first and got.last
+        file, start, stop = self.spool.append(got.records)
+        self.spool.cut()
+        offer = Offer(1, 1, A, got.first, got.last, got.count, len(line), file, start, stop)
+        mark = self.engine.mark_of(A)
+        batch = plan([offer], {} if mark is None else {A: mark})
+        return self.engine.run(batch, self.spool.path(file) if batch.whole else None)
+
+    def rows(self) -> Counter[tuple[int, str]]:
+        lines = [line for file in self.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()]
+        return Counter((int(row["sequenceNumber"]), row["payload"]) for row in map(json.loads, lines))
+
+
+@contextlib.contextmanager
+def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
+    """Records are text, if `keys` do not say otherwise."""
+    (directory / "pipeline.py").write_text(pipeline)
+    out = directory / "out"
+    settings = settings_of(
+        f"mld.spark.pipeline = {directory / 'pipeline.py'}:transform",
+        "mld.spark.format = text",
+        f"mld.spark.sink.out.path = {out}",
+        "mld.spark.sink.out.format = json",
+        *keys,
+    )
+    spool = open_spool(settings.spool, directory)
+    try:
+        started = start(settings, directory, spool)
+        try:
+            yield Bed(started, spool, out)
+        finally:
+            started.close()
+    finally:
+        spool.close()
