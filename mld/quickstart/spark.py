@@ -15,6 +15,7 @@ import time
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,11 @@ READ_S = 180.0
 LAST_HOST_S = 60.0
 """A host of a tour that was killed has ended by then."""
 LOOK_S = 0.5
-"""Between two looks at the lease table."""
+"""Between two looks whether it is gone."""
 SECTIONS = ("home", "search", "product", "cart", "checkout", "help")
 
 
 class SparkTour(Tour):
-    _looked_at = 0.0
     _ui_said = False
 
     @property
@@ -105,18 +105,14 @@ class SparkTour(Tour):
             self.say(f"Spark session of all shards: pid {host.pid}, UI {host.ui}")
         return host.counters["records"]
 
+    @cached_property
+    def _wanted(self) -> Outcome:
+        """Asked for when everything is put."""
+        return expected(self.put)
+
     def is_caught_up(self) -> bool:
-        """When every checkpoint stands at the last record of its shard: checkpoints follow the commits of the sinks."""
-        now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
-            return False
-        self._looked_at = now
-        leases = self.leases()
-        last = expected(self.put).marks
-        return all(
-            shard not in leases or leases[shard].is_complete or leases[shard].checkpoint.number == number
-            for shard, number in last.items()
-        ) and any(shard in leases for shard in last)
+        """When both sinks are past the last record of every shard. Checkpoints follow, at the stop at the latest."""
+        return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
     def _host(self) -> sparkhosts.SparkHost | None:
         hosts = sparkhosts.running(APPLICATION)
@@ -129,12 +125,8 @@ class SparkTour(Tour):
         found = self._found()
         self.console.print(_minute_table(found.minutes))
         self.console.print(_lineage_table(self, found, leases))
-        open_shards = {
-            key: lease.checkpoint.number
-            for key, lease in leases.items()
-            if not lease.is_complete and lease.checkpoint.number is not None
-        }
-        return find_faults(expected(self.put), found, open_shards)
+        open_shards = {key: lease.checkpoint.number for key, lease in leases.items() if not lease.is_complete}
+        return find_faults(self._wanted, found, open_shards)
 
     def _found(self) -> Outcome:
         errors = self.directory / "reading.log"
@@ -145,23 +137,25 @@ class SparkTour(Tour):
             raise QuickstartError(f"the sinks in {self.lake} cannot be read; see {errors} and {self.log_file}")
         document = json.loads(read.stdout)
         minutes = {(minute, section): Sums(clicks, ms) for minute, section, clicks, ms in document["minutes"]}
-        return Outcome([tuple(row) for row in document["rows"]], minutes, list(self._dead_letters()), self._marks())
+        return Outcome(
+            [tuple(row) for row in document["rows"]], minutes, list(self._dead_letters()), self._marks(CLICKS)
+        )
 
     def _dead_letters(self) -> Iterator[tuple[str, int, str]]:
         for file in sorted((self.lake / DEAD_LETTER).glob("mld_commit=*/part-*.json")):
             for letter in map(json.loads, file.read_text("utf-8").splitlines()):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
 
-    def _marks(self) -> dict[str, int]:
+    def _marks(self, sink: str) -> dict[str, int]:
         """How far the sink says it is: the newest entry of its ledger has the marks of all shards."""
-        newest = max((self.lake / CLICKS / "_mld" / "ledger").glob("*.json"), default=None)
+        newest = max((self.lake / sink / "_mld" / "ledger").glob("*.json"), default=None)
         if newest is None:
             return {}
         marks: dict[str, str] = json.loads(newest.read_bytes())["marks"].get(STREAM, {})
         return {shard: int(position.partition(":")[0]) for shard, position in marks.items()}
 
     def verdict(self) -> str:
-        wanted = expected(self.put)
+        wanted = self._wanted
         filtered = len(self.put) - len(wanted.rows) - len(wanted.dead)
         return (
             f"{len(self.put)} records in: {len(wanted.rows)} in Parquet, each exactly once, {filtered} filtered, "

@@ -36,7 +36,7 @@ SHARDS = 4
 PUT_RECORDS_MAX = 500  # the service's limit for one call
 PUT_ATTEMPTS_MAX = 5
 SEED = 7
-STALLED_S = 120.0
+STALLED_S = 180.0
 """Without progress for so long the tour gives up."""
 POLL_S = 0.2
 EXIT_OK, EXIT_FAILURE = 0, 1
