@@ -13,6 +13,7 @@ The frame is made by the code that makes it in production: same columns, same de
 from __future__ import annotations
 
 import json
+import os
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from processors.spark import handover
 from processors.spark.pipeline import Batch
 from processors.spark.positions import Position, Shard, Span
+from processors.spark.session import java_home
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -31,9 +33,11 @@ ARRIVAL_MS = 1_767_225_600_000
 
 
 def session(cores: int = 1, **conf: str) -> SparkSession:
-    """A small local session, shared by all tests of a process."""
+    """A small local session, shared by all tests of a process. Raises SessionError if there is no fit Java."""
     from pyspark.sql import SparkSession as Session
 
+    if Session.getActiveSession() is None:
+        java_home(None, os.environ)
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -67,6 +67,12 @@ def test_mld_spark_looks_at_java_pyspark_and_the_pipeline(place: Path) -> None:
     assert "pipeline.py has no function transform; it has transfrom (key mld.spark.pipeline)" in bad.stderr
 
 
+def test_a_user_s_test_without_java_gets_the_sentence_too(place: Path) -> None:
+    bad = python("-c", LOOK, cwd=place, PATH=str(place), JAVA_HOME="")
+    assert bad.returncode == 1
+    assert "Spark needs Java, and there is none on PATH; install a JRE 17 or later" in bad.stderr
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
