@@ -143,7 +143,8 @@ def assigned(returned: object, sinks: tuple[str, ...]) -> Frames:
 
 
 def _check_frame(frame: object, where: str, *, optional: bool = False) -> None:
-    if (frame is None and optional) or (hasattr(frame, "schema") and hasattr(frame, "write")):
+    kind = type(frame)  # a streaming frame raises when it is asked for `write`
+    if (frame is None and optional) or (hasattr(kind, "schema") and hasattr(kind, "write")):
         return
     raise PipelineError(
         f"the pipeline returned {type(frame).__name__} {where}".rstrip()

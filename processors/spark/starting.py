@@ -4,7 +4,7 @@ a slip in the pipeline's file is found in a moment and a JVM takes seconds."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from processors.spark import clusters, handover, pipeline, session
 from processors.spark.engine import Engine
 from processors.spark.settings import Settings
-from processors.spark.sinks import SinkError, SinkRefused, SinkSpec
+from processors.spark.sinks import Sink, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.making import make_sink
 from processors.spark.spool import Spool
+from processors.spark.streaming import StreamingEngine
+from processors.spark.streaming_making import make_engine
 from properties.spark import Mode
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    engine: Engine
+    engine: Engine | StreamingEngine
     spark: SparkSession
     pipeline: pipeline.Pipeline
     jvm_pid: int | None
@@ -55,8 +57,6 @@ class Started:
 
 def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
     """Raises StartError."""
-    if settings.mode is not Mode.BATCH:
-        raise StartError("mld.spark.mode = streaming is not part of this version; write batch")
     try:
         session.check_extra(remote=settings.remote is not None)
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
@@ -67,16 +67,9 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
             session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         sinks = [make_sink(spec, spark) for spec in settings.sinks]
         dead = make_sink(SinkSpec(DEAD_LETTER, "json", settings.dead_letter), spark) if settings.dead_letter else None
-        frames = handover.Handover(
-            spark,
-            settings.format,
-            settings.schema,
-            divert=dead is not None,
-            way=way_of(settings),
-        )
-        engine = Engine(settings, frames, session.Health(spark), loaded, sinks, dead, spool)
-        engine.start()
         loaded.setup(spark)
+        engine = _engine(spark, settings, loaded, sinks, dead, spool)
+        engine.start()
     except (clusters.Unreachable, session.SessionUnreachable) as error:
         raise StartError(str(error), passing=True) from error
     except (
@@ -103,6 +96,26 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         "ui": address,
     }
     return Started(engine, spark, loaded, session.jvm_pid(spark), about)
+
+
+def _engine(
+    spark: SparkSession,
+    settings: Settings,
+    loaded: pipeline.Pipeline,
+    sinks: Sequence[Sink],
+    dead: Sink | None,
+    spool: Spool,
+) -> Engine | StreamingEngine:
+    if settings.mode is Mode.STREAMING:
+        return make_engine(spark, settings, loaded, sinks, dead, spool)
+    frames = handover.Handover(
+        spark,
+        settings.format,
+        settings.schema,
+        divert=dead is not None,
+        way=way_of(settings),
+    )
+    return Engine(settings, frames, session.Health(spark), loaded, sinks, dead, spool)
 
 
 def _look_at_the_cluster(spark: SparkSession, settings: Settings, spool: Spool) -> None:

@@ -57,7 +57,7 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
     ("text", "said"),
     [
         ("mld.spark.pipelin = a.py:f", "did you mean mld.spark.pipeline?"),
-        ("mld.spark.sink.out.pth = /x", "a sink has format, path, partitionBy, mode and options.<option>"),
+        ("mld.spark.sink.out.pth = /x", "a sink has format, path, partitionBy, mode, outputMode and options.<option>"),
         ("mld.spark.sink.path = /x", "mld.spark.sink.<name>"),
         ("mld.spark.format = yaml", "yaml"),
         ("mld.spark.triggerIntervalMillis = 1", "mld.spark.triggerIntervalMillis"),

@@ -1,0 +1,57 @@
+"""From the settings to an engine of the streaming mode, with what can be told wrong before the first record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from processors.spark import session
+from processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
+from processors.spark.settings import Settings
+from processors.spark.sinks import Sink, SinkRefused
+from processors.spark.sinks.making import local_directory
+from processors.spark.spool import Spool
+from processors.spark.streaming import StreamingEngine
+from processors.spark.streaming_inbox import Inbox, Lead
+from processors.spark.streaming_leader import Leader
+from processors.spark.streaming_queries import SparkQueries
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEY = "mld.spark.checkpoint"
+GLOB_LETTERS = "*?[]{}"
+"""What Spark takes for a pattern in the path of a streaming source."""
+
+
+def make_engine(
+    spark: SparkSession, settings: Settings, pipeline: Pipeline, sinks: Sequence[Sink], dead: Sink | None, spool: Spool
+) -> StreamingEngine:
+    """The pipeline is asked once for its frames. Raises SinkRefused and PipelineError."""
+    if not settings.checkpoint:
+        raise SinkRefused(f"{KEY} is missing; mld.spark.mode = streaming keeps its state there")
+    root = local_directory(settings.checkpoint, KEY)
+    if strange := sorted(set(GLOB_LETTERS) & set(str(root))):
+        raise SinkRefused(f"{KEY} = {settings.checkpoint}: Spark takes {' '.join(strange)} for a pattern; rename it")
+    for sink in sinks:
+        if sink.exactly_once and settings.output_modes.get(sink.name) == "complete":
+            raise SinkRefused(
+                f"mld.spark.sink.{sink.name}.outputMode is complete, which replaces all rows each time, and this "
+                "format is appended to; write append or update, or another format with mode = overwrite"
+            )
+    inbox = Inbox(root)
+    inbox.open()  # before Spark looks for the directory
+    named = {sink.name: sink for sink in sinks}
+    queries = SparkQueries(spark, settings, pipeline, named, dead, root, inbox.directory)
+    try:
+        queries.frames()
+    except PipelineFailed as error:
+        raise PipelineError(f"{error}; correct the pipeline") from error
+    leader = Leader(
+        Inbox(root),
+        Lead(root, session.jvm_pid(spark)),
+        queries,
+        attempts_max=settings.attempts_max,
+        backoff_s=settings.retry_backoff_s,
+    )
+    return StreamingEngine(settings, inbox, leader, session.Health(spark), spool)

@@ -1,0 +1,253 @@
+"""The streaming mode without Spark: inbox, lead, engine and leader, over queries in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+import pytest
+
+from processors.spark import streaming_log
+from processors.spark.batching import plan
+from processors.spark.positions import Position, Shard
+from processors.spark.sinks import JobFailed, SinkError, SinkRefused
+from processors.spark.spool import Spool
+from processors.spark.streaming import StreamingEngine
+from processors.spark.streaming_inbox import Inbox, Lead
+from processors.spark.streaming_leader import Leader
+from tests.unit.spark.twins import Bed, MemoryHealth, settings_of
+
+A, B = Shard("s", "a"), Shard("s", "b")
+BOUND_S = 20.0
+
+
+class MemoryQueries:
+    """Takes every file of the inbox once, in the order of their times, as Spark does. Faults are raised one a time."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self.rows: list[tuple[str, int]] = []
+        self.taken: set[int] = set()
+        self.faults: list[Exception] = []
+        self.blind = False
+        self.starts = 0
+        self.runs = False
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def start(self):
+        self.starts += not self.runs
+        self.runs = True
+
+    def process(self):
+        assert self.gate.wait(BOUND_S)
+        if self.faults:
+            self.runs = False
+            raise self.faults.pop(0)
+        for path in sorted(self._inbox.pending().values(), key=lambda path: path.stat().st_mtime):
+            number = int(path.stem)
+            if number not in self.taken and not self.blind:
+                self.taken.add(number)
+                lines = map(json.loads, path.read_text().splitlines())
+                self.rows += [(line["h"], int(line["sequenceNumber"])) for line in lines]
+
+    def untaken(self, numbers):
+        return set(numbers) - self.taken
+
+    def trim(self, done):
+        pass
+
+    def stop(self):
+        self.runs = False
+
+
+class Worker:
+    """A host of the streaming mode; all of a test share the checkpoint, each has its own queries."""
+
+    def __init__(self, directory, name, *keys, lead=None) -> None:
+        self.root = directory / "checkpoint"
+        self.settings = settings_of(
+            "mld.spark.mode = streaming", f"mld.spark.checkpoint = {self.root}", "mld.spark.attemptsMax = 3", *keys
+        )
+        self.spool = Spool(directory / f"spool-{name}")
+        self.inbox = Inbox(self.root)
+        self.queries = MemoryQueries(self.inbox)
+        self.leader = Leader(
+            Inbox(self.root), lead or Lead(self.root, None), self.queries, attempts_max=3, backoff_s=0.01, poll_s=0.01
+        )
+        self.health = MemoryHealth()
+        self.engine = StreamingEngine(self.settings, self.inbox, self.leader, self.health, self.spool)
+        self.engine.start()
+
+    offer = Bed.offer
+
+    def run(self, *offers):
+        marks = {o.shard: mark for o in offers if (mark := self.engine.mark_of(o.shard)) is not None}
+        batch = plan(offers, marks)
+        number, length = self.spool.cut()
+        exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
+        return self.engine.run(batch, self.spool.path(number) if exact else None)
+
+
+@pytest.fixture
+def workers(tmp_path):
+    made = []
+
+    def make(name="one", **more):
+        made.append(Worker(tmp_path, name, **more))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.queries.gate.set()
+        worker.engine.stop()
+
+
+def numbers(*of, shard="a"):
+    return [number for worker in of for name, number in worker.queries.rows if name == shard]
+
+
+def test_a_batch_is_committed_when_the_queries_have_it(workers):
+    one = workers()
+    assert one.run(one.offer("a", range(1, 6)), one.offer("b", [7])).failed == {}
+    assert (numbers(one), numbers(one, shard="b")) == ([1, 2, 3, 4, 5], [7])
+    assert (one.engine.mark_of(A), one.engine.mark_of(B)) == (Position(5), Position(7))
+    one.engine.stop()
+    assert one.inbox.pending() == {}
+
+
+def test_nothing_is_acknowledged_before_the_commit(workers):
+    one = workers()
+    one.queries.gate.clear()
+    outcome = []
+    running = threading.Thread(target=lambda: outcome.append(one.run(one.offer("a", [1]))))
+    running.start()
+    while not one.inbox.pending():
+        pass
+    running.join(0.05)
+    assert (outcome, one.engine.mark_of(A), one.inbox.progress()) == ([], None, 0)
+    one.queries.gate.set()
+    running.join(BOUND_S)
+    assert outcome[0].failed == {}
+
+
+def test_what_is_delivered_again_is_dropped_and_yet_waited_for(workers):
+    one = workers()
+    one.run(one.offer("a", range(1, 6)))
+    one.engine._committed = {}  # as in a host that was started anew
+    assert one.run(one.offer("a", range(3, 9))).failed == {}
+    assert one.run(one.offer("a", range(1, 9)), one.offer("b", [1])).failed == {}
+    assert (numbers(one), numbers(one, shard="b")) == ([*range(1, 9)], [1])
+
+
+def test_two_workers_share_one_leader(workers):
+    one, two = workers("one"), workers("two")
+    one.run(one.offer("a", range(1, 4)))
+    assert two.run(two.offer("b", range(1, 4))).failed == {}
+    assert two.run(two.offer("a", range(2, 7))).failed == {}
+    assert (numbers(one), numbers(one, shard="b"), two.queries.starts) == ([*range(1, 7)], [1, 2, 3], 0)
+
+
+def test_the_next_worker_leads_when_the_first_has_ended(workers):
+    one, two = workers("one"), workers("two")
+    one.run(one.offer("a", [1]))
+    one.engine.stop()
+    assert two.run(two.offer("a", [1, 2])).failed == {}
+    assert (numbers(one), numbers(two), two.queries.starts) == ([1], [2], 1)
+
+
+def test_a_failing_query_is_tried_again_and_then_stops_all_shards_with_a_sentence(workers):
+    one = workers()
+    one.queries.faults = [JobFailed("division by zero")] * 2
+    assert one.run(one.offer("a", [1])).failed == {}
+    one.queries.faults = [JobFailed("division by zero")] * 3
+    outcome = one.run(one.offer("a", [2]), one.offer("b", [1]))
+    assert list(outcome.failed) == [A, B]
+    assert "division by zero; a stateful query cannot leave out a record" in outcome.failed[A]
+    assert (one.engine.mark_of(A), one.inbox.progress()) == (Position(1), 1)
+    assert one.run(one.offer("a", [2])).failed == {}, "corrected: nothing lost, nothing twice"
+    assert numbers(one) == [1, 2]
+
+
+def test_what_can_never_succeed_is_not_tried_again(workers):
+    one = workers()
+    one.queries.faults = [SinkRefused("its column n changes its type")]
+    assert one.run(one.offer("a", [1])).failed == {A: "its column n changes its type"}
+    assert one.queries.starts == 1
+
+
+def test_a_sink_that_cannot_now_is_waited_for(workers):
+    one = workers()
+    one.queries.faults = [SinkError("no room")] * 5
+    assert one.run(one.offer("a", [1])).failed == {}
+
+
+def test_files_that_a_query_has_passed_over_are_not_acknowledged(workers):
+    one = workers()
+    one.queries.blind = True
+    assert "have passed over 1 batches" in one.run(one.offer("a", [1])).failed[A]
+    assert (one.inbox.progress(), list(one.inbox.pending())) == (0, [1])
+
+
+def test_a_lost_time_is_given_back_before_a_query_sees_the_file(workers):
+    one = workers()
+    one.queries.faults = [JobFailed("no")] * 3
+    one.run(one.offer("a", [1]))
+    (path,) = one.inbox.pending().values()
+    os.utime(path)
+    assert one.run(one.offer("a", [2])).failed == {}
+    assert numbers(one) == [1, 2]
+
+
+def test_an_inbox_without_its_ledger_is_refused(workers):
+    one = workers()
+    one.inbox.advance(7)
+    assert "restore the whole directory" in one.run(one.offer("a", [1])).failed[A]
+
+
+def test_the_lead_is_with_one_and_waits_for_the_jvm_of_the_last(tmp_path):
+    one, two = Lead(tmp_path, os.getpid()), Lead(tmp_path, None)
+    assert one.take()
+    assert not two.take()
+    os.close(one._held)  # as the kernel does for a process that is killed; its JVM, here we, still lives
+    assert not two.take()
+    (tmp_path / "leader").write_text("{}")
+    assert two.take()
+    two.release()
+    assert one.take()
+
+
+ENTRY = '{"path":"file:///c%%20d/inbox/%012d.jsonl","timestamp":1000,"batchId":0}'
+
+
+def log_of(directory, **files):
+    directory.mkdir(parents=True)
+    for name, of in files.items():
+        text = "\n".join(["v1", *(ENTRY % number for number in of)])
+        (directory / name.removeprefix("_").replace("_", ".")).write_text(text)
+    return streaming_log.SourceLog(directory)
+
+
+def test_the_log_of_a_source_is_read_and_kept_short(tmp_path):
+    log = log_of(tmp_path / "sources" / "0", _8=[8], _9_compact=range(1, 2001), _10=[2001], _11=[2002])
+    assert log.numbers() == set(range(1, 2003))
+    assert log.trim(1990)
+    assert log.numbers() == set(range(1891, 2003))
+    assert not log.trim(1990), "not for a few"
+    assert streaming_log.missing(tmp_path, [2002, 2003]) == {2003}
+
+
+def test_every_source_of_the_inbox_has_to_have_a_file(tmp_path):
+    log_of(tmp_path / "sources" / "0", _0=[1, 2])
+    log_of(tmp_path / "sources" / "1", _0=[1])
+    log_of(tmp_path / "sources" / "2")
+    assert streaming_log.missing(tmp_path, [1, 2]) == {2}
+    assert streaming_log.missing(tmp_path / "none", [1, 2]) == {1, 2}
+
+
+@pytest.mark.parametrize("text", ["v2\n", "v1\n{}", "v1\nx"])
+def test_a_log_that_is_written_in_another_way_is_refused(tmp_path, text):
+    (tmp_path / "0").write_text(text)
+    with pytest.raises(streaming_log.LogUnknown, match=str(tmp_path)):
+        streaming_log.SourceLog(tmp_path).numbers()
