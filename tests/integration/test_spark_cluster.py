@@ -126,7 +126,7 @@ def test_a_cluster_that_goes_away_and_comes_back(
         **conf,
         "mld.spark.master": cluster.url,
         "mld.spark.spool": world.directory / "spool",
-        "mld.spark.startTimeoutMillis": 40_000,
+        "mld.spark.startTimeoutMillis": 75_000,
         "mld.childRestartsMax": 50,
     }
     daemon = start(world, **keys)
@@ -136,7 +136,7 @@ def test_a_cluster_that_goes_away_and_comes_back(
 
     cluster.kill()
     world.put(200)
-    world.until(lambda: "the job has had no executor for 40 s" in daemon.log(), SESSION_S, "the session is given up")
+    world.until(lambda: "the job has had no executor for 75 s" in daemon.log(), SESSION_S, "the session is given up")
     world.until(lambda: "nobody answers at spark://127.0.0.1:" in daemon.log(), SESSION_S, "the master is missed")
     assert checkpoints(world) == before
 

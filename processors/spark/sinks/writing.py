@@ -50,7 +50,7 @@ def write(
 
 def failure(error: Exception, doing: str) -> SinkError:
     """What an exception of Spark means for the next attempt."""
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
 
     text = str(error)
     said = f"{doing}: {sentence(text) or type(error).__name__}"
@@ -62,7 +62,7 @@ def failure(error: Exception, doing: str) -> SinkError:
         return SinkError(
             f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"
         )
-    if isinstance(error, AnalysisException):
+    if isinstance(error, (AnalysisException, PySparkTypeError, PySparkValueError)):
         return SinkRefused(f"{said}; correct the pipeline or the sink's keys")
     return JobFailed(said)
 
