@@ -14,7 +14,9 @@ from typing import NoReturn
 QUOTE, BACKSLASH, COMMA, COLON = b'"\\,:'
 ARRAY, ARRAY_END, OBJECT, OBJECT_END = b"[]{}"
 
+_SPACES = b" \t\r\n"
 _space = re.compile(rb"[ \t\r\n]*").match
+_plain_name = re.compile(rb'"([A-Za-z0-9]+)":').match
 _scalar = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null").match
 _structure = re.compile(rb'["\[\]{}]').search
 
@@ -30,10 +32,15 @@ class Scan:
 
     def sees(self, byte: int) -> bool:
         """Whether the next byte that is no white space is `byte`; stands before that byte then."""
-        match = _space(self.body, self.at)
+        body = self.body
+        if self.at < len(body):
+            found = body[self.at]
+            if found not in _SPACES:
+                return found == byte
+        match = _space(body, self.at)
         assert match is not None
         self.at = match.end()
-        return self.at < len(self.body) and self.body[self.at] == byte
+        return self.at < len(body) and body[self.at] == byte
 
     def takes(self, byte: int) -> bool:
         found = self.sees(byte)
@@ -65,6 +72,11 @@ class Scan:
                 return
 
     def _name(self) -> str:
+        plain = _plain_name(self.body, self.at)
+        if plain is not None:
+            self.at = plain.end()
+            self.sees(QUOTE)
+            return plain[1].decode()
         text = self.value()
         self.expect(COLON)
         self.sees(QUOTE)

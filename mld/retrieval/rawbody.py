@@ -35,6 +35,8 @@ LAYOUTS_MAX = 8
 NEXT_ITERATOR = "NextShardIterator"
 CONTINUATION = "ContinuationSequenceNumber"
 _PAD = ord("=")
+_recent: list[Layout | None] = [None]
+"""The layout learned last, so that a short answer costs no learning. A memo: what a body says does not depend on it."""
 
 T = TypeVar("T")
 
@@ -151,7 +153,7 @@ class _Records:
         self._scan = scan
         self._body = scan.body
         self._backslash = _found(scan.body.find(b"\\", scan.at), len(scan.body))
-        self._layout: Layout | None = None
+        self._layout = _recent[0]
         self._sources: set[Source] = set()
 
     def read(self) -> None:
@@ -235,7 +237,7 @@ class _Records:
         if source not in self._sources and len(self._sources) < LAYOUTS_MAX:
             self._sources.add(source)
         if source in self._sources:
-            self._layout = compiled(source)
+            self._layout = _recent[0] = compiled(source)
 
 
 def size_of(data: bytes) -> int:

@@ -106,8 +106,17 @@ def many(count: int, **changes: str) -> bytes:
 
 
 def test_records_that_are_written_alike_are_read_by_one_pattern() -> None:
-    runs = index_of(many(1000)).runs
-    assert [(type(run).__name__, len(run)) for run in runs] == [("Odds", 1), ("Run", 999)]
+    index_of(many(2).replace(b'"k"', b'"k","EncryptionType":"KMS"'))
+    assert _kinds(many(1000)) == [("Odds", 1), ("Run", 999)]
+
+
+def test_what_a_body_taught_is_known_in_the_next_one() -> None:
+    index_of(many(2))
+    assert _kinds(many(3)) == [("Run", 3)]
+
+
+def _kinds(body: bytes) -> list[tuple[str, int]]:
+    return [(type(run).__name__, len(run)) for run in index_of(body).runs]
 
 
 @pytest.mark.parametrize(
