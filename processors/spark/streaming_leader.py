@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 
 from processors.spark.faults import stage
@@ -23,6 +25,9 @@ log = logging.getLogger("mld.spark")
 POLL_S = 0.1
 """How often those who wait look for the progress of a leader elsewhere, and a leader for batches of others."""
 BACKOFF_MAX_S = 30.0
+KEEP_S = 60.0
+"""A file stays so long after its commit: the last batch of a leader that has just been killed may still look for it on
+another machine, and Spark takes a file that is gone for an empty one."""
 END_WAIT_S = 8.0
 """A query that takes longer to stop ends with its JVM."""
 
@@ -35,7 +40,15 @@ class Leader:
     """`wait_for` is called on the host's working thread, `end` on any."""
 
     def __init__(
-        self, inbox: Inbox, lead: Lead, queries: Queries, *, attempts_max: int, backoff_s: float, poll_s: float = POLL_S
+        self,
+        inbox: Inbox,
+        lead: Lead,
+        queries: Queries,
+        *,
+        attempts_max: int,
+        backoff_s: float,
+        poll_s: float = POLL_S,
+        keep_s: float = KEEP_S,
     ) -> None:
         self._inbox = inbox
         self._lead = lead
@@ -43,6 +56,8 @@ class Leader:
         self._attempts_max = attempts_max
         self._backoff_s = max(backoff_s, 0.01)
         self._poll_s = poll_s
+        self._keep_s = keep_s
+        self._kept: deque[tuple[float, int]] = deque()
         self._leads = False
         self._wanted = 0
         self._failures = 0
@@ -98,7 +113,9 @@ class Leader:
             if self._wanted <= progress or not self._lead.take():
                 return
             self._leads = True
+            self._kept = deque([(time.monotonic() + self._keep_s, progress)])
             log.info("this host runs the streaming queries", extra={"action": "lead_taken"})
+        self._clear()
         head = self._inbox.head()
         if head is None or head.number <= progress:
             return
@@ -144,11 +161,20 @@ class Leader:
             )
         self._inbox.advance(head.number)
         stage("advanced")
-        self._inbox.clear(head.number)
-        self._queries.trim(head.number)
+        self._kept.append((time.monotonic() + self._keep_s, head.number))
+        self._clear()
         with self._changed:
             self._done = head.number
             self._changed.notify_all()
+
+    def _clear(self) -> None:
+        """Remove what has been committed long enough, and only then let Spark forget that it has taken it."""
+        number = 0
+        while self._kept and self._kept[0][0] <= time.monotonic():
+            _, number = self._kept.popleft()
+        if number:
+            self._inbox.clear(number)
+            self._queries.trim(min([number, *(found - 1 for found in self._inbox.pending())]))
 
     def _give_up(self, reason: str) -> None:
         """Let others try; who waits here hears the reason."""

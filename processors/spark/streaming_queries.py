@@ -38,10 +38,22 @@ CONF = {
     "spark.sql.streaming.pollingDelay": "250ms",  # how often a query without work looks into the inbox; default 10 ms
     "spark.sql.streaming.numRecentProgressUpdates": "8",
 }
+FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""The default one starts some thirty processes for each batch to look for links, without Hadoop's native library."""
 FILES_REMEMBERED = "100000s"
 """Of so many files Spark remembers in its heap that it has taken them; the time of a file is its number."""
 WAIT_MAX_S = 30.0
 """Longest pause between attempts at a sink that cannot take anything now."""
+
+
+def configuration(spark: SparkSession) -> dict[str, str]:
+    """What the queries of a session are run with, unless the user says otherwise."""
+    with suppress(Exception):  # another version of Spark has it elsewhere
+        assert spark._jvm is not None
+        spark._jvm.java.lang.Class.forName(FILE_MANAGER)
+        return {**CONF, FILE_MANAGER_KEY: FILE_MANAGER}
+    return CONF
 
 
 class Queries(Protocol):
@@ -82,6 +94,7 @@ class SparkQueries:
         self._dead = dead
         self._root = root
         self._inbox = inbox
+        self._names: tuple[str, ...] = ("none yet",)
         self._running: dict[str, StreamingQuery] = {}
         self._raised: dict[str, SinkError] = {}
         self._counted_to = -1
@@ -94,10 +107,12 @@ class SparkQueries:
         self._stopping.clear()
         self._raised.clear()
         self._counted_to = -1
-        for key, value in CONF.items():
+        for key, value in configuration(self._spark).items():
             if key not in self._settings.conf:
                 self._spark.conf.set(key, value)
-        for name, frame in self.frames().items():
+        frames = self.frames()
+        self._names = tuple(frames)
+        for name, frame in frames.items():
             try:
                 self._running[name] = self._start(name, frame)
             except Exception as error:
@@ -125,24 +140,26 @@ class SparkQueries:
                 )
             frames[name] = frame
         if self._dead is not None and handed.malformed is not None:
-            frames[self._dead.name] = handed.malformed
+            frames[self._dead.name] = handed.malformed()
         return frames
 
     def process(self) -> None:
-        for name, query in self._running.items():
+        running = dict(self._running)
+        if set(running) != set(self._names):
+            raise JobFailed("the streaming queries were stopped")
+        for name, query in running.items():
             try:
                 query.processAllAvailable()
                 active = query.isActive
             except Exception as error:
-                raise self._failure(name, error) from error
+                raise self._failure(query, name, error) from error
             if not active:
-                raise self._failure(name, None)
+                raise self._failure(query, name, None)
         if self._dead is None:
-            self._count_malformed()
+            self._count_malformed(next(iter(running.values())))
 
-    def _count_malformed(self) -> None:
+    def _count_malformed(self, query: StreamingQuery) -> None:
         """Every query sees all records; the first one tells."""
-        query = next(iter(self._running.values()))
         malformed = 0
         for progress in query.recentProgress:
             if progress.batchId > self._counted_to and handover.OBSERVED in progress.observedMetrics:
@@ -153,23 +170,23 @@ class SparkQueries:
 
     def untaken(self, numbers: list[int]) -> set[int]:
         try:
-            found = [streaming_log.missing(self._checkpoint(name), numbers) for name in self._running]
+            found = [streaming_log.missing(self._checkpoint(name), numbers) for name in self._names]
         except (streaming_log.LogUnknown, OSError) as error:
             raise SinkRefused(f"{error}; nothing is acknowledged: use the PySpark that this version names") from error
         return set().union(*found)
 
     def trim(self, done: int) -> None:
         with suppress(OSError, streaming_log.LogUnknown):
-            for name in self._running:
+            for name in self._names:
                 for source in streaming_log.logs(self._checkpoint(name)):
                     source.trim(done)
 
     def stop(self) -> None:
         self._stopping.set()
-        for query in self._running.values():
+        running, self._running = self._running, {}
+        for query in running.values():
             with suppress(Exception):
                 query.stop()
-        self._running.clear()
 
     def _start(self, name: str, frame: DataFrame) -> StreamingQuery:
         return (
@@ -183,13 +200,13 @@ class SparkQueries:
     def _checkpoint(self, name: str) -> Path:
         return self._root / QUERIES / name
 
-    def _failure(self, name: str, error: Exception | None) -> SinkError:
+    def _failure(self, query: StreamingQuery, name: str, error: Exception | None) -> SinkError:
         raised = self._raised.pop(name, None)
         if raised is not None:
             return raised
         if error is None:
             with suppress(Exception):
-                error = self._running[name].exception()
+                error = query.exception()
         if error is None:
             return JobFailed(f"the query of sink {name} was stopped by somebody else")
         return failure(error, f"the query of sink {name}")

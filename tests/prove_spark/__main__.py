@@ -1,6 +1,6 @@
 """`make prove-spark RUNS=n`: every record exactly once in the sink, whatever dies; and a plain append that is not.
 
-    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,naive,chain,naive-chain]
+    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive,chain,naive-chain]
 
 The last two are the whole chain, daemon to JVM, which takes a minute a run and is run when it is named: see `chain`. Of
 the naive ones a tenth of the runs is enough. Exit code 1 if a record was lost or doubled, or if nothing was
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.prove_spark import chain
 from tests.prove_spark.runs import Machine, Outcome, Run
+from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
 from tests.support.servers import EmbeddedAws
 
@@ -30,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.prove_spark", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--layouts", default=",".join(LAYOUTS))
+    parser.add_argument("--layouts", default=",".join((*LAYOUTS[:-1], STREAMING, LAYOUTS[-1])))
     arguments = parser.parse_args()
     machine = Machine()
     failed = False
@@ -54,13 +55,17 @@ def prove(seed: int, layout: str, machine: Machine) -> Outcome:
             aws = stack.enter_context(EmbeddedAws())
             outcome = chain.ChainRun(seed, layout, machine, Path(root) / "run", aws).play()
         else:
-            outcome = Run(seed, layout, machine, Path(root)).play()
+            outcome = run_of(seed, layout, machine, Path(root)).play()
     print(
         f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
         f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
         flush=True,
     )
     return outcome
+
+
+def run_of(seed: int, layout: str, machine: Machine, root: Path) -> Run:
+    return StreamingRun(seed, machine, root) if layout == STREAMING else Run(seed, layout, machine, root)
 
 
 def summary(layout: str, outcomes: list[Outcome], took_s: float) -> str:

@@ -24,8 +24,8 @@ CONF = {
 OPTIONS = "--conf spark.driver.extraJavaOptions=-XX:+UseSerialGC --driver-memory 700m pyspark-shell"
 
 
-class Jvm:
-    """One JVM; `environment` lets another Python process attach to it."""
+class Bare:
+    """One JVM without a session; `environment` lets another Python process attach to it."""
 
     def __init__(self) -> None:
         from pyspark.java_gateway import launch_gateway
@@ -39,12 +39,22 @@ class Jvm:
             "PYSPARK_GATEWAY_PORT": str(parameters.port),
             "PYSPARK_GATEWAY_SECRET": str(parameters.auth_token),
         }
-        self.session = _attach(self._gateway)
 
     def kill(self) -> None:
         self._gateway.shutdown_callback_server()
         self._gateway.proc.kill()
         self._gateway.proc.wait()
+
+
+class Jvm(Bare):
+    """With a session of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = _attach(self._gateway)
+
+    def kill(self) -> None:
+        super().kill()
         _forget()
 
 

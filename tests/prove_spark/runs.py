@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from processors.spark.faults import VARIABLE
-from tests.prove_spark.jvm import Jvm
+from tests.prove_spark.jvm import Bare, Jvm
 from tests.prove_spark.writer import FULL
 
 BEFORE_COMMIT = ("opening", "staging", "staged", "durable", "entry", "checked")
@@ -63,17 +63,30 @@ class Machine:
 
     def __init__(self) -> None:
         self.jvm = Jvm()
+        self._spare: Bare | None = None
+
+    def spare(self) -> Bare:
+        """Another JVM, whose session no one but a writer uses."""
+        self._spare = self._spare or Bare()
+        return self._spare
+
+    def kill_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare = None
 
     def kill_jvm(self) -> None:
         self.jvm.kill()
         self.jvm = Jvm()
 
-    def start(self, plan: dict[str, Any], fault: str | None) -> subprocess.Popen[str]:
-        environment = {**os.environ, **self.jvm.environment}
+    def start(
+        self, plan: dict[str, Any], fault: str | None, *, module: str = "writer", jvm: Bare | None = None
+    ) -> subprocess.Popen[str]:
+        environment = {**os.environ, **(jvm or self.jvm).environment}
         environment.pop(VARIABLE, None)
         if fault:
             environment[VARIABLE] = fault
-        command = [sys.executable, "-m", "tests.prove_spark.writer", json.dumps(plan)]
+        command = [sys.executable, "-m", f"tests.prove_spark.{module}", json.dumps(plan)]
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -85,14 +98,15 @@ class Run:
         self._room = root / "room"
         self._checkpoints = root / "checkpoints"
         self._lasts = {shard: self._rng.randint(20, 60) for shard in SHARDS}
-        self._stages = NAIVE_STAGES if layout == "naive" else STAGES
+        self._room_bytes = ROOM_BYTES
+        self._stages: tuple[str, ...] = NAIVE_STAGES if layout == "naive" else STAGES
         self.outcome = Outcome(seed, layout)
 
     def play(self) -> Outcome:
         self._checkpoints.mkdir(parents=True)
         kinds = ("kill",) if self.outcome.layout == "naive" else ROUNDS
         drawn = [self._rng.choice(kinds) for _ in range(self._rng.randint(2, 4))]
-        with room(self._room, "full" in drawn) as limited:
+        with room(self._room, self._room_bytes if "full" in drawn else 0) as limited:
             for kind in drawn:
                 if kind != "full" or limited:
                     self.outcome.rounds[kind] += 1
@@ -161,7 +175,10 @@ class Run:
         return 1 if stage == "opening" else self._rng.randint(1, 3)
 
     def _writer(self, shards: tuple[str, ...], fault: str | None) -> subprocess.Popen[str]:
-        plan = {
+        return self._machine.start(self._plan(shards), fault)
+
+    def _plan(self, shards: tuple[str, ...]) -> dict[str, Any]:
+        return {
             "seed": self._rng.random(),
             "layout": self.outcome.layout,
             "path": str(self._room / "out é%20"),
@@ -170,7 +187,6 @@ class Run:
             "largest": self._rng.choice((7, 20, 60)),
             "shards": {shard: self._lasts[shard] for shard in shards},
         }
-        return self._machine.start(plan, fault)
 
     def _end(self, writer: subprocess.Popen[str], stage: str) -> None:
         """A writer with few batches left may end before it comes to its death."""
@@ -213,11 +229,11 @@ class Run:
 
 
 @contextmanager
-def room(path: Path, limited: bool) -> Iterator[bool]:
-    """A directory; on a small file system of its own if asked for and allowed, which it says."""
+def room(path: Path, size: int) -> Iterator[bool]:
+    """A directory; on a file system of this size, if there is one and it is allowed, which it says."""
     path.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none", str(path)]
-    mounted = limited and not subprocess.run(mount, capture_output=True).returncode
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(path)]
+    mounted = bool(size) and not subprocess.run(mount, capture_output=True).returncode
     try:
         yield mounted
     finally:

@@ -73,9 +73,8 @@ class Worker:
         self.spool = Spool(directory / f"spool-{name}")
         self.inbox = Inbox(self.root)
         self.queries = MemoryQueries(self.inbox)
-        self.leader = Leader(
-            Inbox(self.root), lead or Lead(self.root, None), self.queries, attempts_max=3, backoff_s=0.01, poll_s=0.01
-        )
+        quick = {"attempts_max": 3, "backoff_s": 0.01, "poll_s": 0.01, "keep_s": 0.0}
+        self.leader = Leader(Inbox(self.root), lead or Lead(self.root, None), self.queries, **quick)
         self.health = MemoryHealth()
         self.engine = StreamingEngine(self.settings, self.inbox, self.leader, self.health, self.spool)
         self.engine.start()

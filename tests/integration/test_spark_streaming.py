@@ -1,0 +1,119 @@
+"""The streaming mode on a real session: windows and watermarks, two sinks, restarts; one session for all tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+
+from processors.spark.batching import Offer, plan
+from processors.spark.engine import Outcome
+from processors.spark.lines import split
+from processors.spark.pipeline import load
+from processors.spark.positions import Shard
+from processors.spark.sinks import SinkSpec
+from processors.spark.sinks.making import make_sink
+from processors.spark.spool import Spool
+from processors.spark.streaming_making import make_engine
+from processors.spark.testing import session
+from tests.unit.spark.twins import line_of, settings_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, at TIMESTAMP")
+A = Shard("s", "a")
+PASS = "def transform(records, batch):\n    return records.select('shardId', 'sequenceNumber', 'payload.n')\n"
+WINDOWS = """
+from pyspark.sql import functions as F
+
+def transform(records, batch):
+    events = records.select("sequenceNumber", "payload.*").withWatermark("at", "1 minute")
+    minutes = events.groupBy(F.window("at", "1 minute")).agg(F.sum("n").alias("n"), F.count("*").alias("events"))
+    return {"raw": events, "minutes": minutes.selectExpr("date_format(window.start, 'HH:mm') AS minute", "n", "events")}
+"""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    yield session(2)
+
+
+class Bed:
+    """A worker of the streaming mode; several may share the directory."""
+
+    def __init__(self, spark: Any, directory: Path, pipeline: str, *keys: str, sinks: tuple[str, ...] = ("out",),
+                 dead: bool = True, name: str = "w1") -> None:  # fmt: skip
+        self.directory = directory
+        self.settings = settings_of(
+            "mld.spark.mode = streaming",
+            f"mld.spark.checkpoint = {directory / 'checkpoint'}",
+            "mld.spark.attemptsMax = 2",
+            "mld.spark.conf.spark.sql.streaming.pollingDelay = 20ms",
+            *([f"mld.spark.deadLetter = {directory / 'dead'}"] if dead else []),
+            *keys,
+            sinks=sinks,
+        )
+        self.spool = Spool(directory / f"spool-{name}")
+        file = directory / "pipeline.py"
+        file.write_text(pipeline)
+        spark.conf.set("spark.sql.streaming.pollingDelay", "20ms")
+        self.engine = make_engine(
+            spark,
+            self.settings,
+            load(f"{file}:transform", sinks),
+            [make_sink(SinkSpec(sink, "json", str(directory / sink)), spark) for sink in sinks],
+            make_sink(SinkSpec("deadLetter", "json", str(directory / "dead")), spark) if dead else None,
+            self.spool,
+        )
+        self.engine.start()
+
+    def run(self, data: Mapping[int, bytes], shard: str = "a") -> Outcome:
+        key = Shard("s", shard)
+        line = line_of(data, data)
+        got = split(line, key)
+        assert got.first and got.last
+        file, start, stop = self.spool.append(got.records)
+        offer = Offer(1, 1, key, got.first, got.last, got.count, len(line), file, start, stop)
+        self.spool.cut()
+        mark = self.engine.mark_of(key)
+        return self.engine.run(plan([offer], {} if mark is None else {key: mark}), self.spool.path(file))
+
+    def stop(self) -> None:
+        self.engine.stop()
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    found = []
+    for file in sorted(directory.glob("mld_commit=*/part-*")):
+        found += [json.loads(line) for line in file.read_text().splitlines()]
+    return found
+
+
+def event(n: int, at: str = "10:00:00") -> bytes:
+    return json.dumps({"n": n, "at": f"2026-01-01T{at}Z"}).encode()
+
+
+def test_windows_close_behind_the_watermark_across_batches_and_restarts(spark: Any, tmp_path: Path) -> None:
+    sinks = ("raw", "minutes")
+    first = Bed(spark, tmp_path, WINDOWS, *JSON, sinks=sinks)
+    assert first.run({1: event(1), 2: event(2, "10:00:30")}).failed == {}
+    assert first.engine.mark_of(A) == (2, 0)
+    first.stop()
+
+    second = Bed(spark, tmp_path, WINDOWS, *JSON, sinks=sinks)
+    assert second.run({2: event(2, "10:00:30"), 3: event(3, "10:00:59"), 4: b"{bad"}, "a").failed == {}
+    assert second.run({1: event(10, "10:02:30")}, "b").failed == {}
+    assert second.run({5: event(5, "10:04:00")}).failed == {}
+    second.stop()
+    assert rows(tmp_path / "minutes") == [
+        {"minute": "10:00", "n": 6, "events": 3},
+        {"minute": "10:02", "n": 10, "events": 1},
+    ]
+    assert sorted(row["n"] for row in rows(tmp_path / "raw")) == [1, 2, 3, 5, 10]
+    assert [(row["sequenceNumber"], row["reason"]) for row in rows(tmp_path / "dead")] == [
+        ("4", "not JSON of mld.spark.schema")
+    ]

@@ -1,0 +1,119 @@
+"""A writer of the proof for the streaming mode, started as a process and killed at will.
+
+    python -m tests.prove_spark.streaming PLAN
+
+As `writer`, with an engine of the streaming mode over an inbox, and two queries: one passes every record on, the other
+counts and adds up the records of each shard in its state. A writer that is `blind` does not see who leads, as on a file
+system that has lost a lock. Exit codes: 0 done, 4 gave up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from processors.spark.batching import Offer, plan
+from processors.spark.faults import stage
+from processors.spark.lines import split
+from processors.spark.pipeline import Pipeline
+from processors.spark.positions import Shard
+from processors.spark.session import Health, SessionGone
+from processors.spark.sinks import SinkSpec
+from processors.spark.sinks.making import make_sink
+from processors.spark.spool import Spool
+from processors.spark.streaming import StreamingEngine
+from processors.spark.streaming_inbox import Inbox, Lead
+from processors.spark.streaming_leader import Leader
+from processors.spark.streaming_queries import SparkQueries
+from tests.prove_spark.writer import FAILURES_MAX, GAVE_UP, Writer
+from tests.unit.spark.twins import line_of, settings_of
+
+SINKS = ("out", "sums")
+ATTEMPTS_MAX = 8
+
+
+class Blind(Lead):
+    """Believes that it leads, whoever else does."""
+
+    def take(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class StreamingWriter(Writer):
+    def __init__(self, planned: dict[str, Any]) -> None:
+        super().__init__({**planned, "layout": "flat"})
+        home = Path(planned["path"]).parent
+        root = home / "checkpoint é%20"
+        self._spool = Spool(Path(planned["checkpoints"]) / f"spool-{os.getpid()}")
+        settings = settings_of(
+            "mld.spark.mode = streaming",
+            f"mld.spark.checkpoint = {root}",
+            "mld.spark.retryBackoffMillis = 50",
+            "mld.spark.sink.sums.outputMode = update",
+            "mld.spark.conf.spark.sql.streaming.pollingDelay = 20ms",
+            sinks=SINKS,
+        )
+        self._session.conf.set("spark.sql.streaming.pollingDelay", "20ms")
+        paths = {"out": planned["path"], "sums": str(home / "sums")}
+        sinks = {name: make_sink(SinkSpec(name, "parquet", path), self._session) for name, path in paths.items()}
+        inbox = Inbox(root)
+        inbox.open()
+        queries = SparkQueries(self._session, settings, Pipeline(transform, SINKS), sinks, None, root, inbox.directory)
+        lead = (Blind if planned.get("blind") else Lead)(root, None)
+        leader = Leader(Inbox(root), lead, queries, attempts_max=ATTEMPTS_MAX, backoff_s=0.1, poll_s=0.02)
+        self._engine = StreamingEngine(settings, inbox, leader, Health(self._session), self._spool)
+
+    def run(self) -> int:
+        failures = 0
+        offered = {shard: self._checkpoint(shard) for shard in self._shards}
+        stage("opening")
+        self._engine.start()
+        while any(offered[shard] < last for shard, last in self._shards.items()):
+            ends = {shard: self._next(offered[shard], last) for shard, last in self._shards.items()}
+            offers = [self._offer(shard, offered[shard] + 1, end) for shard, end in ends.items() if end]
+            marks = {o.shard: mark for o in offers if (mark := self._engine.mark_of(o.shard)) is not None}
+            batch = plan(offers, marks)
+            self._spool.cut()
+            try:
+                failed = self._engine.run(batch, None).failed if batch.slices else {}
+            except SessionGone as error:
+                print(f"SessionGone: {error}", file=sys.stderr)
+                return GAVE_UP
+            if failed:
+                print(next(iter(failed.values())), file=sys.stderr)
+                failures += 1
+                if failures > FAILURES_MAX:
+                    return GAVE_UP
+                continue
+            stage("acknowledged")
+            offered = {shard: end or offered[shard] for shard, end in ends.items()}
+            self._keep(offered)
+        self._engine.stop()
+        return 0
+
+    def _offer(self, shard: Shard, first: int, last: int) -> Offer:
+        line = line_of(range(first, last + 1))
+        got = split(line, shard)
+        assert got.first is not None and got.last is not None
+        file, start, stop = self._spool.append(got.records)
+        return Offer(1, 1, shard, got.first, got.last, got.count, len(line), file, start, stop)
+
+
+def transform(records: Any, batch: Any) -> dict[str, Any]:
+    from pyspark.sql import functions as F
+
+    named = records.selectExpr("shardId", "CAST(sequenceNumber AS LONG) AS sequence")
+    sums = named.groupBy("shardId").agg(F.count("*").alias("records"), F.sum("sequence").alias("total"))
+    return {"out": named, "sums": sums}
+
+
+if __name__ == "__main__":
+    status = StreamingWriter(json.loads(sys.argv[1])).run()
+    sys.stderr.flush()
+    os._exit(status)  # threads of PySpark may wait for a query that another writer runs by now

@@ -1,0 +1,75 @@
+"""A run of the proof for the streaming mode: as `runs`, with workers that share a leader, and a state that adds up.
+
+A zombie is held in a JVM of its own, and the writer beside it does not see that somebody leads: what a file system
+does that has lost a lock. There Spark's exclusive creation of batches and the ledgers of the sinks have to hold.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.prove_spark.jvm import Bare
+from tests.prove_spark.runs import HELD_WAIT_S, POLL_S, SHARDS, STAGES, Machine, Run
+from tests.prove_spark.writer import GAVE_UP
+
+STREAMING = "streaming"
+ROOM_BYTES = 64 * 1024 * 1024
+"""The checkpoints of two queries are many small files."""
+STREAMING_STAGES = (*STAGES, "inboxed", "batch", "published", "processed", "advanced")
+WITHOUT_ROOM_S = 3.0
+
+
+class StreamingRun(Run):
+    def __init__(self, seed: int, machine: Machine, root: Path) -> None:
+        super().__init__(seed, STREAMING, machine, root)
+        self._stages = STREAMING_STAGES
+        self._room_bytes = ROOM_BYTES
+        self._lasts = {shard: self._rng.randint(10, 30) for shard in SHARDS}
+
+    def _zombie(self) -> None:
+        stage = self._rng.choice(self._stages)
+        gate = self._root / f"gate{self._rng.random()}"
+        spare = self._machine.spare()
+        zombie = self._writer(SHARDS, f"hold@{stage}#{self._nth(stage)}:{gate}", jvm=spare)
+        held = Path(f"{gate}.held")
+        deadline = time.monotonic() + HELD_WAIT_S
+        while not held.exists() and zombie.poll() is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        mine = self._rng.sample(SHARDS, self._rng.randint(1, 3))
+        self._expect(self._writer(tuple(mine), None, blind=True), 0, GAVE_UP)
+        gate.touch()
+        self._expect(zombie, 0, GAVE_UP)
+        self._machine.kill_spare()
+        self.outcome.killed[f"(zombie at {stage})"] += 1
+
+    def _full(self) -> None:
+        """Without room nothing goes on, and nothing is acknowledged; with room it does."""
+        filler = self._room / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"\0" * 4096)
+            except OSError:
+                pass
+        writer = self._writer(SHARDS, None)
+        time.sleep(WITHOUT_ROOM_S)
+        filler.unlink()
+        self._expect(writer, 0, GAVE_UP)
+
+    def _writer(
+        self, shards: tuple[str, ...], fault: str | None, *, jvm: Bare | None = None, blind: bool = False
+    ) -> subprocess.Popen[str]:
+        plan: dict[str, Any] = {**self._plan(shards), "blind": blind}
+        return self._machine.start(plan, fault, module="streaming", jvm=jvm)
+
+    def _count(self, *, final: bool) -> None:
+        super()._count(final=final)
+        if final:
+            rows = self._machine.jvm.session.read.parquet(str(self._room / "sums")).groupBy("shardId")
+            found = {row[0]: (row[1], row[2]) for row in rows.agg({"records": "max", "total": "max"}).collect()}
+            wanted = {shard: (last, last * (last + 1) // 2) for shard, last in self._lasts.items()}
+            if found != wanted:
+                self.outcome.faults.append(f"the state has counted {found}, of {wanted}")
