@@ -14,9 +14,9 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'
 from processors.spark.batching import Offer, plan
 from processors.spark.engine import Outcome
 from processors.spark.lines import split
-from processors.spark.pipeline import load
+from processors.spark.pipeline import PipelineError, load
 from processors.spark.positions import Shard
-from processors.spark.sinks import SinkSpec
+from processors.spark.sinks import SinkRefused, SinkSpec
 from processors.spark.sinks.making import make_sink
 from processors.spark.spool import Spool
 from processors.spark.streaming_making import make_engine
@@ -26,7 +26,13 @@ from tests.unit.spark.twins import line_of, settings_of
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, at TIMESTAMP")
 A = Shard("s", "a")
-PASS = "def transform(records, batch):\n    return records.select('shardId', 'sequenceNumber', 'payload.n')\n"
+DIVIDE = """
+from pyspark.sql import functions as F
+
+def transform(records, batch):
+    inverse = F.udf(lambda n: 10 // n, "int")
+    return records.groupBy("shardId").agg(F.sum(inverse("payload.n")).alias("n"))
+"""
 WINDOWS = """
 from pyspark.sql import functions as F
 
@@ -117,3 +123,41 @@ def test_windows_close_behind_the_watermark_across_batches_and_restarts(spark: A
     assert [(row["sequenceNumber"], row["reason"]) for row in rows(tmp_path / "dead")] == [
         ("4", "not JSON of mld.spark.schema")
     ]
+
+
+def test_a_record_that_fails_stops_all_shards_until_the_pipeline_is_corrected(spark: Any, tmp_path: Path) -> None:
+    update = "mld.spark.sink.out.outputMode = update"
+    bed = Bed(spark, tmp_path, DIVIDE, *JSON, update, dead=False)
+    assert bed.run({1: event(2)}).failed == {}
+    outcome = bed.run({2: event(0), 3: b"{bad"})
+    bed.stop()
+    assert "ZeroDivisionError" in outcome.failed[A] and "cannot leave out a record" in outcome.failed[A]
+    assert bed.engine.mark_of(A) == (1, 0)
+
+    corrected = Bed(spark, tmp_path, DIVIDE.replace("10 // n", "10 // n if n else 0"), *JSON, update, dead=False)
+    assert corrected.run({2: event(0), 3: b"{bad", 4: event(5)}).failed == {}
+    corrected.stop()
+    assert [row["n"] for row in rows(tmp_path / "out")] == [5, 7]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "keys", "error", "said"),
+    [
+        ("    return None", (), PipelineError, "returned no frame for sink out"),
+        ("    return records.sparkSession.range(1)", (), PipelineError, "a frame that is not streaming"),
+        ("    return records.select('none')", (), PipelineError, "correct the pipeline"),
+        ("    return records", ("mld.spark.sink.out.outputMode = complete",), SinkRefused, "which replaces all rows"),
+    ],
+)
+def test_what_cannot_be_streamed_is_told_at_start(
+    spark: Any, tmp_path: Path, pipeline: str, keys: tuple[str, ...], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        Bed(spark, tmp_path, f"def transform(records, batch):\n{pipeline}\n", *JSON, *keys)
+
+
+def test_an_aggregate_without_a_watermark_cannot_be_appended(spark: Any, tmp_path: Path) -> None:
+    bed = Bed(spark, tmp_path, DIVIDE, *JSON)
+    outcome = bed.run({1: event(1)})
+    bed.stop()
+    assert "watermark" in outcome.failed[A] and "correct the pipeline" in outcome.failed[A]

@@ -100,12 +100,12 @@ class Run:
         self._lasts = {shard: self._rng.randint(20, 60) for shard in SHARDS}
         self._room_bytes = ROOM_BYTES
         self._stages: tuple[str, ...] = NAIVE_STAGES if layout == "naive" else STAGES
+        self._kinds: tuple[str, ...] = ("kill",) if layout == "naive" else ROUNDS
         self.outcome = Outcome(seed, layout)
 
     def play(self) -> Outcome:
         self._checkpoints.mkdir(parents=True)
-        kinds = ("kill",) if self.outcome.layout == "naive" else ROUNDS
-        drawn = [self._rng.choice(kinds) for _ in range(self._rng.randint(2, 4))]
+        drawn = [self._rng.choice(self._kinds) for _ in range(self._rng.randint(2, 4))]
         with room(self._room, self._room_bytes if "full" in drawn else 0) as limited:
             for kind in drawn:
                 if kind != "full" or limited:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.prove_spark.jvm import Bare
-from tests.prove_spark.runs import HELD_WAIT_S, POLL_S, SHARDS, STAGES, Machine, Run
+from tests.prove_spark.runs import HELD_WAIT_S, POLL_S, ROUNDS, SHARDS, STAGES, Machine, Run
 from tests.prove_spark.writer import GAVE_UP
 
 STREAMING = "streaming"
@@ -23,9 +23,11 @@ WITHOUT_ROOM_S = 3.0
 
 
 class StreamingRun(Run):
-    def __init__(self, seed: int, machine: Machine, root: Path) -> None:
+    def __init__(self, seed: int, machine: Machine, root: Path, *, only: str | None = None) -> None:
+        """`only`: nothing happens but kills at this stage."""
         super().__init__(seed, STREAMING, machine, root)
-        self._stages = STREAMING_STAGES
+        self._stages = STREAMING_STAGES if only is None else (only,)
+        self._kinds = ROUNDS if only is None else ("kill",)
         self._room_bytes = ROOM_BYTES
         self._lasts = {shard: self._rng.randint(10, 30) for shard in SHARDS}
 

@@ -24,7 +24,7 @@ def errors(text: str) -> list[str]:
 def test_defaults() -> None:
     values = lines("streamName = s").values
     assert values["triggerIntervalMillis"] == 1_000
-    assert values["maxInFlightBytes"] == 2 * int(str(values["maxBatchBytes"]))
+    assert values["maxInFlightBytes"] == 4 * int(str(values["maxBatchBytes"]))
     assert (values["onPoison"], values["master"], values["driverMemory"]) == (OnPoison.STOP, "local[*]", "1g")
     assert not lines("streamName = s").given
 
@@ -53,6 +53,18 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
     assert lines(text, ("mld.spark.format", "binary")).values["format"] is Format.BINARY
 
 
+STREAMING = "mld.spark.mode = streaming\nmld.spark.checkpoint = /c\nmld.spark.sink.out.path = /x"
+
+
+def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
+    assert lines(STREAMING).remarks == ()
+    batch = lines("mld.spark.checkpoint = /c\nmld.spark.sink.out.outputMode = update")
+    assert [(remark.level, remark.key) for remark in batch.remarks] == [
+        (Level.WARNING, "mld.spark.checkpoint"),
+        (Level.WARNING, "mld.spark.sink.out.outputMode"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -62,6 +74,10 @@ def test_an_override_counts_and_so_does_the_last_line() -> None:
         ("mld.spark.format = yaml", "yaml"),
         ("mld.spark.triggerIntervalMillis = 1", "mld.spark.triggerIntervalMillis"),
         ("mld.spark.format = json", "mld.spark.schema: is required"),
+        ("mld.spark.mode = streaming\nmld.spark.sink.out.path = /x", "mld.spark.checkpoint: is required by"),
+        ("mld.spark.mode = streaming\nmld.spark.checkpoint = /c", "mld.spark.sink: is required by"),
+        (f"{STREAMING}\nmld.spark.remote = sc://h", "cannot be used with mld.spark.mode = streaming"),
+        (f"{STREAMING}\nmld.spark.sink.out.outputMode = all", "is all; write append, update or complete"),
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),
         ("mld.spark.maxBatchBytes = 10\nmld.spark.maxInFlightBytes = 9", "is less than maxBatchBytes, 10"),
         ("mld.spark.sink.out.path = ${NOWHERE}", "NOWHERE"),
