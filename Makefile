@@ -122,8 +122,21 @@ $(LAKEHOUSE)/.installed: Makefile
 test-lakehouse: $(LAKEHOUSE)/.installed
 	MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs tests/lakehouse $(PYTEST_ARGS)
 
+# The client of Spark Connect and PySpark are two packages of the same modules: an environment of its own, and a server of
+# the PySpark in the other one.
+.PHONY: test-connect
+CONNECT := .venv-connect
+$(CONNECT)/.installed: setup.cfg constraints.txt
+	test -x $(CONNECT)/bin/python || $(PYTHON) -m venv $(CONNECT)
+	$(CONNECT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e '.[spark-connect,local]' pytest pytest-timeout pytest-asyncio
+	@touch $@
+
+test-connect: $(DEV) $(CONNECT)/.installed
+	MLD_CONNECT_SERVER=$(abspath $(BIN)/python) $(CONNECT)/bin/python -m pytest --timeout 900 -rs tests/connect $(PYTEST_ARGS)
+
 docs: $(DEV)
 	$(BIN)/python -m properties.reference > docs/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-lakehouse .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .cache build *.egg-info

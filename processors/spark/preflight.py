@@ -22,10 +22,17 @@ EXIT_OK, EXIT_CONFIGURATION = 0, 2
 def examine(file: str, env: Mapping[str, str]) -> str:
     """What was found. Raises SettingsError, SessionError or PipelineError."""
     settings = load(file, (), env)
-    session.check_extra()
+    session.check_extra(remote=settings.remote is not None)
     java = "no Java of ours" if settings.remote else f"Java at {session.java_home(settings.java_home, env)}"
     pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
-    return f"PySpark {importlib.metadata.version('pyspark')}, {java}, pipeline {settings.pipeline}: ready to start"
+    return f"PySpark {_version()}, {java}, pipeline {settings.pipeline}: ready to start"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return f"{importlib.metadata.version('pyspark-client')} (client of Spark Connect)"
 
 
 def main(arguments: Sequence[str]) -> int:

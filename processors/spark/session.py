@@ -52,6 +52,7 @@ OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_EN
 """Variables of another Spark: its jars below this PySpark fail in strange ways, and the keys say where we run."""
 REMOTE_RETRIES_MAX, REMOTE_BACKOFF_MAX_MS = 8, 5_000
 """Of one call to a Connect server: some 25 s. A server that was restarted has lost our session anyway."""
+_RPC_DETAILS = re.compile(r'^<_\w*Rpc\w*Error of RPC .*?details = "(.+?)"\s', re.DOTALL)
 PY4J = "An error occurred while calling"
 UNKNOWN_FORMAT = "Failed to find"
 """So begin the sentences of Spark about formats that it does not know, or knows the package of."""
@@ -292,6 +293,11 @@ def ui_address(session: SparkSession, settings: Settings) -> str | None:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text that says something; a Java stack trace stays out of a sentence."""
+    if said := _RPC_DETAILS.search(str(error)):
+        return said[1][:500]
     lines = (line.strip() for line in str(error).splitlines())
-    text = next((line for line in lines if line and not line.startswith(PY4J)), "") or type(error).__name__
+    text = (
+        next((line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J)), "")
+        or type(error).__name__
+    )
     return text[:500]

@@ -32,7 +32,7 @@ pytestmark = [
 PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
 CONF = {
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",

@@ -13,7 +13,7 @@ from processors.spark.engine import Outcome
 from processors.spark.lines import split
 from processors.spark.positions import Shard
 from processors.spark.spool import Spool, open_spool
-from processors.spark.starting import Started, start
+from processors.spark.starting import Started, StartError, start
 from tests.unit.spark.twins import line_of, settings_of
 
 A = Shard("s", "a")
@@ -60,5 +60,16 @@ def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
             yield Bed(started, spool, out)
         finally:
             started.close()
+    except StartError:
+        _stop_session()  # a host would end with its session; the next test here would go on with it
+        raise
     finally:
         spool.close()
+
+
+def _stop_session() -> None:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()

@@ -1,0 +1,83 @@
+"""What cannot work gets a sentence with the remedy, ends as documented, and passes no checkpoint."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
+
+from processors.spark.starting import StartError
+from tests.integration import test_spark
+from tests.integration.conftest import MakeWorld
+from tests.support.daemon import Daemon
+from tests.support.spark_bed import bed
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
+LOCKED = """
+import threading
+from pyspark.sql import functions as F
+
+lock = threading.Lock()
+
+def transform(records, batch):
+    return records.select(F.udf(lambda text: lock.locked(), "boolean")("payload").alias("x"))
+"""
+
+
+def ends_without_a_checkpoint(make_world: MakeWorld, said: str, **keys: object) -> Daemon:
+    world = make_world()
+    world.put(3)
+    daemon = test_spark.start(world, **{"mld.childRestartsMax": 1, **keys})
+    assert daemon.wait(test_spark.SESSION_S) == 1
+    assert said in daemon.log(), daemon.tail()
+    assert all(lease.checkpoint.number is None for lease in world.leases().values())
+    assert not list((world.directory / "out").glob("mld_commit=*"))
+    return daemon
+
+
+def test_a_java_that_is_too_old(make_world: MakeWorld, tmp_path: Path) -> None:
+    java = tmp_path / "jre" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    said = f"{java} is Java 11; Spark 4 needs 17 or later; install a JRE 17"
+    daemon = ends_without_a_checkpoint(make_world, said, **{"mld.spark.javaHome": tmp_path / "jre"})
+    assert "exited with status 2" in daemon.log(), "another attempt cannot help"
+
+
+def test_a_cluster_that_is_not_there(make_world: MakeWorld) -> None:
+    with socket.socket() as taken:  # bound and not listening: refused for certain
+        taken.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{taken.getsockname()[1]}"
+        keys = {"mld.spark.master": master, "mld.spark.startTimeoutMillis": 2_000}
+        daemon = ends_without_a_checkpoint(make_world, f"nobody answers at {master}", **keys)
+    assert "exited with status 1" in daemon.log(), "another attempt may help"
+
+
+def test_a_function_that_cannot_travel(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[test_spark.__name__], "PIPELINE", LOCKED)
+    ends_without_a_checkpoint(make_world, "cannot pickle '_thread.lock' object; correct the pipeline")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (
+            "format = nosuch",
+            "mld.spark.sink.out.format is nosuch, which Spark does not know: .*; correct it, or add the package",
+        ),
+        ("path = @/file/out", "sink out: .*: Not a directory .*; give this user a directory to write in"),
+        ("path = hdfs://n/out", "mld.spark.sink.out.path = hdfs://n/out: hdfs has no rename"),
+    ],
+)
+def test_a_sink_that_cannot_be(tmp_path: Path, key: str, said: str) -> None:
+    (tmp_path / "file").touch()
+    keys = [f"mld.spark.sink.out.{key.replace('@', str(tmp_path))}", "mld.spark.master = local[1]"]
+    with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+        pass
+    assert not caught.value.passing
