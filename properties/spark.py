@@ -61,10 +61,10 @@ KEYS: tuple[Key, ...] = (
          Mode.BATCH, choices=Mode),
     _key("triggerIntervalMillis", Kind.LONG, "Shortest time from the start of one micro-batch to that of the next.",
          1_000, minimum=10, maximum=3_600_000),
-    _key("maxBatchBytes", Kind.LONG, "Bytes of waiting records that start a micro-batch before its time.",
-         64 * MEBIBYTE, minimum=1),
+    _key("maxBatchBytes", Kind.LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
+         "most that one holds.", 64 * MEBIBYTE, minimum=1),
     _key("maxInFlightBytes", Kind.LONG, "Most bytes of records that are accepted and not committed.",
-         default_text="twice maxBatchBytes", minimum=1),
+         default_text="four times maxBatchBytes", minimum=1),
     _key("deadLetter", Kind.TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons."),
     _key("onPoison", Kind.CHOICE, "What becomes of a record with which the pipeline fails again and again.",
@@ -224,7 +224,7 @@ def _together(values: dict[str, object], places: Mapping[str, str], file_name: s
     assert isinstance(batch, int)
     flying = values["maxInFlightBytes"]
     if flying is None:
-        values["maxInFlightBytes"] = 2 * batch
+        values["maxInFlightBytes"] = 4 * batch
     elif isinstance(flying, int) and flying < batch:
         wrong("maxInFlightBytes", f"is less than maxBatchBytes, {batch}", "a batch could never fill; raise it")
     if values["onPoison"] is None:

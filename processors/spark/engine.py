@@ -260,7 +260,7 @@ class Engine:
         if not missing:
             return
         with self._frame(source, missing) as (handed, _):
-            rows = self._into(self._dead, handed.malformed, missing)
+            rows = self._into(self._dead, handed.malformed() if handed.malformed else None, missing)
         if rows:
             self._figures.malformed += rows
             log.warning("%d records cannot be decoded and are in the dead letter %s", rows, self._settings.dead_letter)

@@ -31,6 +31,16 @@ COLUMNS = (
     "approximateArrivalTimestamp",
     "data",
 )
+NAMED = (
+    "s AS streamName",
+    "h AS shardId",
+    "sequenceNumber",
+    "subSequenceNumber",
+    "partitionKey",
+    "timestamp_millis(approximateArrivalTimestamp) AS approximateArrivalTimestamp",
+    "data",
+)
+"""`COLUMNS`, from `RAW`."""
 PAYLOAD, REASON = "payload", "reason"
 OBSERVED = "mld"
 PART_BYTES = 4 << 20
@@ -51,14 +61,14 @@ class SchemaRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The frames of a part of a batch. `records` is for the pipeline, and `malformed` for the dead letter (None where
-    the data is not decoded); `because` makes dead letters of all records, with a reason.
+    """The frames of a part of a batch. `records` is for the pipeline, and `malformed` makes that for the dead letter
+    (None where the data is not decoded); `because` makes dead letters of all records, with a reason.
 
     `counts` says how many records the jobs over `records` have seen, and how many of them were malformed; None if no
     job has run over it."""
 
     records: DataFrame
-    malformed: DataFrame | None
+    malformed: Callable[[], DataFrame] | None
     because: Callable[[str], DataFrame]
     counts: Callable[[], tuple[int, int] | None]
 
@@ -147,23 +157,14 @@ def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool, 
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    named = raw.select(
-        F.col("s").alias("streamName"),
-        F.col("h").alias("shardId"),
-        "sequenceNumber",
-        "subSequenceNumber",
-        "partitionKey",
-        F.timestamp_millis("approximateArrivalTimestamp").alias("approximateArrivalTimestamp"),
-        "data",
-    )
-
     def because(reason: str) -> DataFrame:
-        return named.withColumn(REASON, F.lit(reason))
+        return raw.selectExpr(*NAMED).withColumn(REASON, F.lit(reason))
 
     if format is Format.BINARY:
-        return Handed(named, None, because, lambda: None)
+        return Handed(raw.selectExpr(*NAMED), None, because, lambda: None)
     decoded, bad = _decoded(format, schema)
-    parsed = named.withColumn(PAYLOAD, decoded)
+    # Each step below has the whole plan analysed anew, so there are few, and one sees what the others need.
+    parsed = raw.select(*(F.expr(text) for text in NAMED), decoded.alias(PAYLOAD))
     counts = Observation()
     observed = F.count(F.lit(1)).alias("seen"), F.count_if(bad).alias("malformed")
     seen = parsed.observe(OBSERVED if streaming else counts, *observed)
@@ -171,7 +172,10 @@ def handed(raw: DataFrame, format: Format, schema: str | None, *, divert: bool, 
         records = seen.filter(~bad).select(*COLUMNS, _clean(format).alias(PAYLOAD))
     else:
         records = seen.select(*COLUMNS, F.when(~bad, _clean(format)).alias(PAYLOAD))
-    malformed = parsed.filter(bad).select(*COLUMNS, F.lit(NOT_DECODED[format]).alias(REASON))
+
+    def malformed() -> DataFrame:
+        return parsed.filter(bad).select(*COLUMNS, F.lit(NOT_DECODED[format]).alias(REASON))
+
     return Handed(records, malformed, because, lambda: _counted(counts))
 
 

@@ -83,6 +83,8 @@ class Host:
         self._links: dict[int, Link] = {}
         self._numbers = 0
         self._waiting: list[Offer] = []
+        self._complete: dict[int, int] = {}
+        """Files that wait and get no more records, with their lengths."""
         self._running: Trigger | None = None
         self._held: deque[tuple[Link, int]] = deque()
         self._flying = 0
@@ -251,6 +253,9 @@ class Host:
         if not self._waiting:
             self._first_waiting_at = now
         self._waiting.append(offer)
+        if stop >= self._settings.batch_bytes_max:
+            self._complete[file] = stop
+            self._spool.cut()
         one.accept(number, batch.last)
         self._changed.set()
 
@@ -267,10 +272,18 @@ class Host:
         dropped = [offer for offer in self._waiting if offer.link == one.number]
         if dropped:
             self._waiting = [offer for offer in self._waiting if offer.link != one.number]
+            for file in self._complete.keys() - {offer.spool for offer in self._waiting}:
+                self._spool_file_is_over(file)
         self._held = deque(held for held in self._held if held[0] is not one)
         self._release(sum(offer.size for offer in dropped) + one.admitted_bytes)
         if self.daemon_gone and not self._links:
             self._end(EXIT_OK)
+
+    def _spool_file_is_over(self, file: int) -> None:
+        """Nobody waits for its records any more."""
+        assert self._spool is not None
+        del self._complete[file]
+        self._spool.remove(self._spool.path(file))
 
     def _release(self, size: int) -> None:
         """Room for those who wait for it, in the order of their coming."""
@@ -308,7 +321,7 @@ class Host:
         assert self._spool is not None and self._started is not None
         loop = asyncio.get_running_loop()
         engine = self._started.engine
-        offers, self._waiting, self._asked = self._waiting, [], False
+        offers, number, length = self._take()
         started = self._last_start = time.monotonic()
         marks: dict[Shard, Position] = {}
         for shard in {offer.shard for offer in offers}:
@@ -316,7 +329,6 @@ class Host:
             if mark is not None:
                 marks[shard] = mark
         batch = plan(offers, marks)
-        number, length = self._spool.cut()
         self._running = Trigger(batch, number, started)
         path = self._spool.path(number)
         exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
@@ -331,6 +343,20 @@ class Host:
         self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
         self._report(batch, outcome, started)
+
+    def _take(self) -> tuple[list[Offer], int, int]:
+        """The offers of the oldest file, its number and its length; the file is complete then."""
+        assert self._spool is not None
+        number = self._waiting[0].spool
+        offers = [offer for offer in self._waiting if offer.spool == number]
+        self._waiting = [offer for offer in self._waiting if offer.spool != number]
+        if self._waiting:
+            self._first_waiting_at = self._waiting[0].arrived_at
+        else:
+            self._asked = False
+        if number not in self._complete:
+            _, self._complete[number] = self._spool.cut()
+        return offers, number, self._complete.pop(number)
 
     def _answer(self, batch: MicroBatch, outcome: running.Outcome) -> None:
         for offer in batch.offers:

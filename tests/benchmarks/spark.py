@@ -35,8 +35,8 @@ from tests.benchmarks.tables import load_average
 BACKLOG, QUIET, SESSIONS, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "ways")
 RECORD_BYTES = 1024
 SHARDS = (1, 4, 64)
-WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 500_000, 800_000, 200_000
-"""The JVM compiles what it runs often; what is measured begins and ends in full flow."""
+WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 1_000_000, 800_000, 200_000
+"""The JVM compiles what it runs often for some half a minute; what is measured begins and ends in full flow."""
 BACKLOG_TIMEOUT_S = 300.0
 QUIET_SHARDS = 64
 QUIET_PER_S = 1

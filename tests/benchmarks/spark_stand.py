@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import socketserver
 import sys
 import threading
 
@@ -88,7 +87,7 @@ class JsonKinesis(canned.Kinesis):
 
 def main() -> None:
     kinesis = canned.Handler.kinesis = JsonKinesis(JsonRecords(int(sys.argv[1]), int(sys.argv[2])))
-    server: socketserver.BaseServer = canned.Server(("127.0.0.1", 0), canned.Handler)
+    server = canned.Server(("127.0.0.1", 0), canned.Handler)
     print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     canned.obey(kinesis)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from processors.spark import journal, ledger
 from processors.spark.faults import VARIABLE
@@ -189,7 +190,7 @@ class ChainRun:
         self._gate = None if self._naive else self._root / f"{stage}.{self._daemons}"
         pipeline = self._root / "pipeline.py"
         pipeline.write_text(NAIVE_PIPELINE.format(path=str(self._sink)) if self._naive else PIPELINE)
-        keys = {**KEYS, "mld.spark.pipeline": f"{pipeline}:transform"}
+        keys: dict[str, Any] = {**KEYS, "mld.spark.pipeline": f"{pipeline}:transform"}
         if not self._naive:
             keys["mld.spark.sink.out.path"] = self._sink
         environment = dict(ENVIRONMENT)

@@ -204,6 +204,48 @@ async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
             await world.call(one.end)
 
 
+async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_path):
+    line = line_of(range(1, 4), lag=9)
+    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
+    async with serving(tmp_path, *keys) as world:
+        held = threading.Event()
+        publish = world.bed.sinks["out"].publish
+        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        daemons = [Daemon(world.connection) for _ in range(4)]
+        for i, one in enumerate(daemons):
+            await world.call(one.initialize, f"s{i}")
+            await world.call(one.say, line)
+        held.set()
+        for one in daemons:
+            await world.call(one.act, "shutdownRequested")
+        assert [one.checkpoints for one in daemons] == [[("3", 0)]] * 4
+        assert world.bed.sinks["out"].publications == 4
+        assert not list(world.bed.spool.directory.glob("*.jsonl"))
+        for one in daemons:
+            await world.call(one.end)
+
+
+async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
+    line = line_of(range(1, 4), lag=9)
+    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
+    async with serving(tmp_path, *keys) as world:
+        held = threading.Event()
+        publish = world.bed.sinks["out"].publish
+        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        running, waiting = Daemon(world.connection), Daemon(world.connection)
+        for one, shard in ((running, "a"), (waiting, "b")):
+            await world.call(one.initialize, shard)
+            await world.call(one.say, line)
+        await world.call(waiting.end)
+        async with asyncio.timeout(BOUND_S):
+            while len(list(world.bed.spool.directory.glob("*.jsonl"))) > 1:
+                await asyncio.sleep(0)
+        held.set()
+        await world.call(running.act, "shutdownRequested")
+        assert running.checkpoints == [("3", 0)]
+        await world.call(running.end)
+
+
 async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         world.bed.poison(lambda data: data == b"2")

@@ -105,7 +105,7 @@ class MemoryFrames:
         ran: list[bool] = []
         return Handed(
             Frame(good, on_write=lambda: ran.append(True)),
-            Frame(bad),
+            lambda: Frame(bad),
             lambda reason: Frame([(shard, number, reason.encode()) for shard, number, _ in every]),
             lambda: (len(every), len(bad)) if ran else None,
         )
