@@ -63,6 +63,10 @@ class Inbox:
         """The newest entry; its file, or that of one before, may still be on its way."""
         return self._journal.head()
 
+    def number(self) -> int:
+        """That of the newest entry; 0 if there is none."""
+        return ledger.Names.of(self._store.names(LEDGER)).head
+
     def publish(self, batch: Spans, write: Callable[[BinaryIO], None], batch_id: str) -> Entry:
         """Publish the records of a batch. Raises Fenced if a shard is not where the batch was trimmed."""
         self._check(self._journal.head(), batch)

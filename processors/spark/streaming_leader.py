@@ -108,19 +108,18 @@ class Leader:
         self._lead.release()
 
     def _step(self) -> None:
-        progress = self._inbox.progress()
         if not self._leads:
-            if self._wanted <= progress or not self._lead.take():
+            if self._wanted <= self._inbox.progress() or not self._lead.take():
                 return
             self._leads = True
-            self._kept = deque([(time.monotonic() + self._keep_s, progress)])
+            self._done = self._inbox.progress()
+            self._kept = deque([(time.monotonic() + self._keep_s, self._done)])
             log.info("this host runs the streaming queries", extra={"action": "lead_taken"})
         self._clear()
-        head = self._inbox.head()
-        if head is None or head.number <= progress:
+        if self._inbox.number() <= self._done:
             return
         try:
-            self._process(progress)
+            self._process(self._done)
         except (SinkRefused, PipelineError, SchemaRefused) as error:
             self._give_up(str(error))
 

@@ -70,8 +70,9 @@ class StreamingRun(Run):
     def _count(self, *, final: bool) -> None:
         super()._count(final=final)
         if final:
-            rows = self._machine.jvm.session.read.parquet(str(self._room / "sums")).groupBy("shardId")
-            found = {row[0]: (row[1], row[2]) for row in rows.agg({"records": "max", "total": "max"}).collect()}
+            rows = self._machine.jvm.session.read.parquet(str(self._room / "sums"))
+            latest = rows.selectExpr("shardId", "struct(records, total) AS sums").groupBy("shardId")
+            found = {row[0]: tuple(row[1]) for row in latest.agg({"sums": "max"}).collect()}
             wanted = {shard: (last, last * (last + 1) // 2) for shard, last in self._lasts.items()}
             if found != wanted:
                 self.outcome.faults.append(f"the state has counted {found}, of {wanted}")

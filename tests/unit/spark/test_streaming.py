@@ -16,7 +16,8 @@ from processors.spark.spool import Spool
 from processors.spark.streaming import StreamingEngine
 from processors.spark.streaming_inbox import Inbox, Lead
 from processors.spark.streaming_leader import Leader
-from tests.unit.spark.twins import Bed, MemoryHealth, settings_of
+from processors.spark.streaming_queries import QUERY, SparkQueries
+from tests.unit.spark.twins import Bed, Frame, MemoryHealth, MemorySink, settings_of
 
 A, B = Shard("s", "a"), Shard("s", "b")
 BOUND_S = 20.0
@@ -215,6 +216,78 @@ def test_the_lead_is_with_one_and_waits_for_the_jvm_of_the_last(tmp_path):
     assert two.take()
     two.release()
     assert one.take()
+
+
+class Published:
+    """The batches of a query into a sink in memory."""
+
+    def __init__(self, directory, *keys) -> None:
+        self.sink = MemorySink("out")
+        self.directory = directory
+        self.settings = settings_of("mld.spark.mode = streaming", f"mld.spark.checkpoint = {directory}", *keys)
+        self.queries = SparkQueries(None, self.settings, None, {"out": self.sink}, None, directory, directory / "inbox")
+        self.new_checkpoint("one")
+
+    def new_checkpoint(self, query):
+        (self.directory / "queries" / "out").mkdir(parents=True, exist_ok=True)
+        (self.directory / "queries" / "out" / "metadata").write_text(json.dumps({"id": query}))
+
+    def batch(self, number, *of):
+        self.queries._writer("out")(Frame([("a", n, b"") for n in of]), number)
+
+    @property
+    def numbers(self):
+        return [number for _, number, _ in self.sink.rows]
+
+
+def test_a_batch_that_is_repeated_is_in_the_sink_once(tmp_path):
+    published = Published(tmp_path)
+    for number, of in [(0, 1), (0, 1), (1, 2), (1, 2), (0, 1), (2, 3)]:
+        published.batch(number, of)
+    assert published.numbers == [1, 2, 3]
+
+
+def test_the_batches_of_another_checkpoint_are_others(tmp_path):
+    published = Published(tmp_path)
+    published.batch(0, 1)
+    published.new_checkpoint("two")
+    published.batch(0, 2)
+    assert published.numbers == [1, 2]
+
+
+def test_a_late_leader_finds_its_batch_written(tmp_path):
+    published = Published(tmp_path)
+    late = Shard(QUERY, "one")
+    inner = published.sink.publish
+
+    def overtaken(frame, batch, batch_id):
+        published.sink.marks[late] = Position(0)  # by the leader after us, between our look and our commit
+        return inner(frame, batch, batch_id)
+
+    published.sink.publish = overtaken
+    published.batch(0, 1)
+    assert published.numbers == []
+
+
+def test_a_batch_waits_for_room(tmp_path):
+    published = Published(tmp_path)
+    published.sink.faults = [SinkError("no room")] * 3
+    published.batch(0, 1)
+    assert published.numbers == [1]
+
+
+def test_what_a_sink_refuses_is_the_reason_of_the_query(tmp_path):
+    published = Published(tmp_path)
+    published.sink.faults = [SinkRefused("its column n changes its type")]
+    with pytest.raises(SinkRefused):
+        published.batch(0, 1)
+    assert str(published.queries._failure(None, "out", ValueError("STREAM_FAILED"))) == "its column n changes its type"
+
+
+def test_stopped_queries_have_processed_nothing(tmp_path):
+    queries = Published(tmp_path).queries
+    with pytest.raises(JobFailed, match="were stopped"):
+        queries.process()
 
 
 ENTRY = '{"path":"file:///c%%20d/inbox/%012d.jsonl","timestamp":1000,"batchId":0}'
