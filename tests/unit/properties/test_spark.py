@@ -114,5 +114,5 @@ def test_mld_spark_without_a_pipeline_is_refused(tmp_path: Path, program: str, r
     if not refused:
         load(file)  # the keys are in the file that it names
         return
-    with pytest.raises(ConfigurationError, match="there is no mld.spark.pipeline; name the pipeline"):
+    with pytest.raises(ConfigurationError, match=r"there is no mld\.spark\.pipeline; name the pipeline"):
         load(file)
