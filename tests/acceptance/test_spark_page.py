@@ -23,8 +23,19 @@ from tests.support.servers import EmbeddedAws
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
 PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
-PIPELINE, PUT, LOOK, TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-[PROPERTIES] = re.findall(r"```properties\n(.*?)```", PAGE, re.DOTALL)
+
+
+def block(language: str, word: str) -> str:
+    """The one block of the page that has this in it."""
+    [found] = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if word in text]
+    return str(found)
+
+
+PIPELINE = block("python", "<> 'bot'")
+PUT = block("python", "put_record")
+LOOK = block("python", ".show()")
+TEST = block("python", "test_bots_are_dropped")
+PROPERTIES = block("properties", "pipeline.py:transform")
 SAMPLE = (ROOT / "properties" / "samples" / "spark.properties").read_text("utf-8")
 SESSION_S = 400.0
 """A JVM that shares its cores takes its time; on a quiet machine it is seconds."""
