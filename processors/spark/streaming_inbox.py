@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from processors.spark.ledger import Entry
 from processors.spark.positions import Spans, moved
 from processors.spark.sinks import Fenced, SinkError, SinkRefused
 from processors.spark.store import PosixStore, as_sink_error
+
+log = logging.getLogger("mld.spark")
 
 NAME = "inbox"
 SUFFIX = ".jsonl"
@@ -160,6 +163,7 @@ class Lead:
         self._path = root / LEADER
         self._jvm_pid = jvm_pid
         self._held: int | None = None
+        self._waits = False
 
     def take(self) -> bool:
         """Raises SinkError if the file system has no place for the lock."""
@@ -175,7 +179,11 @@ class Lead:
             return False
         if self._lives(os.read(handle, 4096)):
             os.close(handle)
+            if not self._waits:
+                self._waits = True
+                log.info("the JVM of the last leader is still at its end; waiting for it")
             return False
+        self._waits = False
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(self._said()).encode(), 0)
         self._held = handle
@@ -198,7 +206,7 @@ class Lead:
             jvm = before["jvm"]
             if jvm is None or jvm == self._jvm_pid or before["machine"] != _machine() or before["started"] == UNKNOWN:
                 return False
-            return bool(started_at(int(jvm)) == before["started"])
+            return bool(started_at(int(jvm)) == before["started"]) and not _is_dead(int(jvm))
         except (ValueError, KeyError, TypeError):
             return False
 
@@ -234,6 +242,14 @@ def _date(path: Path, number: int) -> None:
         raise
     except OSError as error:
         raise SinkError(f"inbox: {path} does not take a time: {error.strerror}; it is tried again") from error
+
+
+def _is_dead(pid: int) -> bool:
+    """Whether it has ended, and only nobody has reaped it, as in a container without an init."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except (OSError, IndexError):
+        return False
 
 
 def _machine() -> str:

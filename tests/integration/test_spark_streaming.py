@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from processors.spark.sinks.making import make_sink
 from processors.spark.spool import Spool
 from processors.spark.streaming_making import make_engine
 from processors.spark.testing import session
+from tests.integration import test_spark as whole
+from tests.integration.conftest import MakeWorld
 from tests.unit.spark.twins import line_of, settings_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -45,7 +49,9 @@ def transform(records, batch):
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    yield session(2)
+    # It lives for a minute: compile little, and quickly.
+    quick = {"spark.sql.codegen.wholeStage": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    yield session(2, **quick)
 
 
 class Bed:
@@ -161,3 +167,20 @@ def test_an_aggregate_without_a_watermark_cannot_be_appended(spark: Any, tmp_pat
     outcome = bed.run({1: event(1)})
     bed.stop()
     assert "watermark" in outcome.failed[A] and "correct the pipeline" in outcome.failed[A]
+
+
+def test_the_whole_through_a_killed_host(make_world: MakeWorld) -> None:
+    world = make_world(shards=2)
+    world.put(100)
+    whole.put_malformed(world)
+    keys = {"mld.spark.mode": "streaming", "mld.spark.checkpoint": world.directory / "state"}
+    daemon = whole.start(world, **keys)
+    world.until(lambda: whole.texts(world) == whole.wanted(world), whole.SESSION_S, "the first records in the sink")
+
+    (host,) = whole.processes(daemon, "processors.spark.host")
+    os.kill(host, signal.SIGKILL)
+    world.put(100)
+    world.until(lambda: whole.texts(world) == whole.wanted(world), whole.SESSION_S, "the records behind its death")
+    assert len(list(whole.rows(world.directory / "dead"))) == 1
+    assert daemon.stop(timeout_s=200) == 0
+    world.until_caught_up(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -288,6 +290,17 @@ def test_stopped_queries_have_processed_nothing(tmp_path):
     queries = Published(tmp_path).queries
     with pytest.raises(JobFailed, match="were stopped"):
         queries.process()
+
+
+def test_a_jvm_that_nobody_reaps_is_not_waited_for(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
+        one, two = Lead(tmp_path, jvm.pid), Lead(tmp_path, None)
+        assert one.take()
+        os.close(one._held)
+        assert not two.take()
+        jvm.stdin.close()
+        os.waitid(os.P_PID, jvm.pid, os.WEXITED | os.WNOWAIT)
+        assert two.take()
 
 
 ENTRY = '{"path":"file:///c%%20d/inbox/%012d.jsonl","timestamp":1000,"batchId":0}'
