@@ -110,6 +110,8 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
         await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
     except Unreachable as error:
         raise SessionUnreachable(str(error)) from error
+    if settings.remote is not None:
+        _name_the_program()
     builder = Session.builder.appName(settings.application)
     for name, value in configuration(settings, scratch).items():
         builder = builder.config(name, value)
@@ -125,6 +127,14 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
     if settings.remote is not None:
         _bound_retries(session)
     return session
+
+
+def _name_the_program() -> None:
+    """The client of Spark Connect takes a program without a file, as `python -c` is, for a run of its own tests, and
+    ends it. A host is started that way."""
+    program = sys.modules["__main__"]
+    if not hasattr(program, "__file__"):
+        program.__file__ = __file__
 
 
 def _quieten() -> None:
