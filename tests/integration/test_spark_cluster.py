@@ -137,6 +137,7 @@ def test_a_cluster_that_goes_away_and_comes_back(
     cluster.kill()
     world.put(200)
     world.until(lambda: "the job has had no executor for 75 s" in daemon.log(), SESSION_S, "the session is given up")
+    world.put(10)  # a daemon finds out that a child has ended when it has something for it
     world.until(lambda: "nobody answers at spark://127.0.0.1:" in daemon.log(), SESSION_S, "the master is missed")
     assert checkpoints(world) == before
 
