@@ -35,12 +35,13 @@ from tests.benchmarks.tables import load_average
 BACKLOG, QUIET, SESSIONS, WAYS = SCENARIOS = ("backlog", "quiet", "sessions", "ways")
 RECORD_BYTES = 1024
 SHARDS = (1, 4, 64)
-WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 1_000_000, 800_000, 200_000
-"""The JVM compiles what it runs often for some half a minute; what is measured begins and ends in full flow."""
+WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS = 2_000_000, 800_000, 250_000
+"""The JVM compiles what it runs often for a minute. What is measured begins and ends in full flow: the rest is more
+than a session has in flight."""
 BACKLOG_TIMEOUT_S = 300.0
 QUIET_SHARDS = 64
 QUIET_PER_S = 1
-QUIET_WARM_S = 40.0
+QUIET_WARM_S = 100.0
 QUIET_S = 40.0
 SESSIONS_SHARDS = 4
 EXIT_TERMINATED = 143
@@ -48,8 +49,8 @@ EXIT_TERMINATED = 143
 
 def backlog(rig: Rig, shards: int, data: float) -> list[Row]:
     """Full shards, read as fast as it goes: between two moments of full flow."""
-    warm, measured, rest = (int(data * count) for count in (WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS))
-    each = -(-(warm + measured + rest) // shards)
+    warm, measured = int(data * WARM_RECORDS), int(data * MEASURED_RECORDS)
+    each = -(-(warm + measured + REST_RECORDS) // shards)
     server = rig.kinesis(each, RECORD_BYTES)
     with running(rig, f"backlog-{shards}-{each}", server, shards=shards) as subject:
         server.tell("open")
@@ -61,8 +62,8 @@ def backlog(rig: Rig, shards: int, data: float) -> list[Row]:
 
 def sessions(rig: Rig, data: float) -> list[Row]:
     """A daemon, a host and a JVM for each of four shards, beside each other."""
-    warm, measured, rest = (int(data * count) for count in (WARM_RECORDS, MEASURED_RECORDS, REST_RECORDS))
-    each = -(-(warm + measured + rest) // SESSIONS_SHARDS)
+    warm, measured = int(data * WARM_RECORDS), int(data * MEASURED_RECORDS)
+    each = -(-(warm + measured) // SESSIONS_SHARDS) + REST_RECORDS
     server = rig.kinesis(each, RECORD_BYTES)
     with ExitStack() as stack:
         subjects = [

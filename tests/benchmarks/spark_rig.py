@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from tests.benchmarks.path.rig import Stand
 from tests.benchmarks.path.subject import cpu_clock, tree
-from tests.benchmarks.process import ROOT, BenchError, Daemon, environment
+from tests.benchmarks.process import CLOCK_TICKS, ROOT, BenchError, Daemon, environment
 from tests.benchmarks.spark_stand import SCHEMA
 from tests.support.servers import REGION
 
@@ -139,7 +139,7 @@ class Running:
         return found
 
     def cpu_s(self) -> dict[str, float]:
-        return {part: sum(time.clock_gettime(cpu_clock(pid)) for pid in pids) for part, pids in self.parts().items()}
+        return {part: sum(map(_cpu_s, pids)) for part, pids in self.parts().items()}
 
     def pss_mb(self) -> dict[str, float]:
         return {part: sum(map(_pss_kb, pids)) / 1000 for part, pids in self.parts().items()}
@@ -225,11 +225,21 @@ def _part(pid: int) -> str:
     return HOST if b"processors.spark.host" in command or b"pyspark.daemon" in command else CHILDREN
 
 
+def _cpu_s(pid: int) -> float:
+    """With that of the programs it has started and seen end: Hadoop runs some that live for a moment."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime(cpu_clock(pid)) + (int(fields[13]) + int(fields[14])) / CLOCK_TICKS
+    except OSError:
+        return 0.0
+
+
 def _pss_kb(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1])
-    return 0
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def environment_of_scripts(directory: Path) -> dict[str, str]:
