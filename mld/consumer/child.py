@@ -127,6 +127,7 @@ class PipeChild:
         self._splitter = LineSplitter(LINE_BYTES_MAX)
         self._lines: deque[str] = deque()
         self._line_ready = asyncio.Event()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
@@ -198,6 +199,7 @@ class PipeChild:
             return
         self._add_lines(self._splitter.eof())
         self._stdout_closed.set()
+        self.gone.set_result(None)
         self._line_ready.set()
 
     def _add_lines(self, lines: Iterable[str]) -> None:

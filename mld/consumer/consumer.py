@@ -195,7 +195,11 @@ class ShardConsumer:
 
     async def _process(self) -> Outcome:
         assert self._reader is not None and self._processor is not None
-        delivery = await self._unless_stopped(self._reader.next())
+        gone = self._processor.gone
+        delivery = await self._unless_stopped(self._reader.next(), gone)
+        if delivery is None and gone.done() and not self._stopping.is_set():
+            # Not only with the next records, which may be hours away: it may have accepted some without a checkpoint.
+            return await self._child_failed(ProcessorError("ended while there was nothing to do for it"))
         match delivery:
             case None:
                 return Outcome.DONE
@@ -395,11 +399,11 @@ class ShardConsumer:
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    async def _unless_stopped(self, awaitable: Awaitable[T]) -> T | None:
-        """The awaitable's value, or None as soon as a stop is asked for."""
+    async def _unless_stopped(self, awaitable: Awaitable[T], over: asyncio.Future[None]) -> T | None:
+        """The awaitable's value, or None as soon as a stop is asked for or `over` is done."""
         task = asyncio.ensure_future(awaitable)
         try:
-            await asyncio.wait({task, self._stop_wait()}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, self._stop_wait(), over}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() and not self._stopping.is_set() else None
         finally:
             await _cancel_all(task)

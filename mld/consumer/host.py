@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -15,6 +16,9 @@ class ChildStartError(Exception):
 
 class Child(Protocol):
     """One running record processor. Lines are decoded and without their ends."""
+
+    gone: asyncio.Future[None]
+    """Done once its stdout is at its end: it will answer nothing any more."""
 
     @property
     def description(self) -> str:

@@ -44,6 +44,11 @@ class Processor:
     def description(self) -> str:
         return self._child.description
 
+    @property
+    def gone(self) -> asyncio.Future[None]:
+        """Done once the child can answer nothing any more."""
+        return self._child.gone
+
     async def initialize(self, message: Initialize) -> None:
         await self._send(message, None)
         self.initialized = True

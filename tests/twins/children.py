@@ -36,6 +36,7 @@ class MemoryChild:
     ) -> None:
         self.shard_id = shard_id
         self.number = number
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = ""
         self._partial = b""
         self._inbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -81,6 +82,8 @@ class MemoryChild:
             pass
         finally:
             self._closed = self._stdin_closed = True
+            if not self.gone.done():
+                self.gone.set_result(None)
             self._ready.set()
 
     # --- the daemon's side: host.Child --------------------------------------------------------------------------------

@@ -201,6 +201,33 @@ async def test_a_dying_child_costs_only_its_shard_a_restart():
 
 
 @virtual
+async def test_a_child_that_dies_while_its_shard_is_quiet_is_replaced_at_once():
+    """What it had accepted and not checkpointed must not wait for the next record, which may be hours away."""
+
+    class DiesIdle(Recorder):
+        died = False
+
+        async def __call__(self, child):
+            while not self.died:
+                message = await child.receive()
+                child.done(message)
+                if message["action"] == "processRecords":
+                    await self.clock.sleep(1.0)
+                    self.died = True
+                    return
+            await super().__call__(child)
+
+    async with fleet(1) as world:
+        world.recorder = DiesIdle(world.clock)
+        worker = world.start()
+        world.put(10)
+        await world.until(lambda: world.recorder.died)
+        assert await world.until(world.all_delivered) < 10
+        assert len(worker.host.children) == 2
+        world.check_order()
+
+
+@virtual
 async def test_a_child_that_fails_on_and_on_stops_the_daemon_gracefully():
     async def broken(child):
         message = await child.receive()
