@@ -57,6 +57,8 @@ OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_EN
 REMOTE_RETRIES_MAX, REMOTE_BACKOFF_MAX_MS = 8, 5_000
 """Of one call to a Connect server: some 25 s. A server that was restarted has lost our session anyway."""
 _RPC_DETAILS = re.compile(r'^<_\w*Rpc\w*Error of RPC .*?details = "(.+?)"\s', re.DOTALL)
+ARROW_MODULES = ("pandas", "pyarrow")
+"""What Arrow between the JVM and Python functions needs."""
 PY4J = "An error occurred while calling"
 UNKNOWN_FORMAT = "Failed to find"
 """So begin the sentences of Spark about formats that it does not know, or knows the package of."""
@@ -158,6 +160,7 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+        **python_functions(),
     }
     if settings.remote:
         return {"spark.sql.session.timeZone": "UTC", **settings.conf}
@@ -186,6 +189,13 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
     if options := theirs.get("spark.driver.extraJavaOptions"):
         theirs["spark.driver.extraJavaOptions"] = f"{own_options} {options}"
     return {**ours, **theirs}
+
+
+def python_functions() -> dict[str, str]:
+    """Where Arrow cannot be, Spark would do without it too, but with a warning for each function of the user."""
+    if all(map(_there, ARROW_MODULES)):
+        return {}
+    return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def _huge_pages() -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from processors.spark import handover
 from processors.spark.pipeline import Batch
 from processors.spark.positions import Position, Shard, Span
-from processors.spark.session import java_home
+from processors.spark.session import java_home, python_functions
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        **python_functions(),
         **conf,
     }
     builder = Session.builder.master(f"local[{cores}]").appName("test")

@@ -80,6 +80,14 @@ def test_a_cluster_is_not_bound_to_the_loopback_interface(tmp_path):
     assert made["spark.jars.packages"] == "a:b:1"
 
 
+@pytest.mark.parametrize(("there", "wanted"), [(("pandas", "pyarrow"), None), (("pandas",), "false"), ((), "false")])
+def test_arrow_for_python_functions_is_off_where_it_cannot_be(tmp_path, monkeypatch, there, wanted):
+    monkeypatch.setattr("processors.spark.session._there", lambda module: module in there)
+    name = "spark.sql.execution.pythonUDF.arrow.enabled"
+    assert configuration(settings_of(), tmp_path).get(name) == wanted
+    assert configuration(settings_of(f"mld.spark.conf.{name} = true"), tmp_path)[name] == "true"
+
+
 @pytest.mark.parametrize(
     ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[*]", os.cpu_count()), ("local[2,4]", 2)]
 )
