@@ -71,7 +71,8 @@ class Queries(Protocol):
     def trim(self, done: int) -> None:
         """Files up to this number are gone."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Return when none runs; on any thread."""
 
 
 class SparkQueries:
@@ -99,6 +100,7 @@ class SparkQueries:
         self._raised: dict[str, SinkError] = {}
         self._counted_to = -1
         self._stopping = threading.Event()
+        self._ending = threading.Lock()
 
     def start(self) -> None:
         if self._running and all(query.isActive for query in self._running.values()):
@@ -183,10 +185,11 @@ class SparkQueries:
 
     def stop(self) -> None:
         self._stopping.set()
-        running, self._running = self._running, {}
-        for query in running.values():
-            with suppress(Exception):
-                query.stop()
+        with self._ending:  # whoever comes second returns when they have stopped too: then the lead is given up
+            running, self._running = self._running, {}
+            for query in running.values():
+                with suppress(Exception):
+                    query.stop()
 
     def _start(self, name: str, frame: DataFrame) -> StreamingQuery:
         return (

@@ -292,6 +292,33 @@ def test_stopped_queries_have_processed_nothing(tmp_path):
         queries.process()
 
 
+def test_whoever_stops_the_queries_second_waits_until_they_have_stopped(tmp_path):
+    """Else the lead is given up, or the process ends, with queries that run on in the JVM under their names."""
+    order, entered, gate = [], threading.Event(), threading.Event()
+
+    class Slow:
+        def stop(self):
+            entered.set()
+            assert gate.wait(BOUND_S)
+            order.append("stopped")
+
+    def stop():
+        queries.stop()
+        order.append("returned")
+
+    queries = Published(tmp_path).queries
+    queries._running["out"] = Slow()
+    first, second = threading.Thread(target=queries.stop), threading.Thread(target=stop)
+    first.start()
+    assert entered.wait(BOUND_S)
+    second.start()
+    second.join(0.1)
+    gate.set()
+    first.join(BOUND_S)
+    second.join(BOUND_S)
+    assert order == ["stopped", "returned"]
+
+
 def test_a_jvm_that_nobody_reaps_is_not_waited_for(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
         one, two = Lead(tmp_path, jvm.pid), Lead(tmp_path, None)
