@@ -35,10 +35,29 @@ SINKS = ("out", "sums")
 ATTEMPTS_MAX = 8
 
 
-class Blind(Lead):
-    """Believes that it leads, whoever else does."""
+class Alone(Lead):
+    """A dead leader's queries end with its JVM, which `Lead` waits for; here the JVM lives on, so they are ended."""
+
+    def __init__(self, root: Path, session: Any) -> None:
+        super().__init__(root, None)
+        self._session = session
 
     def take(self) -> bool:
+        taken = super().take()
+        if taken:
+            self._end_queries()
+        return taken
+
+    def _end_queries(self) -> None:
+        for query in self._session.streams.active:
+            query.stop()
+
+
+class Blind(Alone):
+    """Believes that it leads, whoever else does in another JVM."""
+
+    def take(self) -> bool:
+        self._end_queries()
         return True
 
     def release(self) -> None:
@@ -65,7 +84,7 @@ class StreamingWriter(Writer):
         inbox = Inbox(root)
         inbox.open()
         queries = SparkQueries(self._session, settings, Pipeline(transform, SINKS), sinks, None, root, inbox.directory)
-        lead = (Blind if planned.get("blind") else Lead)(root, None)
+        lead = (Blind if planned.get("blind") else Alone)(root, self._session)
         leader = Leader(Inbox(root), lead, queries, attempts_max=ATTEMPTS_MAX, backoff_s=0.1, poll_s=0.02)
         self._engine = StreamingEngine(settings, inbox, leader, Health(self._session), self._spool)
 
