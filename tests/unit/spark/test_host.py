@@ -357,8 +357,7 @@ def test_frames_refuse_garbage():
         link.decode_head(b"[]")
 
 
-def test_the_private_directory_is_ours_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_the_private_directory_is_ours_alone(short_tmp):
     directory = run_directory(os.getpid())
     assert directory.stat().st_mode & 0o777 == 0o700
     directory.chmod(0o755)
@@ -394,9 +393,9 @@ def test_marks_are_what_every_sink_holds(tmp_path):
     assert bed.engine.mark_of(Shard("s", "a")) is None
 
 
-async def test_who_looks_finds_the_host_and_its_counters(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+async def test_who_looks_finds_the_host_and_its_counters(short_tmp):
     directory = run_directory(os.getpid())
+    assert short_tmp in directory.parents
     async with serving(directory, QUICK, "mld.spark.format = text", dead=MemorySink("dead")) as world:
         daemon = Daemon(world.connection)
         await world.call(daemon.initialize)

@@ -26,9 +26,8 @@ mld.spark.conf.spark.ui.port = 4050
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    file = tmp_path / "app.properties"
+def file(short_tmp):
+    file = short_tmp / "app.properties"
     file.write_text(FILE.format(program="mld-spark"))
     return file
 

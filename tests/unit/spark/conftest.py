@@ -1,0 +1,17 @@
+"""What the tests of the Spark processor share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A TMPDIR of the test's own whose path leaves room for a socket's name; with a longer one hosts meet in /tmp."""
+    with tempfile.TemporaryDirectory(prefix="z", dir="/tmp") as directory:
+        monkeypatch.setenv("TMPDIR", directory)
+        yield Path(directory)
