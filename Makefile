@@ -33,15 +33,19 @@ test-tools: $(DEV)
 	$(BIN)/python tests/support/make_ministack.py
 
 # What lives in memory and virtual time first; then, file by file, what starts servers, daemons and children, which mostly
-# wait. Tests that start a Spark session: make test-spark.
+# wait; then a slice of what starts a Spark session: the tour, the engine, a kill in streaming mode. All of that: make test-spark.
 IN_MEMORY := tests/unit tests/contract tests/simulation tests/scenarios
+SPARK_SLICE := tests/acceptance/test_quickstart.py tests/integration/test_spark_engine.py \
+	"tests/prove_spark/test_slice.py::test_streaming_through_kills_at[inboxed]"
+BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
 test: test-tools
 	$(PYTEST) -n 2 $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
-	$(PYTEST) -n 3 --dist loadfile -m "not spark" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 3 $(BY_FILE) -m "not spark" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 2 $(BY_FILE) -m spark $(SPARK_SLICE) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 
-# With PYTEST_ARGS="-k name" one of the two may have nothing to do, which is exit code 5.
+# With PYTEST_ARGS="-k name" some of them may have nothing to do, which is exit code 5.
 NOTHING_SELECTED = { test $$? -eq 5 && test -n "$(PYTEST_ARGS)"; }
 
 .PHONY: test-spark
