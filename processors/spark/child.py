@@ -7,8 +7,8 @@
 It imports no pyspark. A batch's raw line goes to the host; its status follows when the host has accepted it, and a
 checkpoint when the host says that all sinks hold it, never before. The protocol lets a child checkpoint only while it
 is asked something; so that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard
-is answered after its commit, or after a short while. If the host goes away this process ends with an error, and the
-daemon starts it anew at the last checkpoint.
+is answered after its commit, or after a short while, unless others may have queued behind it (`holding`). If the host
+goes away this process ends with an error, and the daemon starts it anew at the last checkpoint.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from processors.spark import hosting, link
+from processors.spark.holding import Held, Limits
 from processors.standard import claim_standard_streams
 
 CHECKPOINT_ATTEMPTS_MAX = 6
@@ -147,6 +148,8 @@ class Child:
         self._properties_file = properties_file
         self._host: Host | None = None
         self._lost = False
+        self._held = Held()
+        self._answered_at = self._came_at = 0.0
 
     def serve(self) -> None:
         """Until the daemon closes our input. Raises ChildError."""
@@ -208,8 +211,11 @@ class Child:
             host.offer(line)
             while host.accepted < host.offered:
                 host.receive()
-            if line.rstrip().endswith(TIP):
-                self._wait_for_commits(host, self._bound("holdMillis"))
+            limits = Limits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
+            self._held = self._held.when(self._answered_at, self._came_at, limits)
+            if line.rstrip().endswith(TIP) and self._held.allows(limits):
+                self._wait_for_commits(host, limits.hold_s)
+                self._held = self._held.after(self._came_at, time.monotonic())
             else:
                 while host.receive_within(0.0):
                     pass
@@ -296,6 +302,7 @@ class Child:
             if self._host.fileno() in readable:
                 self._host.receive()
             if self._stdin.fileno() in readable:
+                self._came_at = time.monotonic()
                 break
         line = self._stdin.readline()
         if line and not line.endswith(b"\n"):
@@ -304,6 +311,7 @@ class Child:
 
     def _status(self, action: str) -> None:
         self._write({"action": "status", "responseFor": action})
+        self._answered_at = time.monotonic()
 
     def _write(self, message: dict[str, Any]) -> None:
         try:

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from processors.spark import engine as running
 from processors.spark import lines, session
 from processors.spark.batching import MicroBatch, Offer, is_due, plan
+from processors.spark.holding import limits
 from processors.spark.hosting import EXIT_CONFIGURATION, SOCKET_FILE
 from processors.spark.links import Link
 from processors.spark.positions import Position, Shard
@@ -41,11 +42,6 @@ log = logging.getLogger("mld.spark")
 EXIT_OK, EXIT_FAILURE = 0, 1
 GATHER_MAX_S = 0.1
 """Shards that are read on one beat offer within this time; a tenth of the trigger if that is less."""
-HOLD_S = 15.0
-"""How long a child at the tip of its shard waits for the commit before it answers. It costs nothing: what comes
-meanwhile would be in the next micro-batch anyway."""
-HOLD_OF_TIMEOUT = 0.5
-"""At most so much of the daemon's `timeoutInSeconds`."""
 LINGER_S = 10.0
 """Children that outlive their daemon have closed their links by then."""
 REFUSE_S = 1.0
@@ -219,10 +215,10 @@ class Host:
     def _welcome(self, one: Link) -> None:
         if one.shard is None:
             return
-        hold_s = max(HOLD_S, 2 * self._settings.trigger_interval_s)
-        if self._settings.reply_timeout_s is not None:
-            hold_s = min(hold_s, HOLD_OF_TIMEOUT * self._settings.reply_timeout_s)
-        one.ready({"holdMillis": int(1000 * hold_s), "drainMillis": int(1000 * self._settings.drain_timeout_s)})
+        hold = limits(self._settings.trigger_interval_s, self._settings.reply_timeout_s)
+        bounds = {"hold": hold.hold_s, "patience": hold.patience_s, "queued": hold.queued_s}
+        bounds["drain"] = self._settings.drain_timeout_s
+        one.ready({f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()})
 
     def admit(self, one: Link, size: int) -> bool:
         if self._held or (self._flying and self._flying + size > self._settings.in_flight_bytes_max):

@@ -91,7 +91,14 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> Setting
         lines,
         application=env.get("MLD_APPLICATION_NAME") or plain.get("applicationName", "mld"),
         stream=_stream(plain, env),
+        reply_timeout_s=_reply_timeout_s(plain),
     )
+
+
+def _reply_timeout_s(plain: Mapping[str, str]) -> float | None:
+    """Without it, or if the daemon will refuse it, there is none."""
+    text = plain.get("timeoutInSeconds", "")
+    return float(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:

@@ -148,6 +148,29 @@ async def test_a_batch_behind_the_tip_is_answered_before_its_commit(tmp_path):
         await world.call(other.end)
 
 
+async def test_pages_that_queued_at_the_tip_do_not_take_a_trigger_each(tmp_path):
+    async with serving(tmp_path, "mld.spark.triggerIntervalMillis = 500") as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        for number in range(1, 41):
+            assert await world.call(daemon.say, line_of([number], lag=0)) == "processRecords"
+        assert daemon.checkpoints[0] == ("1", 0), "the first one has its checkpoint"
+        assert world.bed.sinks["out"].publications <= 5
+        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
+        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("40", 0), [*range(1, 41)])
+        assert await world.call(daemon.end) is None
+
+
+async def test_an_empty_batch_bears_the_checkpoint_of_what_was_answered_before_its_commit(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        await world.call(daemon.say, line_of([1], lag=9))
+        await world.call(daemon.say, b'{"action":"processRecords","records":[],"millisBehindLatest":0}\n')
+        assert daemon.checkpoints == [("1", 0)]
+        assert await world.call(daemon.end) is None
+
+
 async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
     async with serving(tmp_path, NEVER) as world:
         daemon = Daemon(world.connection)
