@@ -4,8 +4,10 @@ A call is one attempt, as with `BotoService`. It is sent a second time only wher
 kept connection that turns out to be closed, for calls that only read; and after the service has refused a signature
 because our clock is off, which its `Date` header then corrects.
 
-Whatever is unusual about a client (a proxy, a client certificate, another path or signature) is left to botocore; the
-log says so once. Connections belong to threads, not to shards.
+A call with a small answer stays on the event loop (`wired`). Threads do what may take long or wait for something else:
+connections that are yet to be made, the keys of a request every few seconds, large answers, and what botocore makes of
+a refusal. Whatever is unusual about a client (a proxy, a client certificate, another path or signature) is left to
+botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
 """
 
 from __future__ import annotations
@@ -17,16 +19,17 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure
 from mld.aws.wire import documents
-from mld.aws.wire.botocore_side import Blueprint, Canned, UnusualError, tls_context
+from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
-from mld.aws.wire.sigv4 import Keys, Signer
+from mld.aws.wire.places import Place, Places, PlacesClosedError
+from mld.aws.wire.requests import Requests, Usual
 from mld.aws.wire.source import FrameSource
+from mld.aws.wire.wired import Large
 from mld.aws.wire.workers import Job, Workers
 from mld.errors import AwsUnreachableError, StartupError
 
@@ -37,7 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Exchange = Callable[[Job, str, Mapping[str, Any], bytes], Answer]
+Exchange = Callable[[bytes], Answer]
+"""What answers the body of a request."""
 Taken = tuple[socket.socket, bytes, bool]
 """A connected socket, what was read ahead from it, and whether what comes is chunked."""
 
@@ -45,24 +49,6 @@ READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"}
 """May be repeated on a new connection: they change nothing."""
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
-ENDPOINT_PARAMS = ("StreamARN", "TableName", "ConsumerARN")
-"""Parameters that an endpoint may depend on: accounts have their own."""
-BLUEPRINTS_MAX = 64
-"""A daemon has a handful of operations on a handful of tables."""
-SKEW_MIN_S = 60.0
-"""A signature is good for five minutes; a smaller difference is not why one was refused."""
-SKEWED_CODES = frozenset(
-    {
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "RequestExpired",
-        "RequestTimeTooSkewed",
-        "RequestInTheFuture",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "AuthFailure",
-    }
-)
 GATE_BYTES_MIN = 256 * 1024
 """Bodies above this are taken apart one at a time: threads that all want the interpreter only hinder each other."""
 
@@ -88,17 +74,13 @@ class WireService:
         self._name = name
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._wall = wall
-        self._workers = Workers(threads_max=threads_max, name=name, at_end=self._end_thread)
-        self._here = threading.local()
+        self._requests = Requests(name, wall)
+        self._workers = Workers(threads_max=threads_max, name=name)
+        self._places = Places(threads_max)
         self._gate = threading.Lock()
         self._lock = threading.Lock()
-        self._connections: set[Connection] = set()
+        self._connections: set[Connection] = set()  # that threads use
         self._canned: Canned | None = None
-        self._credentials: Credentials | None = None
-        self._context: ssl.SSLContext | None = None
-        self._blueprints: dict[tuple[object, ...], tuple[Blueprint, Signer | None]] = {}
-        self._skew_s = 0.0
 
     async def open(self) -> None:
         """Create the client, and find out whether it may be done without. Raises StartupError."""
@@ -169,7 +151,83 @@ class WireService:
     async def _send(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], timeout_s: float | None
     ) -> T:
-        return await self._run(operation, lambda job: self._perform(job, operation, params, read), timeout_s)
+        limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._placed(operation, params, read)
+        except TimeoutError:
+            raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
+        except PlacesClosedError:
+            raise self._closed(operation) from None
+
+    async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
+        usual = self._requests.usual(operation, params)
+        place = await self._places.take(None if usual is None else usual.origin)
+        begun: Answer | Large | None = None
+        lent = False
+        try:
+            if usual is not None:
+                begun = await self._on_loop(operation, params, place, usual)
+                if isinstance(begun, Answer) and begun.status < 300:
+                    return read(begun.body)
+            if self._workers.is_closed:
+                raise self._closed(operation)
+            place.lend()
+            lent = True
+        finally:
+            if not lent:
+                self._places.give_back(place)
+        return await self._in_thread(operation, params, read, place, begun)
+
+    async def _on_loop(
+        self, operation: str, params: dict[str, Any], place: Place, usual: Usual
+    ) -> Answer | Large | None:
+        """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
+        wired = place.wired
+        if wired is None or place.origin != usual.origin or wired.connection.is_stale():
+            place.drop()
+            return None
+        keep = False
+        try:
+            request = self._requests.signed(usual, documents.encode(params))
+            found = await wired.exchange(request, timeout_s=self._read_timeout_s)
+            if isinstance(found, Large):
+                keep = True
+                return found
+            answer, keep = found
+            return answer
+        except NothingSentBackError as error:
+            if operation not in READS:
+                raise _unreachable(operation, error) from error
+            return None
+        except (OSError, BrokenAnswerError) as error:
+            raise _unreachable(operation, error) from error
+        finally:
+            if not keep:
+                place.drop()
+
+    async def _in_thread(
+        self,
+        operation: str,
+        params: dict[str, Any],
+        read: Callable[[bytes], T],
+        place: Place,
+        begun: Answer | Large | None,
+    ) -> T:
+        job = Job(
+            lambda job: self._perform(job, operation, params, read, place, begun),
+            at_end=lambda: self._places.give_back(place),
+        )
+        self._workers.submit(job)
+        try:
+            value: T = await job.outcome
+            return value
+        except asyncio.CancelledError:
+            job.give_up()
+            raise
+
+    def _closed(self, operation: str) -> AwsUnreachableError:
+        return AwsUnreachableError(operation, f"the {self._name} client is closed")
 
     async def _run(
         self,
@@ -179,7 +237,7 @@ class WireService:
         unwanted: Callable[[T], None] | None = None,
     ) -> T:
         if self._workers.is_closed:
-            raise AwsUnreachableError(operation, f"the {self._name} client is closed")
+            raise self._closed(operation)
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         job = Job(work, unwanted)
         timer = asyncio.get_running_loop().call_later(limit_s, _expire, job, operation, limit_s)
@@ -196,6 +254,7 @@ class WireService:
     async def close(self) -> None:
         """End the threads and their connections; calls under way fail. May be called again."""
         self._workers.close()
+        self._places.close(AwsUnreachableError("close", f"the {self._name} client is closed"))
         with self._lock:
             connections, self._connections = self._connections, set()
         for connection in connections:
@@ -205,15 +264,33 @@ class WireService:
     # --- below: in the threads ---------------------------------------------------------------------------------------
 
     def _prepare(self, client: BaseClient) -> None:
+        context = None
         if client.meta.endpoint_url.startswith("https:"):
-            self._context = tls_context(client, self._ca_bundle())
+            context = tls_context(client, self._ca_bundle())
         else:
             tls_context(client, None)
-        self._credentials = self._credentials_of()
-        self._canned = Canned(client)
+        canned = Canned(client)
+        self._requests.prepare(canned, self._credentials_of(), context)
+        self._canned = canned
 
-    def _perform(self, job: Job, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
-        answer = _as_ours(operation, lambda: self._answer(job, operation, params, self._exchange))
+    def _perform(
+        self,
+        job: Job,
+        operation: str,
+        params: dict[str, Any],
+        read: Callable[[bytes], T],
+        place: Place,
+        begun: Answer | Large | None,
+    ) -> T:
+        def exchange(body: bytes) -> Answer:
+            return self._exchange(job, operation, params, body, place)
+
+        def first() -> Answer | None:
+            if not isinstance(begun, Large) or place.connection is None:
+                return None if isinstance(begun, Large) else begun
+            return self._talk(job, place, place.connection, lambda connection: connection.resume(begun.ahead))
+
+        answer = _as_ours(operation, lambda: self._answer(operation, params, exchange, first()))
         if len(answer.body) < GATE_BYTES_MIN:
             return read(answer.body)
         with self._gate:
@@ -223,8 +300,8 @@ class WireService:
         """The connection on which the answer to `operation` comes in, its head read."""
         taken: list[Taken] = []
 
-        def open_one(job: Job, operation: str, params: Mapping[str, Any], body: bytes) -> Answer:
-            origin, request = self._request(operation, params, body)
+        def open_one(body: bytes) -> Answer:
+            origin, request = self._requests.made(operation, params, body)
             connection = self._connected(operation, origin)
             try:
                 job.uses(connection)
@@ -236,63 +313,52 @@ class WireService:
                 return Answer(status, headers, b"")
             finally:
                 job.uses(None)
+                self._let_go(connection)
                 if not taken:
-                    self._discard(connection)
-                with self._lock:
-                    self._connections.discard(connection)
+                    connection.close()
 
-        _as_ours(operation, lambda: self._answer(job, operation, params, open_one))
+        _as_ours(operation, lambda: self._answer(operation, params, open_one))
         return taken[0]
 
-    def _answer(self, job: Job, operation: str, params: dict[str, Any], exchange: Exchange) -> Answer:
-        """A good answer; what botocore raises for a bad one."""
+    def _answer(
+        self, operation: str, params: dict[str, Any], exchange: Exchange, first: Answer | None = None
+    ) -> Answer:
+        """A good answer; what botocore raises for a bad one. `first` is one that has come already."""
         canned = self._canned
         if canned is None:
             raise UnusualError("found out a moment ago")
         body = documents.encode(params)
-        answer = exchange(job, operation, params, body)
+        answer = exchange(body) if first is None else first
         if answer.status < 300:
             return answer
+        self._requests.ask_for_keys()  # it may have been about them
         try:
             canned.explain(operation, params, answer)
         except Exception as error:
-            if not self._corrected_clock(error, answer):
+            if not self._requests.corrected_clock(error, answer):
                 raise
         else:
             raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
-        answer = exchange(job, operation, params, body)
+        answer = exchange(body)
         if answer.status >= 300:
             canned.explain(operation, params, answer)
             raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
         return answer
 
-    def _request(self, operation: str, params: Mapping[str, Any], body: bytes) -> tuple[Origin, bytes]:
-        """A whole request, signed, and where it goes."""
-        keys: Any = None if self._credentials is None else self._credentials.get_frozen_credentials()
-        blueprint, signer = self._blueprint(operation, params, keys)
-        signature = ""
-        if signer is not None and keys is not None:
-            signature = signer.headers(
-                keys,
-                self._wall() + self._skew_s,
-                content_type=blueprint.content_type,
-                host=blueprint.host,
-                target=blueprint.target,
-                body=body,
-            )
-        request = f"{blueprint.head}{signature}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
-        return blueprint.origin, request
-
-    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes) -> Answer:
-        origin, request = self._request(operation, params, body)
-        connection = self._kept(origin)
-        if connection is not None:
+    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes, place: Place) -> Answer:
+        origin, request = self._requests.made(operation, params, body)
+        kept = place.connection
+        if kept is not None and (kept.origin != origin or kept.is_stale()):
+            kept.close()
+            place.connection = kept = None
+        if kept is not None:
             try:
-                return self._exchange_on(job, connection, origin, request)
+                return self._talk(job, place, kept, lambda connection: connection.exchange(request))
             except NothingSentBackError:
                 if operation not in READS or job.given_up:
                     raise
-        return self._exchange_on(job, self._connected(operation, origin), origin, request)
+        made = self._connected(operation, origin)
+        return self._talk(job, place, made, lambda connection: connection.exchange(request))
 
     def _connected(self, operation: str, origin: Origin) -> Connection:
         try:
@@ -302,82 +368,35 @@ class WireService:
         except OSError as error:
             reason = f"cannot connect to {origin.host}:{origin.port}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error
-        with self._lock:
-            self._connections.add(connection)
         return connection
 
-    def _exchange_on(self, job: Job, connection: Connection, origin: Origin, request: bytes) -> Answer:
+    def _talk(
+        self, job: Job, place: Place, connection: Connection, talk: Callable[[Connection], tuple[Answer, bool]]
+    ) -> Answer:
+        """What `talk` hears, on a connection that then is left at its place, or is closed."""
+        place.connection = None
         keep = False
+        with self._lock:
+            self._connections.add(connection)
         job.uses(connection)
         try:
-            answer, keep = connection.exchange(request)
+            answer, keep = talk(connection)
             return answer
         finally:
             job.uses(None)
+            self._let_go(connection)
             if keep and not job.given_up and not self._workers.is_closed:
-                self._mine()[origin] = connection
+                place.connection = connection
             else:
-                self._discard(connection)
+                connection.close()
 
-    def _kept(self, origin: Origin) -> Connection | None:
-        connection = self._mine().pop(origin, None)
-        if connection is not None and connection.is_stale():
-            self._discard(connection)
-            return None
-        return connection
-
-    def _mine(self) -> dict[Origin, Connection]:
-        try:
-            mine: dict[Origin, Connection] = self._here.connections
-        except AttributeError:
-            mine = self._here.connections = {}
-        return mine
-
-    def _discard(self, connection: Connection) -> None:
+    def _let_go(self, connection: Connection) -> None:
         with self._lock:
             self._connections.discard(connection)
-        connection.close()
 
-    def _end_thread(self) -> None:
-        for connection in self._mine().values():
-            self._discard(connection)
 
-    def _blueprint(
-        self, operation: str, params: Mapping[str, Any], keys: Keys | None
-    ) -> tuple[Blueprint, Signer | None]:
-        """From botocore, anew with every change of the keys, as an endpoint may depend on their account."""
-        account = None if keys is None else keys.access_key
-        wanted = (operation, account, *(params.get(name) for name in ENDPOINT_PARAMS))
-        known = self._blueprints.get(wanted)
-        if known is not None:
-            return known
-        if self._canned is None:
-            raise UnusualError("found out a moment ago")
-        blueprint = self._canned.blueprint(operation, params, self._context)
-        made = blueprint, None if blueprint.scope is None else Signer(blueprint.scope)
-        if len(self._blueprints) >= BLUEPRINTS_MAX:
-            self._blueprints = {}
-        self._blueprints[wanted] = made
-        return made
-
-    def _corrected_clock(self, error: Exception, answer: Answer) -> bool:
-        """Whether the error was about time, and the time is known better now."""
-        response: Any = getattr(error, "response", {})
-        date = answer.headers.get(b"date")
-        if date is None or response.get("Error", {}).get("Code") not in SKEWED_CODES:
-            return False
-        try:
-            skew_s = parsedate_to_datetime(date.decode("latin-1")).timestamp() - self._wall()
-        except ValueError:
-            return False
-        if abs(skew_s - self._skew_s) < SKEW_MIN_S:
-            return False
-        logger.warning(
-            "our clock is %+.0f s off that of %s: requests are signed with its time", -skew_s, self._name,
-            extra={"action": "clock_skew", "skew_s": round(skew_s, 1)},
-        )  # fmt: skip
-        self._skew_s = skew_s
-        return True
+def _unreachable(operation: str, error: Exception) -> AwsUnreachableError:
+    return AwsUnreachableError(operation, f"{type(error).__name__}: {error}")
 
 
 def _as_ours(operation: str, work: Callable[[], T]) -> T:
@@ -387,7 +406,7 @@ def _as_ours(operation: str, work: Callable[[], T]) -> T:
     except (AwsUnreachableError, UnusualError):
         raise
     except (OSError, BrokenAnswerError, NothingSentBackError, ssl.SSLError) as error:
-        raise AwsUnreachableError(operation, f"{type(error).__name__}: {error}") from error
+        raise _unreachable(operation, error) from error
     except Exception as error:
         raise aws_failure(operation, error) from error
 

@@ -1,4 +1,4 @@
-"""One keep-alive HTTP/1.1 connection to one origin, for one thread at a time.
+"""One keep-alive HTTP/1.1 connection to one origin, for one thread at a time or for the event loop (`wired`).
 
 A request leaves in one write, so that no delayed acknowledgement holds it up. An answer is either whole or an error:
 its length is checked, whether announced or chunked, and its CRC-32 where the service sends one.
@@ -9,13 +9,14 @@ Own code over a socket and not `http.client`: a signed call with an answer of fi
 
 from __future__ import annotations
 
+import io
 import select
 import socket
 import ssl
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from io import BufferedReader
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 HEAD_LINE_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 200
@@ -50,6 +51,25 @@ class NothingSentBackError(Exception):
     """The connection ended before the first byte of an answer, as an idle one does that the server has closed."""
 
 
+class _Inlet(io.RawIOBase):
+    """What was read from a socket already, then what comes from it."""
+
+    def __init__(self, plain_or_tls: socket.socket) -> None:
+        self._socket = plain_or_tls
+        self.ahead = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self.ahead:
+            return self._socket.recv_into(buffer)
+        size = min(len(buffer), len(self.ahead))
+        buffer[:size] = self.ahead[:size]
+        self.ahead = self.ahead[size:]
+        return size
+
+
 class Connection:
     """Connects at once. Raises OSError, time-outs and TLS failures included."""
 
@@ -59,14 +79,17 @@ class Connection:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             context = origin.context
-            self._socket = plain if context is None else context.wrap_socket(plain, server_hostname=origin.host)
-            self._socket.settimeout(read_timeout_s)
+            self.socket = plain if context is None else context.wrap_socket(plain, server_hostname=origin.host)
+            self.socket.settimeout(read_timeout_s)
         except BaseException:
             plain.close()
             raise
-        self._reader = cast(BufferedReader, self._socket.makefile("rb", READ_BUFFER_BYTES))
+        self.origin = origin
+        self._read_timeout_s = read_timeout_s
+        self._inlet = _Inlet(self.socket)
+        self._reader = io.BufferedReader(self._inlet, READ_BUFFER_BYTES)
         self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self.socket, select.POLLIN)
 
     def is_stale(self) -> bool:
         """Whether something has arrived although nothing was asked: the end of the connection."""
@@ -77,19 +100,28 @@ class Connection:
 
         Raises NothingSentBackError, BrokenAnswerError or OSError; the connection is of no use then.
         """
-        status, headers = self.begin(request)
-        body, delimited = self._body(status, headers)
-        _check_crc32(headers, body)
-        keep = delimited and b"close" not in headers.get(b"connection", b"").lower()
-        return Answer(status, headers, body), keep
+        return self._whole(*self.begin(request))
+
+    def resume(self, ahead: bytes) -> tuple[Answer, bool]:
+        """As `exchange`, after the loop has sent the request and read the first bytes of the answer."""
+        self._inlet.ahead = memoryview(ahead)
+        return self._whole(*self._head())
 
     def begin(self, request: bytes) -> tuple[int, dict[bytes, bytes]]:
         """Send a request and read the head of its answer. Raises as `exchange` does."""
         try:
-            self._socket.sendall(request)
+            self.socket.sendall(request)
             return self._head()
         except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
             raise NothingSentBackError(f"{type(error).__name__}: {error}") from error
+
+    def let_go(self) -> bool:
+        """To be read by the loop again, which must not wait; False if something has come that nobody asked for."""
+        return not self._read_ahead()
+
+    def take_back(self) -> None:
+        """To be used by a thread, which waits."""
+        self.socket.settimeout(self._read_timeout_s)
 
     def rest(self, status: int, headers: dict[bytes, bytes]) -> Answer:
         """The answer whose head `begin` has read."""
@@ -97,26 +129,33 @@ class Connection:
 
     def detach(self) -> tuple[socket.socket, bytes]:
         """The socket, non-blocking, and what was read ahead from it; the connection is of no use any more."""
-        self._poll.unregister(self._socket)
-        self._socket.settimeout(0.0)
-        try:
-            ahead = self._reader.peek()
-        except (BlockingIOError, ssl.SSLWantReadError):
-            ahead = b""
-        return self._socket, ahead
+        self._poll.unregister(self.socket)
+        return self.socket, self._read_ahead()
 
     def abort(self) -> None:
         """From another thread: make whoever reads or writes here fail at once."""
         try:
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own is not for other threads
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # SSLSocket's own is not for other threads
         except OSError:
             return
 
     def close(self) -> None:
         self._reader.close()
-        self._socket.close()
+        self.socket.close()
 
     # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _read_ahead(self) -> bytes:
+        self.socket.settimeout(0.0)
+        try:
+            return self._reader.peek()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return b""
+
+    def _whole(self, status: int, headers: dict[bytes, bytes]) -> tuple[Answer, bool]:
+        body, delimited = self._body(status, headers)
+        check_crc32(headers, body)
+        return Answer(status, headers, body), delimited and may_be_kept(headers)
 
     def _head(self) -> tuple[int, dict[bytes, bytes]]:
         status = 100
@@ -127,23 +166,19 @@ class Connection:
             if not line and first:
                 raise NothingSentBackError("the server has closed the connection")
             first = False
-            status = _status(line)
+            status = status_of(line)
             headers = self._headers()
         return status, headers
 
     def _headers(self) -> dict[bytes, bytes]:
-        headers: dict[bytes, bytes] = {}
+        lines: list[bytes] = []
         for _ in range(HEADERS_MAX):
             line = self._reader.readline(HEAD_LINE_BYTES_MAX)
             if line in (b"\r\n", b"\n"):
-                return headers
-            name, colon, value = line.partition(b":")
-            if not colon or not line.endswith(b"\n"):
+                return headers_of(lines)
+            if not line.endswith(b"\n"):
                 raise BrokenAnswerError("the head of the answer is cut off")
-            name, value = name.lower(), value.strip()
-            if name == b"content-length" and headers.get(name, value) != value:
-                raise BrokenAnswerError("two lengths of one answer")
-            headers[name] = value
+            lines.append(line)
         raise BrokenAnswerError(f"more than {HEADERS_MAX} headers")
 
     def _body(self, status: int, headers: dict[bytes, bytes]) -> tuple[bytes, bool]:
@@ -153,9 +188,7 @@ class Connection:
             return self._chunks(), True
         length = headers.get(b"content-length")
         if length is not None:
-            if not length.isdigit():
-                raise BrokenAnswerError(f"content-length {length!r}")
-            return self._exactly(int(length)), True
+            return self._exactly(length_of(length)), True
         if status in (204, 304):
             return b"", True
         body = self._reader.read(BODY_BYTES_MAX)  # to the end of the connection; the JSON in it must be whole
@@ -189,15 +222,40 @@ class Connection:
         return body
 
 
-def _status(line: bytes) -> int:
+def status_of(line: bytes) -> int:
+    """The status in the first line of an answer. Raises BrokenAnswerError, as the functions below do."""
     version, _, rest = line.partition(b" ")
     code = rest[:3]
-    if not version.startswith(b"HTTP/1.") or not line.endswith(b"\n") or len(code) != 3 or not code.isdigit():
+    if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
         raise BrokenAnswerError(f"no HTTP answer: {line[:80]!r}")
     return int(code)
 
 
-def _check_crc32(headers: dict[bytes, bytes], body: bytes) -> None:
+def headers_of(lines: Iterable[bytes]) -> dict[bytes, bytes]:
+    """With lower-case names; of headers that are repeated the last one."""
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon:
+            raise BrokenAnswerError(f"no header: {line[:80]!r}")
+        name, value = name.lower(), value.strip()
+        if name == b"content-length" and headers.get(name, value) != value:
+            raise BrokenAnswerError("two lengths of one answer")
+        headers[name] = value
+    return headers
+
+
+def length_of(text: bytes) -> int:
+    if not text.isdigit():
+        raise BrokenAnswerError(f"content-length {text!r}")
+    return int(text)
+
+
+def may_be_kept(headers: dict[bytes, bytes]) -> bool:
+    return b"close" not in headers.get(b"connection", b"").lower()
+
+
+def check_crc32(headers: dict[bytes, bytes], body: bytes) -> None:
     expected = headers.get(CRC32_HEADER)
     if expected is not None and b"content-encoding" not in headers and expected != b"%d" % zlib.crc32(body):
         raise BrokenAnswerError("the answer does not match its CRC-32")

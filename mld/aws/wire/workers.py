@@ -25,16 +25,38 @@ WAIT_MAX_S = 0.02
 """Of a job in the queue, before there are more threads; at most twice as many then. A call to AWS takes some 10 ms."""
 
 
+class GivenUpError(Exception):
+    """Nobody waits for the job any more."""
+
+
 class Job:
     """One piece of work on its way to a thread and back. `outcome` is the future of the one who waits.
 
-    A value for which nobody waits any more goes to `unwanted`.
+    A value for which nobody waits any more goes to `unwanted`. `at_end` is called on the loop when no thread has to do
+    with the job any more, whatever has become of it.
     """
 
-    __slots__ = ("_connection", "_lock", "_loop", "_unwanted", "_work", "begun", "given_up", "outcome", "submitted_s")
+    __slots__ = (
+        "_at_end",
+        "_connection",
+        "_lock",
+        "_loop",
+        "_unwanted",
+        "_work",
+        "begun",
+        "given_up",
+        "outcome",
+        "submitted_s",
+    )
 
-    def __init__(self, work: Callable[[Job], Any], unwanted: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        work: Callable[[Job], Any],
+        unwanted: Callable[[Any], None] | None = None,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
         self._unwanted = unwanted
+        self._at_end = at_end
         self._loop = asyncio.get_running_loop()
         self._work = work
         self._lock = threading.Lock()
@@ -62,11 +84,11 @@ class Job:
 
     def run(self) -> None:
         self.begun = True
-        if self.given_up:
-            return
         error: BaseException | None = None
         value: Any = None
         try:
+            if self.given_up:
+                raise GivenUpError
             value = self._work(self)
         except BaseException as raised:
             error = raised
@@ -74,6 +96,8 @@ class Job:
             self._loop.call_soon_threadsafe(self._settle, value, error)
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
+        if self._at_end is not None:
+            self._at_end()
         if self.outcome.done():
             if error is None and self._unwanted is not None:
                 self._unwanted(value)
@@ -85,15 +109,9 @@ class Job:
 
 
 class Workers:
-    """At most `threads_max` daemon threads. `submit` and `close` are called on one loop.
+    """At most `threads_max` daemon threads. `submit` and `close` are called on one loop."""
 
-    `at_end` is the last thing that each thread does.
-    """
-
-    def __init__(
-        self, *, threads_max: int, name: str, at_end: Callable[[], None], wait_max_s: float = WAIT_MAX_S
-    ) -> None:
-        self._at_end = at_end
+    def __init__(self, *, threads_max: int, name: str, wait_max_s: float = WAIT_MAX_S) -> None:
         self._threads_max = threads_max
         self._wait_max_s = wait_max_s
         self._name = name
@@ -153,4 +171,3 @@ class Workers:
         while (job := self._jobs.get()) is not None:
             job.run()
             del job  # an idle thread must not keep a 10 MB answer alive
-        self._at_end()

@@ -31,6 +31,7 @@ from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
+from mld.aws.wire.requests import KEYS_AGE_MAX_S
 from mld.aws.wire.sigv4 import Scope, Signer
 from mld.errors import AwsError, AwsUnreachableError
 from tests.support.certificates import write_certificate
@@ -383,14 +384,70 @@ async def test_one_thread_keeps_one_connection_for_all_its_calls() -> None:
         assert (server.connections, len(server.requests)) == (1, 20)
 
 
-async def test_a_body_is_read_in_the_thread_and_what_reading_raises_comes_out() -> None:
+async def test_what_reading_raises_comes_out() -> None:
     def refuse(body: bytes) -> str:
-        raise ValueError(f"{body!r} in {threading.current_thread().name}")
+        raise ValueError(f"{body!r}")
 
     with Server() as server:
-        async with wire(server) as service:
-            with pytest.raises(ValueError, match=r"b'\{\}' in wire-kinesis-1"):
-                await service.fetch("GetRecords", {"ShardIterator": "i"}, refuse)
+        async with wire(server, threads_max=1) as service:
+            for _ in range(3):
+                with pytest.raises(ValueError, match=r"b'\{\}'"):
+                    await service.fetch("GetRecords", {"ShardIterator": "i"}, refuse)
+        assert server.connections == 1
+
+
+async def test_small_answers_are_read_on_the_loop_and_large_ones_in_a_thread() -> None:
+    def where(body: bytes) -> tuple[int, bool]:
+        return len(body), threading.current_thread() is threading.main_thread()
+
+    sizes = [2, 1000, 50_000, 3, 3_000_000, 20_000]
+    with Server(*(answer(b"x" * size) for size in sizes)) as server:
+        async with wire(server, threads_max=1) as service:
+            seen = [await service.fetch("GetRecords", {"ShardIterator": "i"}, where) for _ in sizes]
+        assert server.connections == 1
+    on_loop = [True, True, False, True, False, True]
+    assert seen[1:] == list(zip(sizes, on_loop, strict=True))[1:]
+    assert seen[0] == (2, False), "the first one asks botocore, and connects"
+
+
+async def test_keys_are_asked_for_again_after_a_while_and_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(Credentials):
+        asked = 0
+
+        def get_frozen_credentials(self) -> Any:
+            self.asked += 1
+            return Credentials(f"AKID{self.asked}", "secret").get_frozen_credentials()
+
+    keys = Counted("AKID", "secret")
+    with Server(GOOD, GOOD, refusal("ExpiredTokenException"), GOOD, GOOD, GOOD) as server:
+        async with wire(server, credentials=keys, threads_max=1) as service:
+            for number in range(6):
+                with contextlib.suppress(AwsError):
+                    await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
+                if number == 4:
+                    monkeypatch.setattr("mld.aws.wire.requests.time", _Later)
+        used = [headers_of(request)["authorization"].partition("Credential=")[2][:5] for request in server.requests]
+    assert used[0] == used[1] == used[2] != used[3] == used[4] != used[5]
+
+
+class _Later:
+    @staticmethod
+    def monotonic() -> float:
+        return time.monotonic() + KEYS_AGE_MAX_S
+
+
+async def test_a_refusal_on_a_kept_connection_costs_only_itself() -> None:
+    refused = refusal("ProvisionedThroughputExceededException")
+    with Server(GOOD, refused, GOOD, answer(b"<html>", status="500 Oh"), GOOD) as server:
+        async with wire(server, threads_max=1) as service:
+            outcomes: list[str] = []
+            for _ in range(5):
+                try:
+                    outcomes.append(str(await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)))
+                except (AwsError, AwsUnreachableError) as error:
+                    outcomes.append(type(error).__name__)
+        assert (server.connections, len(server.requests)) == (1, 5)
+    assert outcomes[0::2] == ["b'{}'"] * 3 and outcomes[1] == "AwsError"
 
 
 async def test_unsigned_requests_carry_no_signature() -> None:

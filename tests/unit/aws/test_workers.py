@@ -19,7 +19,7 @@ NEVER_S = 3600.0
 
 @contextmanager
 def workers(*, threads_max: int, wait_max_s: float) -> Iterator[Workers]:
-    made = Workers(threads_max=threads_max, name="test", at_end=lambda: None, wait_max_s=wait_max_s)
+    made = Workers(threads_max=threads_max, name="test", wait_max_s=wait_max_s)
     try:
         yield made
     finally:
