@@ -102,6 +102,7 @@ PURE = (
     "properties/conversion.py",
     "properties/spark.py",
     "processors/spark/positions.py",
+    "processors/spark/holding.py",
     "processors/spark/batching.py",
     "processors/spark/lines.py",
     "processors/spark/link.py",

@@ -23,8 +23,8 @@ from mld.aws.wire.connection import (
     status_of,
 )
 
-BODY_BYTES_MAX = 24 * 1024
-"""Of an answer that is read, and made into values, on the loop: less than 1 ms."""
+BODY_BYTES_MAX = 8 * 1024
+"""Of an answer that is made into values on the loop: 0.1 ms, and 1.5 ms where each record needs the slow way."""
 HEAD_BYTES_MAX = 8 * 1024
 READ_BYTES = HEAD_BYTES_MAX + BODY_BYTES_MAX
 _GONE = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
