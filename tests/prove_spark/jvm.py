@@ -21,7 +21,10 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "OFF",
 }
-OPTIONS = "--conf spark.driver.extraJavaOptions=-XX:+UseSerialGC --driver-memory 700m pyspark-shell"
+OPTIONS = (
+    '--conf "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1" --driver-memory 700m pyspark-shell'
+)
+"""Compiled quickly rather than well: a JVM here does not live long."""
 
 
 class Bare:
