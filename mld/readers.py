@@ -43,10 +43,9 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> Fan
     return None
 
 
-def fan_out_readers(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random) -> NewReader:
-    """Readers that share one registered consumer."""
-    budget = Budget(settings.prefetch_bytes_max)
-    consumer = RegisteredConsumer(
+def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random) -> RegisteredConsumer:
+    """The consumer that all readers of a worker subscribe for."""
+    return RegisteredConsumer(
         fan_out,
         clock,
         rng,
@@ -59,6 +58,13 @@ def fan_out_readers(settings: Settings, fan_out: FanOut, clock: Clock, rng: Rand
             backoff_s=settings.fanout_retry_backoff_millis / 1000,
         ),
     )
+
+
+def fan_out_readers(
+    settings: Settings, fan_out: FanOut, consumer: RegisteredConsumer, clock: Clock, rng: Random
+) -> NewReader:
+    """Readers that subscribe."""
+    budget = Budget(settings.prefetch_bytes_max)
     # A lost lease is heard of with the next renewal at the latest, of which each may take as long as its interval.
     yield_s = max(YIELD_S, 2 * settings.failover_time_millis / 1000 / _RENEWALS_PER_LEASE)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mld.clock import Clock, millis_since, wait_for_event
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
+LAST_OUT_WAIT_S = 10.0  # for taking down what was set up; a supervisor's own limit is mostly longer
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
 
 
@@ -52,6 +53,8 @@ class WorkerParts:
     cleanup: LeaseCleanup
     consumer_parts: ConsumerParts
     clock: Clock
+    on_last_out: Callable[[], Awaitable[None]] | None = None
+    """Called at the end of a graceful stop that leaves no lease with an owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +318,8 @@ class Worker:
             )
         await _cancel(late)
         await self._release_rest()
+        if self._parts.on_last_out is not None and not late:
+            await self._last_out(self._parts.on_last_out)
         await self._parts.fleet.close()
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late
@@ -340,6 +345,16 @@ class Worker:
         if self._releasing:
             _, late = await asyncio.wait(self._releasing, timeout=RELEASE_WAIT_S)
             await _cancel(late)
+
+    async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
+        """In doubt others are still there."""
+        try:
+            async with asyncio.timeout(LAST_OUT_WAIT_S):
+                scan = await self._parts.table.scan()
+                if not any(lease.owner for lease in scan.leases):
+                    await take_down()
+        except (TableError, TimeoutError) as error:
+            log.warning("cannot tell who else is there: %s", error or "no answer", extra={"action": "last_out_unknown"})
 
 
 class _Running:

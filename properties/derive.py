@@ -27,6 +27,7 @@ ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
 SHARD_ID_PREFIX = "shardId-"
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
 FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
+DEREGISTER_KEY = "mld.deregisterConsumer"
 POLLING_KEYS = SELECTING_WHEN_NOT_ZERO
 _MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
 
@@ -192,7 +193,7 @@ def _retrieval(derivation: Derivation) -> None:
         _fan_out(derivation)
         _unused(derivation, POLLING_KEYS, "records are read by enhanced fan-out")
     else:
-        _unused(derivation, FANOUT_KEYS, "records are read by polling")
+        _unused(derivation, (*FANOUT_KEYS, DEREGISTER_KEY), "records are read by polling")
 
 
 def _fan_out(derivation: Derivation) -> None:
@@ -210,6 +211,8 @@ def _fan_out(derivation: Derivation) -> None:
     derivation.say(Level.INFO, "retrievalMode", f"records are read by enhanced fan-out as the consumer {who}")
     if arn is not None and "fanoutConfig.consumerName" in derivation.given:
         derivation.say(Level.INFO, "fanoutConfig.consumerName", "is not used: fanoutConfig.consumerArn is set")
+    if arn is not None:
+        _unused(derivation, (DEREGISTER_KEY,), "fanoutConfig.consumerArn is set, and that consumer always stays")
 
 
 def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:

@@ -159,6 +159,7 @@ class Settings:
     catch_up_interval_millis: int
     prefetch_bytes_max: int
     wire_client: WireClient
+    deregister_consumer: bool
     lease_table_billing_mode: BillingMode
     lease_table_tags: Tags
     metadata_layout: MetadataLayout

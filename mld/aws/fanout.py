@@ -49,6 +49,10 @@ class KinesisFanOut:
         params = {"StreamARN": stream_arn, "ConsumerName": name}
         return await self._consumer("RegisterStreamConsumer", params, "Consumer")
 
+    async def deregister_consumer(self, arn: str) -> None:
+        with stream_errors(self._stream_name):
+            await self._service.call("DeregisterStreamConsumer", {"ConsumerARN": arn}, timeout_s=CALL_TIMEOUT_S)
+
     async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> EventSubscription:
         """See `mld.streams.FanOut`. A time may reach the service rounded down, never up."""
         position: dict[str, Any] = {"Type": start.type.value}

@@ -4,8 +4,8 @@ Rules: retrieval spec, 8.1, with 12.7 (a consumer that is gone is registered ane
 12.11 (a pause between attempts to register; nobody waits but the readers). With a configured ARN nothing is registered,
 and nothing described unless a subscription says that something is not found.
 
-It is found or made once, whoever asks first; a failure is told to all who ask within the next back-off. It never
-deregisters anything.
+It is found or made once, whoever asks first; a failure is told to all who ask within the next back-off. What was
+registered here can be deregistered, and nothing else.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class RegisteredConsumer:
         self._configured = arn
         self._retries = retries
         self._arn = arn
+        self._registered: str | None = None
         self._finding = asyncio.Lock()
         self._failure: StreamError | None = None
         self._failed_s = 0.0
@@ -100,6 +101,25 @@ class RegisteredConsumer:
             self._arn = None
             return False
 
+    async def deregister(self) -> None:
+        """Undo the registration, if this object has made it. A failure is logged, and leaves the consumer behind."""
+        async with self._finding:
+            arn, self._registered = self._registered, None
+            if arn is None:
+                return
+            self._arn = self._configured
+            try:
+                await self._patiently(lambda: self._fan_out.deregister_consumer(arn), self._retries.register)
+            except StreamNotFoundError:
+                return
+            except StreamError as error:
+                logger.warning(
+                    "the consumer %s is not deregistered, AWS goes on billing it: %s", arn, error,
+                    extra={"action": "consumer_left", "consumer": arn},
+                )  # fmt: skip
+                return
+            logger.info("consumer %s deregistered", arn, extra={"action": "consumer_deregistered", "consumer": arn})
+
     async def _found(self) -> str:
         """Every reader asks; only one attempt is made in a back-off."""
         age_s = self._clock.monotonic() - self._failed_s
@@ -133,9 +153,11 @@ class RegisteredConsumer:
 
     async def _register(self, stream_arn: str) -> StreamConsumer:
         try:
-            return await self._patiently(
+            made = await self._patiently(
                 lambda: self._fan_out.register_consumer(stream_arn, self._name), self._retries.register
             )
+            self._registered = made.arn
+            return made
         except StreamInUseError:  # another worker was faster
             return await self._patiently(
                 lambda: self._fan_out.consumer_named(stream_arn, self._name), self._retries.describe_consumer

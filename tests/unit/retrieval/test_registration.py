@@ -161,3 +161,42 @@ def test_a_configured_consumer_is_used_as_it_is_and_never_replaced(status: str) 
         assert await consumer.arn() == "arn:mine"
 
     assert REGISTER not in registering(body, arn="arn:mine")
+
+
+DEREGISTER = "DeregisterStreamConsumer"
+
+
+def test_what_was_registered_here_is_deregistered_once_and_can_be_made_again() -> None:
+    async def body(fan_out: MemoryFanOut, consumer: RegisteredConsumer) -> None:
+        await consumer.arn()
+        fan_out.fail(DEREGISTER, THROTTLED, THROTTLED)
+        await consumer.deregister()
+        assert not fan_out.consumers
+        await consumer.deregister()
+        assert await consumer.arn() == "arn:stream/consumer/app:2"
+
+    assert registering(body).count(DEREGISTER) == 3
+
+
+@pytest.mark.parametrize("arn", [None, "arn:stream/consumer/app:7"])
+def test_a_consumer_that_was_found_or_configured_stays(arn: str | None) -> None:
+    async def body(fan_out: MemoryFanOut, consumer: RegisteredConsumer) -> None:
+        fan_out.consumers["arn:stream/consumer/app:7"] = 0.0
+        await consumer.arn()
+        await consumer.deregister()
+        assert await consumer.arn() == "arn:stream/consumer/app:7"
+
+    assert DEREGISTER not in registering(body, arn=arn)
+
+
+@pytest.mark.parametrize("error", [MISSING, DENIED, IN_USE])
+def test_a_consumer_that_cannot_be_deregistered_is_left_behind(
+    error: errors.StreamError, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(fan_out: MemoryFanOut, consumer: RegisteredConsumer) -> None:
+        await consumer.arn()
+        fan_out.fail(DEREGISTER, error)
+        await consumer.deregister()
+
+    registering(body)
+    assert ("AWS goes on billing it" in caplog.text) == (error is not MISSING)
