@@ -123,8 +123,22 @@ $(LAKEHOUSE)/.installed: Makefile
 	  pyspark==4.1.1 py4j==0.10.9.9 pytest==$$(sed -n 's/^pytest==//p' constraints.txt) pytest-timeout pytest-asyncio
 	@touch $@
 
+# Each file in a process of its own: a JVM fetches packages only when it starts.
 test-lakehouse: $(LAKEHOUSE)/.installed
-	MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs tests/lakehouse $(PYTEST_ARGS)
+	for file in tests/lakehouse/test_*.py; do MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs $$file \
+	  $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
+
+# Functions over pandas, with state of their own: in an environment of its own, so that the other one stays light.
+.PHONY: test-spark-pandas
+PANDAS := .venv-spark-pandas
+$(PANDAS)/.installed: setup.cfg constraints.txt
+	test -x $(PANDAS)/bin/python || $(PYTHON) -m venv $(PANDAS)
+	$(PANDAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e '.[spark-pandas]' pytest pytest-timeout pytest-asyncio
+	@touch $@
+
+test-spark-pandas: $(PANDAS)/.installed
+	MLD_SPARK_PANDAS=1 $(PANDAS)/bin/python -m pytest --timeout 900 -rs tests/spark_extras $(PYTEST_ARGS)
 
 # The client of Spark Connect and PySpark are two packages of the same modules: an environment of its own, and a server of
 # the PySpark in the other one.
@@ -143,4 +157,4 @@ docs: $(DEV)
 	$(BIN)/python -m properties.reference > docs/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .cache build *.egg-info

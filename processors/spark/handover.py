@@ -7,6 +7,7 @@ reason; how many there are is counted on the way, without a job of its own.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -46,6 +47,13 @@ OBSERVED = "mld"
 PART_BYTES = 4 << 20
 """As `spark.sql.files.openCostInBytes`."""
 _CORRUPT = "_mld_corrupt"
+_AVRO_END = b"\x8f mld \x8f\n"
+"""Avro does not say where a record ends, and reads any bytes as something. So this is put behind each record, and a
+record is one only if what the schema describes ends right before it."""
+_AVRO_VALUE, _AVRO_TAIL = "value", "end"
+AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
+AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
+"""In what Spark says if it has not got that package."""
 _OPTIONS = {"mode": "FAILFAST", "lineSep": "\n"}
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
@@ -56,7 +64,7 @@ NOT_DECODED = {
 
 
 class SchemaRefused(Exception):
-    """`mld.spark.schema` is no schema; one sentence."""
+    """`mld.spark.schema` is no schema, or Spark has nothing to read it with; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +199,7 @@ def _counted(counts: Observation) -> tuple[int, int] | None:
 
 
 def check_schema(session: SparkSession, format: Format, schema: str | None) -> None:
-    """Find out before the first record whether the schema is one. Raises SchemaRefused."""
+    """Find out before the first record whether the schema is one, and can be used. Raises SchemaRefused."""
     from pyspark.sql import functions as F
 
     if format in (Format.BINARY, Format.TEXT):
@@ -201,11 +209,14 @@ def check_schema(session: SparkSession, format: Format, schema: str | None) -> N
         assert session.range(0).select(F.lit(b"").alias("data")).select(decoded).schema
     except Exception as error:
         text = str(error)
-        hint = ""
-        if "AVRO" in text.upper() and format is Format.AVRO and "spark-avro" in text:
-            hint = "; add the package: mld.spark.packages = org.apache.spark:spark-avro_2.13:<version of Spark>"
+        if format is Format.AVRO and any(words in text for words in AVRO_NOT_THERE):
+            raise SchemaRefused(
+                "mld.spark.format is avro, and Spark has no Avro module; write mld.spark.packages = "
+                f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts (a Connect "
+                "server needs it among its own packages)"
+            ) from error
         said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise SchemaRefused(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}{hint}") from error
+        raise SchemaRefused(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}") from error
 
 
 def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
@@ -223,11 +234,27 @@ def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
         case Format.AVRO:
             from pyspark.sql.avro.functions import from_avro
 
-            return from_avro("data", str(schema), {"mode": "PERMISSIVE"}), payload.isNull()
+            framed = F.concat("data", F.lit(_AVRO_END))
+            tail = payload[_AVRO_TAIL]
+            # Of what cannot be read, Spark makes a struct of nulls.
+            return from_avro(framed, _framed(str(schema)), {"mode": "PERMISSIVE"}), (
+                tail.isNull() | (tail != F.lit(_AVRO_END))
+            )
         case Format.TEXT:
             return F.when(F.is_valid_utf8(text), text), payload.isNull()
         case Format.BINARY:
             raise AssertionError("binary has no payload")
+
+
+def _framed(schema: str) -> str:
+    """The schema of a record with `_AVRO_END` behind it: an Avro record is its fields, one behind the other."""
+    try:
+        value = json.loads(schema)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON ({error}); write the Avro schema of the records") from error
+    end = {"type": "fixed", "name": "mld_end", "size": len(_AVRO_END)}
+    fields = [{"name": _AVRO_VALUE, "type": value}, {"name": _AVRO_TAIL, "type": end}]
+    return json.dumps({"type": "record", "name": "mld_framed", "fields": fields})
 
 
 def _is_bad(payload: Column) -> Column:
@@ -238,6 +265,8 @@ def _clean(format: Format) -> Column:
     from pyspark.sql import functions as F
 
     payload = F.col(PAYLOAD)
+    if format is Format.AVRO:
+        return payload[_AVRO_VALUE]
     return payload.dropFields(_CORRUPT) if format in (Format.JSON, Format.CSV) else payload
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 VIEW = "records"
 NEVER_THE_RECORDS = ("AnalysisException", "PySparkTypeError", "PicklingError")
 """Names of errors over a plan, a call or a closure: they come whatever the records are."""
+NO_SESSION_YET = "SESSION_OR_CONTEXT_NOT_EXISTS"
+"""The file is read before there is a session."""
+PANDAS_MODULES = ("pandas", "pyarrow")
+PANDAS_EXTRA = "pip install 'mld[spark-pandas]'"
 
 
 class PipelineError(Exception):
@@ -80,6 +84,8 @@ class Pipeline:
             returned = self._transform(records, batch)
         except Exception as error:
             said = self._said("the pipeline failed", error)
+            if isinstance(error, ImportError):
+                raise PipelineError(said) from error
             if any(kind.__name__ in NEVER_THE_RECORDS for kind in type(error).__mro__):
                 raise PipelineError(f"{said}; correct the pipeline") from error
             raise PipelineFailed(said) from error
@@ -95,7 +101,7 @@ class Pipeline:
             raise PipelineError(self._said(f"{name}() of the pipeline failed", error)) from error
 
     def _said(self, what: str, error: Exception) -> str:
-        return f"{what}{_place(error, getattr(self._module, '__file__', None))}: {type(error).__name__}: {_text(error)}"
+        return f"{what}{_place(error, getattr(self._module, '__file__', None))}: {_named(error)}"
 
 
 def load(spec: str, sinks: Iterable[str]) -> Pipeline:
@@ -185,7 +191,7 @@ def _module(path: Path) -> ModuleType:
         raise PipelineError(f"{error.filename}:{error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
     except Exception as error:
         where = _place(error, str(path.absolute()))
-        raise PipelineError(f"{path} cannot be imported{where}: {type(error).__name__}: {_text(error)}") from error
+        raise PipelineError(f"{path} cannot be imported{where}: {_named(error)}") from error
     _travels_by_value(module)
     return module
 
@@ -213,6 +219,23 @@ def _place(error: BaseException, file: str | None) -> str:
     """Where in the user's file it happened, as " at file:line"."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file and frame.filename == file]
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _named(error: Exception) -> str:
+    """An exception with its text, and what to install if that is what is missing."""
+    said = f"{type(error).__name__}: {_text(error)}"
+    if NO_SESSION_YET in said:
+        return f"{said.rstrip('.')}; that is when setup(spark) is called: do it there, or in the function"
+    if not isinstance(error, ImportError):
+        return said
+    missing = (error.name or str(error)).lower()  # PySpark's own has no name
+    if any(name in missing for name in PANDAS_MODULES):
+        remedy = f"mld.spark.pipeline needs {' and '.join(PANDAS_MODULES)} for that: {PANDAS_EXTRA}"
+    elif isinstance(error, ModuleNotFoundError):
+        remedy = "install it beside PySpark,"
+    else:
+        return f"{said.rstrip('.')}; correct the pipeline"
+    return f"{said.rstrip('.')}; {remedy} in the environment of {sys.executable}"
 
 
 def _text(error: BaseException) -> str:

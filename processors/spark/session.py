@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from processors.spark.clusters import ANSWER_SHARE, Unreachable, addresses, await_answer
 from processors.spark.settings import Settings
+from properties.spark import Format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,9 +47,17 @@ logger.directories.level = error
 """What Spark says: warnings, without those that every start brings; the daemon's log has the time already."""
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC"
 """Half of the heap is for what is new: a batch leaves nothing behind."""
+JAVA_OPTIONS = {"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"}
+"""To these keys the user adds, instead of replacing what we say."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
 """With the above they save a seventh of a batch's CPU."""
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+AVRO_LENGTH_MAX = 16 << 20
+"""Of a text, of bytes and of the items of a collection. Kinesis has no record of more than 10 MiB; without a limit a
+length that is garbage is taken for true, and the JVM ends because it has no memory for it."""
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{what}.maxLength={AVRO_LENGTH_MAX}" for what in ("string", "bytes", "collectionItems")
+)
 EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
 CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
 """What the client of Spark Connect imports."""
@@ -175,6 +184,9 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.ui.retainedTasks": "2000",
         "spark.sql.ui.retainedExecutions": "50",
     }
+    if settings.format is Format.AVRO:
+        ours["spark.driver.extraJavaOptions"] += f" {AVRO_LIMITS}"
+        ours["spark.executor.extraJavaOptions"] = AVRO_LIMITS
     if settings.packages:
         ours["spark.jars.packages"] = settings.packages
     if settings.is_local:
@@ -186,8 +198,8 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
     theirs = dict(settings.conf)
-    if options := theirs.get("spark.driver.extraJavaOptions"):
-        theirs["spark.driver.extraJavaOptions"] = f"{own_options} {options}"
+    for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
+        theirs[key] = f"{ours[key]} {theirs[key]}"
     return {**ours, **theirs}
 
 

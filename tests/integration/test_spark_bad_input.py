@@ -81,3 +81,20 @@ def test_a_sink_that_cannot_be(tmp_path: Path, key: str, said: str) -> None:
     with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
         pass
     assert not caught.value.passing
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}',
+            "mld.spark.format is avro, .* no Avro module; write mld.spark.packages = org.apache.spark:spark-avro_2.13:",
+        ),
+        ("n INT", "mld.spark.schema does not fit mld.spark.format = avro: it is not JSON .*; write the Avro schema"),
+    ],
+)
+def test_avro_without_its_module_or_without_its_schema(tmp_path: Path, schema: str, said: str) -> None:
+    keys = ["mld.spark.format = avro", f"mld.spark.schema = {schema}", "mld.spark.master = local[1]"]
+    with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+        pass
+    assert not caught.value.passing

@@ -16,6 +16,8 @@ NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 UNMAPPABLE = "input contains unmappable characters"
 GONE = "FILE_NOT_EXIST"
 """While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
+NO_PANDAS = ("No module named 'pandas'", "No module named 'pyarrow'", "PACKAGE_NOT_INSTALLED")
+"""What a Python worker says on a node that has not got them: that is never the record's fault."""
 CAUSE = "Caused by: "
 TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
@@ -58,6 +60,10 @@ def failure(error: Exception, doing: str) -> SinkError:
         return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
     if UNMAPPABLE in text:
         return SinkRefused(f"{said}; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8")
+    if any(words in text for words in NO_PANDAS):
+        return SinkRefused(
+            f"{said}; the Python of the executors (key mld.spark.conf.spark.pyspark.python) needs pandas and pyarrow"
+        )
     if GONE in text:
         return SinkError(
             f"{said}; a file that the batch reads is gone, or an executor cannot see it; it is tried again"

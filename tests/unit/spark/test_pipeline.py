@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
 from processors.spark.pipeline import Batch, PipelineError, PipelineFailed, assigned, load
@@ -70,6 +73,33 @@ def test_an_exception_names_its_line(tmp_path):
     loaded = pipeline(tmp_path, "def transform(records, batch):\n    x = 1\n    return x / 0\n")
     with pytest.raises(PipelineFailed, match=r"users_pipeline.py:3: ZeroDivisionError: division by zero"):
         loaded.frames(Frame(), BATCH)
+
+
+MISSING = [
+    ("import no_such_module_at_all", "install it beside PySpark, in the environment of "),
+    ("raise ModuleNotFoundError('No module named x', name='pandas')", r"pip install 'mld\[spark-pandas\]' in the env"),
+    (
+        "raise ImportError('[PACKAGE_NOT_INSTALLED] PyArrow >= 18 must be installed.')",
+        "installed; mld.spark.pipeline n",
+    ),
+    ("from re import no_such_name", "; correct the pipeline"),
+    ("raise RuntimeError('[SESSION_OR_CONTEXT_NOT_EXISTS] x')", r"that is when setup\(spark\) is called: do it there"),
+]
+
+
+@pytest.mark.parametrize(("statement", "said"), MISSING)
+def test_what_is_missing_gets_its_remedy(tmp_path, statement, said):
+    with pytest.raises(PipelineError, match=said) as caught:
+        pipeline(tmp_path, f"{statement}\n")
+    assert sys.executable in str(caught.value) or " the environment of " not in str(caught.value)
+
+
+@pytest.mark.parametrize(("statement", "said"), MISSING[:-1])
+def test_what_is_missing_is_never_the_records(tmp_path, statement, said):
+    loaded = pipeline(tmp_path, f"def transform(records, batch):\n    {statement}\n")
+    with pytest.raises(PipelineError, match=said) as caught:
+        loaded.frames(Frame(), BATCH)
+    assert re.search(r"users_pipeline.py:2: ", str(caught.value))
 
 
 def test_a_hook_that_fails_names_its_line(tmp_path):

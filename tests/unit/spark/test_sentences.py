@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from processors.spark.session import first_line
-from processors.spark.sinks.writing import sentence
+from processors.spark.sinks import JobFailed, SinkRefused
+from processors.spark.sinks.writing import failure, sentence
 
 PYTHON = """\
 An exception was thrown from the Python worker: Traceback (most recent call last):
@@ -40,3 +43,12 @@ def test_the_first_line_of_java_and_of_a_call_to_a_connect_server():
     assert first_line(RuntimeError(java)) == "java.lang.IllegalStateException: stopped"
     assert first_line(RuntimeError(call)) == "failed to connect"
     assert first_line(RuntimeError("")) == "RuntimeError"
+
+
+@pytest.mark.parametrize("module", ["pandas", "pyarrow"])
+def test_a_node_without_pandas_is_never_the_records(module):
+    error = RuntimeError(f"Traceback (most recent call last):\n  x\nModuleNotFoundError: No module named '{module}'")
+    refused = failure(error, "sink out")
+    assert isinstance(refused, SinkRefused)
+    assert str(refused).endswith("(key mld.spark.conf.spark.pyspark.python) needs pandas and pyarrow")
+    assert isinstance(failure(RuntimeError("No module named 'theirs'"), "sink out"), JobFailed)

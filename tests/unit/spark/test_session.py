@@ -8,7 +8,15 @@ import sys
 
 import pytest
 
-from processors.spark.session import JVM_OPTIONS, SessionError, check_extra, configuration, java_home, local_cores
+from processors.spark.session import (
+    AVRO_LIMITS,
+    JVM_OPTIONS,
+    SessionError,
+    check_extra,
+    configuration,
+    java_home,
+    local_cores,
+)
 from tests.unit.spark.twins import settings_of
 
 
@@ -78,6 +86,15 @@ def test_a_cluster_is_not_bound_to_the_loopback_interface(tmp_path):
     made = configuration(settings_of("mld.spark.master = spark://h:7077", "mld.spark.packages = a:b:1"), tmp_path)
     assert "spark.driver.host" not in made
     assert made["spark.jars.packages"] == "a:b:1"
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://h:7077"])
+def test_lengths_in_avro_are_bounded_in_every_jvm(tmp_path, master):
+    keys = [f"mld.spark.master = {master}", "mld.spark.conf.spark.executor.extraJavaOptions = -Dmine=1"]
+    avro = configuration(settings_of(*keys, "mld.spark.format = avro"), tmp_path)
+    assert avro["spark.driver.extraJavaOptions"].endswith(f" {AVRO_LIMITS}")
+    assert avro["spark.executor.extraJavaOptions"] == f"{AVRO_LIMITS} -Dmine=1"
+    assert configuration(settings_of(*keys), tmp_path)["spark.executor.extraJavaOptions"] == "-Dmine=1"
 
 
 @pytest.mark.parametrize(("there", "wanted"), [(("pandas", "pyarrow"), None), (("pandas",), "false"), ((), "false")])

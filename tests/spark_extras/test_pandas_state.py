@@ -1,0 +1,105 @@
+"""`applyInPandasWithState` and other functions over pandas, where pandas and pyarrow are: `make test-spark-pandas`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.spark_bed import Bed, bed
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif("MLD_SPARK_PANDAS" not in os.environ, reason="make test-spark-pandas"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SESSIONS = '''
+import pandas as pd
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+GAP_MS = 30 * 60 * 1000
+
+
+def closed(user, session, events):
+    return pd.DataFrame({"user": [user], "session": [session], "events": [events]})
+
+
+def sessions(key, frames, state):
+    """A session ends when half an hour passes without an event; the user's sessions are counted."""
+    (user,) = key
+    session, events, last = state.get if state.exists else (1, 0, 0)
+    if state.hasTimedOut:
+        yield closed(user, session, events)
+        state.update((session + 1, 0, 0))
+        return
+    for at in sorted(int(at.value // 1_000_000) for frame in frames for at in frame["at"]):
+        if events and at - last > GAP_MS:
+            yield closed(user, session, events)
+            session, events = session + 1, 0
+        events, last = events + 1, at
+    state.update((session, events, last))
+    state.setTimeoutTimestamp(last + GAP_MS)
+
+
+def transform(records, batch):
+    events = records.select("payload.*").withWatermark("at", "1 minute")
+    return events.groupBy("user").applyInPandasWithState(
+        sessions, "user STRING, session INT, events INT", "session INT, events INT, last LONG", "append",
+        GroupStateTimeout.EventTimeTimeout,
+    )
+'''
+FUNCTION = """
+import pandas as pd
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+@F.pandas_udf(StringType())
+def upper(texts: pd.Series) -> pd.Series:
+    return texts.str.upper()
+
+def transform(records, batch):
+    return records.select("sequenceNumber", upper("payload").alias("payload"))
+"""
+
+
+def event(user: str, at: str) -> bytes:
+    return json.dumps({"user": user, "at": f"2026-01-01T{at}:00Z"}).encode()
+
+
+def closed(made: Bed) -> list[tuple[str, int, int]]:
+    rows = [json.loads(line) for file in made.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()]
+    return sorted((row["user"], row["session"], row["events"]) for row in rows)
+
+
+def test_sessions_of_users_are_counted_across_batches_and_a_restart(tmp_path: Path) -> None:
+    keys = (
+        "mld.spark.mode = streaming",
+        f"mld.spark.checkpoint = {tmp_path / 'state'}",
+        "mld.spark.format = json",
+        "mld.spark.schema = user STRING, at TIMESTAMP",
+        "mld.spark.master = local[2]",
+    )
+    with bed(tmp_path, SESSIONS, *keys) as made:
+        assert made.run({1: event("ann", "10:00"), 2: event("bob", "10:05"), 3: event("ann", "10:10")}).failed == {}
+        assert made.run({4: event("ann", "10:20")}).failed == {}
+        assert closed(made) == []
+    with bed(tmp_path, SESSIONS, *keys) as made:
+        # Some are delivered again; ann's go on in her session, and bob is late for his.
+        again = {3: event("ann", "10:10"), 4: event("ann", "10:20")}
+        assert made.run({**again, 5: event("ann", "10:50"), 6: event("bob", "10:40")}).failed == {}
+        assert closed(made) == [("bob", 1, 1)]
+        assert made.run({7: event("cid", "11:30")}).failed == {}
+        assert closed(made) == [("ann", 1, 4), ("bob", 1, 1), ("bob", 2, 1)]
+    with bed(tmp_path, SESSIONS, *keys) as made:
+        assert made.run({8: event("ann", "11:40"), 9: event("cid", "13:00")}).failed == {}
+        assert closed(made) == [("ann", 1, 4), ("ann", 2, 1), ("bob", 1, 1), ("bob", 2, 1), ("cid", 1, 1)]
+
+
+def test_functions_over_pandas(tmp_path: Path) -> None:
+    with bed(tmp_path, FUNCTION, "mld.spark.master = local[2]") as made:
+        assert made.run({1: b"one", 2: b"two"}).failed == {}
+        assert made.rows() == Counter([(1, "ONE"), (2, "TWO")])
