@@ -115,7 +115,7 @@ RUNS ?= 200
 prove-spark: $(DEV)
 	$(BIN)/python -m tests.prove_spark --runs $(RUNS) $(PROVE_ARGS)
 
-# Delta and Iceberg come out after Spark: an environment with the newest Spark that both exist for. Fetches their jars.
+# Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for. Fetches jars.
 LAKEHOUSE := .venv-lakehouse
 $(LAKEHOUSE)/.installed: Makefile
 	test -x $(LAKEHOUSE)/bin/python || $(PYTHON) -m venv $(LAKEHOUSE)
@@ -123,10 +123,10 @@ $(LAKEHOUSE)/.installed: Makefile
 	  pyspark==4.1.1 py4j==0.10.9.9 pytest==$$(sed -n 's/^pytest==//p' constraints.txt) pytest-timeout pytest-asyncio
 	@touch $@
 
-# Each file in a process of its own: a JVM fetches packages only when it starts.
+# Each file in a process of its own: a JVM fetches packages only when it starts, and if it cannot, leaves a pipe open.
 test-lakehouse: $(LAKEHOUSE)/.installed
-	for file in tests/lakehouse/test_*.py; do MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs $$file \
-	  $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
+	for file in tests/lakehouse/test_*.py; do MLD_LAKEHOUSE=1 $(LAKEHOUSE)/bin/python -m pytest --timeout 900 -rs \
+	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $$file $(PYTEST_ARGS) || $(NOTHING_SELECTED) || exit; done
 
 # Functions over pandas, with state of their own: in an environment of its own, so that the other one stays light.
 .PHONY: test-spark-pandas
