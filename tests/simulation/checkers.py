@@ -52,6 +52,8 @@ class ShardRecord:
     """So many records from the first on were delivered, without a gap."""
     at_latest: bool = False
     """Its row says LATEST: whoever starts reading now owes nothing of what lies before."""
+    tip_at: float = float("-inf")
+    """When somebody began to read it at its tip last."""
     ended: bool = False
     """SHARD_END was accepted."""
     closed: bool = False
@@ -81,6 +83,15 @@ class ShardRecord:
     def _count_complete(self) -> None:
         while self.complete_to < len(self.put) and self.put[self.complete_to] in self.delivered:
             self.complete_to += 1
+
+    def let_go_of_what_lay_before_the_tip(self) -> None:
+        """Its row says LATEST, and whoever reads it now began at the tip: as documented, in Java as here."""
+        self.delivered.update(self.put[self.complete_to : bisect_left(self.put_at, self.tip_at)])
+        self._count_complete()
+
+    @property
+    def has_news_since_the_tip(self) -> bool:
+        return bool(self.put_at) and self.put_at[-1] >= self.tip_at
 
     def deliver_nothing_before_now(self) -> None:
         """It was read from LATEST and nothing was there: what was put before is not owed."""
@@ -143,6 +154,9 @@ class Ledger:
     def owed(self, record: ShardRecord, place: Place | None = None) -> int:
         """How many user records up to a place nobody has got, of those that could be read until now."""
         left = record.undelivered_to(place)
+        if left and record.at_latest:
+            record.let_go_of_what_lay_before_the_tip()
+            left = record.undelivered_to(place)
         if left and self.retention_s:
             self._let_trimmed_go(record)
             left = record.undelivered_to(place)
@@ -223,6 +237,10 @@ class Ledger:
         since = max(lost_at, self.paused_s.get(worker, 0.0))
         if self._now() - since > bound:
             raise self._violation(5, f"{worker} still delivers {shard} {self._now() - since:.1f} s after it lost it")
+
+    def read_from_tip(self, shard: str) -> None:
+        """Somebody got an iterator of the type LATEST."""
+        self.shard(shard).tip_at = self._now()
 
     def batch_begins_in(self, process: str, worker: str, shard: str) -> None:
         """The same for a process that can be asked whether it believes."""

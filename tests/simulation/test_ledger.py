@@ -64,6 +64,21 @@ def test_a_child_at_latest_may_begin_anywhere(ledger: Ledger) -> None:
     ledger.delivered("w1", 1, SHARD, [(20, 0), (20, 1)])
 
 
+@pytest.mark.parametrize(("checkpoint", "left"), [("LATEST", 3), ("TRIM_HORIZON", 9)])
+def test_what_lay_before_the_tip_is_not_owed_by_who_began_there_and_what_came_later_is(
+    ledger: Ledger, time: Time, checkpoint: str, left: int
+) -> None:
+    ledger.starts_at_latest = True
+    created = _written(0, 0.0)
+    created.after["checkpoint"] = {"S": checkpoint}
+    ledger.applied(created, 0.0)
+    time.now_s = 5.0
+    ledger.read_from_tip(SHARD)
+    time.now_s = 6.0
+    ledger.put(SHARD, 30, 3)
+    assert ledger.owed(ledger.shard(SHARD)) == left
+
+
 @pytest.mark.parametrize("place", [(10, 3), (15, 0)])
 def test_what_does_not_belong_to_a_shard_is_seen(ledger: Ledger, place: tuple[int, int]) -> None:
     with pytest.raises(Violation, match="does not belong"):

@@ -23,7 +23,7 @@ from mld.errors import (
 )
 from mld.local.kinesis import Kinesis
 from mld.retrieval.page import RecordsPage
-from mld.streams import StartingPoint
+from mld.streams import IteratorType, StartingPoint
 from tests.simulation.checkers import ANSWER_LATE_MAX_S
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.plan import Rates
@@ -227,13 +227,21 @@ class KinesisDoor(ModelStreams):
         self.read_at: dict[str, float] = {}
         """When each shard was last asked for records."""
         self._shard_of: dict[str, str] = {}
+        self.on_tip: Callable[[str], None] = lambda shard_id: None
+        """Told of each shard that somebody begins to read at its tip, as it is answered."""
         self.rates = CALM
         self.cut = False
         self.calls = 0
         self._rng = rng
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
-        iterator = await super().shard_iterator(shard_id, start)
+        def act(now: float) -> str:
+            iterator = self._model.get_shard_iterator(self._name, shard_id, start, now=now)
+            if start.type is IteratorType.LATEST:
+                self.on_tip(shard_id)
+            return iterator
+
+        iterator: str = await self._ask("GetShardIterator", act)
         self._shard_of[iterator] = shard_id
         return iterator
 

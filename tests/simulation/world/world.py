@@ -133,6 +133,7 @@ class Machine:
             )
         else:
             self.kinesis = KinesisDoor(world.kinesis, STREAM, world.clock, kinesis_rng, self.spec.latency_s)
+            self.kinesis.on_tip = world.ledger.read_from_tip
         self.set_rates(self.rates)
         if self.spec.kind != "mld":
             self._start_java(rng)
