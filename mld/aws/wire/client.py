@@ -18,7 +18,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -151,12 +151,8 @@ class WireService:
     async def _send(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], timeout_s: float | None
     ) -> T:
-        limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                return await self._placed(operation, params, read)
-        except TimeoutError:
-            raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
+            return await _within(timeout_s, operation, self._placed(operation, params, read))
         except PlacesClosedError:
             raise self._closed(operation) from None
 
@@ -184,7 +180,7 @@ class WireService:
     ) -> Answer | Large | None:
         """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
         wired = place.wired
-        if wired is None or place.origin != usual.origin or wired.connection.is_stale():
+        if wired is None or place.origin != usual.origin or not wired.is_good:
             place.drop()
             return None
         keep = False
@@ -218,13 +214,8 @@ class WireService:
             lambda job: self._perform(job, operation, params, read, place, begun),
             at_end=lambda: self._places.give_back(place),
         )
-        self._workers.submit(job)
-        try:
-            value: T = await job.outcome
-            return value
-        except asyncio.CancelledError:
-            job.give_up()
-            raise
+        value: T = await self._outcome(job)
+        return value
 
     def _closed(self, operation: str) -> AwsUnreachableError:
         return AwsUnreachableError(operation, f"the {self._name} client is closed")
@@ -238,18 +229,16 @@ class WireService:
     ) -> T:
         if self._workers.is_closed:
             raise self._closed(operation)
-        limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
-        job = Job(work, unwanted)
-        timer = asyncio.get_running_loop().call_later(limit_s, _expire, job, operation, limit_s)
+        value: T = await _within(timeout_s, operation, self._outcome(Job(work, unwanted)))
+        return value
+
+    async def _outcome(self, job: Job) -> Any:
         self._workers.submit(job)
         try:
-            value: T = await job.outcome
-            return value
+            return await job.outcome
         except asyncio.CancelledError:
             job.give_up()
             raise
-        finally:
-            timer.cancel()
 
     async def close(self) -> None:
         """End the threads and their connections; calls under way fail. May be called again."""
@@ -286,8 +275,9 @@ class WireService:
             return self._exchange(job, operation, params, body, place)
 
         def first() -> Answer | None:
-            if not isinstance(begun, Large) or place.connection is None:
-                return None if isinstance(begun, Large) else begun
+            if not isinstance(begun, Large):
+                return begun
+            assert place.connection is not None, "it was lent with what has come"
             return self._talk(job, place, place.connection, lambda connection: connection.resume(begun.ahead))
 
         answer = _as_ours(operation, lambda: self._answer(operation, params, exchange, first()))
@@ -368,6 +358,7 @@ class WireService:
         except OSError as error:
             reason = f"cannot connect to {origin.host}:{origin.port}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error
+        self._keep_in_sight(connection)
         return connection
 
     def _talk(
@@ -376,8 +367,7 @@ class WireService:
         """What `talk` hears, on a connection that then is left at its place, or is closed."""
         place.connection = None
         keep = False
-        with self._lock:
-            self._connections.add(connection)
+        self._keep_in_sight(connection)
         job.uses(connection)
         try:
             answer, keep = talk(connection)
@@ -389,6 +379,10 @@ class WireService:
                 place.connection = connection
             else:
                 connection.close()
+
+    def _keep_in_sight(self, connection: Connection) -> None:
+        with self._lock:
+            self._connections.add(connection)
 
     def _let_go(self, connection: Connection) -> None:
         with self._lock:
@@ -422,7 +416,10 @@ def _decoded(operation: str, body: bytes) -> dict[str, Any]:
         raise AwsUnreachableError(operation, f"the answer is no JSON: {error}") from error
 
 
-def _expire(job: Job, operation: str, limit_s: float) -> None:
-    if not job.outcome.done():
-        job.outcome.set_exception(AwsUnreachableError(operation, f"no answer within {limit_s:g} s"))
-        job.give_up()
+async def _within(timeout_s: float | None, operation: str, work: Awaitable[T]) -> T:
+    limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work
+    except TimeoutError:
+        raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None

@@ -116,8 +116,11 @@ class Connection:
             raise NothingSentBackError(f"{type(error).__name__}: {error}") from error
 
     def let_go(self) -> bool:
-        """To be read by the loop again, which must not wait; False if something has come that nobody asked for."""
-        return not self._read_ahead()
+        """To be read by the loop again, which must not wait; False if it is broken, or more came than was asked for."""
+        try:
+            return not self._read_ahead()
+        except OSError:
+            return False
 
     def take_back(self) -> None:
         """To be used by a thread, which waits."""

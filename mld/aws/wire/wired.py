@@ -47,7 +47,7 @@ def answer_in(data: bytes) -> tuple[Answer, bool] | Large | int:
     """
     head, end, body = data.partition(b"\r\n\r\n")
     if not end:
-        return len(data) + 1 if len(data) < HEAD_BYTES_MAX else Large(data)
+        return Large(data) if b"\n\n" in data or len(data) >= HEAD_BYTES_MAX else len(data) + 1
     first, *lines = head.split(b"\r\n")
     status, headers = status_of(first), headers_of(lines)
     length_text = headers.get(b"content-length")
@@ -81,6 +81,11 @@ class Wired:
         self._has_fd = True
         self._loop.add_reader(self._fd, self._readable)
 
+    @property
+    def is_good(self) -> bool:
+        """Whether it has not ended since it was used."""
+        return self._has_fd and not self.connection.is_stale()
+
     async def exchange(self, request: bytes, *, timeout_s: float) -> tuple[Answer, bool] | Large:
         """An answer, and whether the connection can be used again.
 
@@ -91,12 +96,15 @@ class Wired:
         self._data, self._wanted = b"", 1
         self._answer = self._loop.create_future()
         self._send(request)
+        answer = self._answer
         timer = self._loop.call_later(timeout_s, self.fail, TimeoutError("the read operation timed out"))
         try:
-            return await self._answer
+            return await answer
         finally:
             timer.cancel()
             self._answer = None
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # of one who was cancelled meanwhile; fetched so that nobody reports it
 
     def fail(self, error: Exception) -> None:
         """Give whoever waits for an answer this error instead."""
@@ -190,12 +198,12 @@ class Wired:
             return
         if isinstance(found, int):
             self._wanted = found
-        elif isinstance(found, Large):
-            self._let_go_of_fd()  # before more arrives
-            answer.set_result(found)
+        elif self._unsent:  # the other end has answered before it has heard all: what follows would be out of step
+            answer.set_exception(BrokenAnswerError("an answer to half a request"))
         else:
+            if isinstance(found, Large):
+                self._let_go_of_fd()  # before more arrives
             answer.set_result(found)
-            self._data = b""
 
     def _ended(self, reason: str) -> Exception:
         if self._data:

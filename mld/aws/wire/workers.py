@@ -96,16 +96,15 @@ class Job:
             self._loop.call_soon_threadsafe(self._settle, value, error)
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
-        if self._at_end is not None:
-            self._at_end()
         if self.outcome.done():
             if error is None and self._unwanted is not None:
                 self._unwanted(value)
-            return
-        if error is not None:
+        elif error is not None:
             self.outcome.set_exception(error)
         else:
             self.outcome.set_result(value)
+        if self._at_end is not None:
+            self._at_end()
 
 
 class Workers:

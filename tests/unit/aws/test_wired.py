@@ -52,8 +52,9 @@ def test_an_answer_is_found_when_it_is_whole_and_not_before(body: bytes, cut: in
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1),
         b"x" * HEAD_BYTES_MAX,
+        b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_what_is_not_simple_is_left_to_a_thread(data: bytes) -> None:
     found = answer_in(data)
@@ -180,6 +181,12 @@ async def test_a_large_answer_is_read_on_by_a_thread_and_the_connection_comes_ba
         assert isinstance(small, tuple) and small[0].body == b"small"
 
 
+async def test_a_connection_that_breaks_in_a_threads_hands_is_not_taken_back(other: Peer) -> None:
+    connection = other.line.release()
+    connection.socket.close()
+    assert not connection.let_go()
+
+
 async def test_a_large_request_leaves_as_the_other_end_reads_it(other: Peer) -> None:
     request = b"POST / HTTP/1.1\r\n" + b"z" * 8_000_000
     asked = other.ask(request)
@@ -189,12 +196,19 @@ async def test_a_large_request_leaves_as_the_other_end_reads_it(other: Peer) -> 
     assert isinstance(found, tuple) and found[0].body == b"{}"
 
 
+async def test_an_answer_to_half_a_request_is_none(other: Peer) -> None:
+    asked = other.ask(b"POST / HTTP/1.1\r\n" + b"z" * 30_000_000)
+    await other.say(answer(b"{}"))
+    with pytest.raises(BrokenAnswerError, match="half a request"):
+        await asked
+
+
 async def test_the_end_of_an_idle_connection_is_told(other: Peer) -> None:
     await other.end()
     assert await other.lost.get() is other.line
 
 
-async def test_an_end_before_and_in_the_middle_of_an_answer_are_told_apart(other: Peer) -> None:
+async def test_an_end_before_an_answer_is_told_apart(other: Peer) -> None:
     asked = other.ask()
     await other.hears()
     await other.end()
