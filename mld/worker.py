@@ -351,10 +351,11 @@ class Worker:
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
                 scan = await self._parts.table.scan()
-                if not any(lease.owner for lease in scan.leases):
+                if not scan.corrupt and not any(lease.owner for lease in scan.leases):
                     await take_down()
         except (TableError, TimeoutError) as error:
-            log.warning("cannot tell who else is there: %s", error or "no answer", extra={"action": "last_out_unknown"})
+            reason = str(error) or f"not done within {LAST_OUT_WAIT_S:g} s"
+            log.warning("what the last worker takes down is left: %s", reason, extra={"action": "last_out_failed"})
 
 
 class _Running:
