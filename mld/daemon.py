@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from mld.aws.kinesis import KinesisStreams, RawPages
@@ -33,7 +33,7 @@ from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.readers import consumer_of, fan_out_of, fan_out_readers, polling_readers
+from mld.readers import fan_out_of, readers_of
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
 from mld.shards.auditor import Auditor
@@ -308,14 +308,7 @@ def assemble(
         on_created=fleet.adopt_children,
     )
 
-    on_last_out: Callable[[], Awaitable[None]] | None = None
-    if fan_out is None:
-        new_reader = polling_readers(settings, streams, clock, rng, on_a_beat=polls_on_a_beat)
-    else:
-        consumer = consumer_of(settings, fan_out, clock, rng)
-        new_reader = fan_out_readers(settings, fan_out, consumer, clock, rng)
-        if settings.deregister_consumer:
-            on_last_out = consumer.deregister
+    new_reader, on_last_out = readers_of(settings, streams, fan_out, clock, rng, on_a_beat=polls_on_a_beat)
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,

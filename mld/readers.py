@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from mld.aws.fanout import KinesisFanOut
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 NewReader = Callable[[str], ShardReader]
 """Of the shard with this id."""
+TakeDown = Callable[[], Awaitable[None]]
+"""What the last worker of a fleet does at its end."""
 _RENEWALS_PER_LEASE = 3
 
 
@@ -41,6 +43,17 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> Fan
         raise StartupError(f"{why}; set retrievalMode=POLLING")
     log.warning("%s; retrievalMode DEFAULT polls instead", why, extra={"action": "fan_out_impossible"})
     return None
+
+
+def readers_of(
+    settings: Settings, streams: Streams, fan_out: FanOut | None, clock: Clock, rng: Random, *, on_a_beat: bool
+) -> tuple[NewReader, TakeDown | None]:
+    """How readers are made, and what is to be taken down with the last of them."""
+    if fan_out is None:
+        return polling_readers(settings, streams, clock, rng, on_a_beat=on_a_beat), None
+    consumer = consumer_of(settings, fan_out, clock, rng)
+    new_reader = fan_out_readers(settings, fan_out, consumer, clock, rng)
+    return new_reader, consumer.deregister if settings.deregister_consumer else None
 
 
 def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random) -> RegisteredConsumer:
