@@ -61,9 +61,8 @@ EXIT_SIGNAL_BASE = 128
 
 RENEWALS_PER_LEASE = 3
 EPSILON_S = 0.025  # Java's epsilonMillis
-KINESIS_THREADS_MAX = (
-    32  # calls in flight, not shards: a call takes some 10 ms, so this is above 1000 shards at the tip
-)
+KINESIS_THREADS_MAX = 24  # for what is large or new; with all others, 32 at most
+KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
 DYNAMO_READ_TIMEOUT_MIN_S = 1.0
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 CONNECT_TIMEOUT_S = 3.0
@@ -140,6 +139,7 @@ def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, A
         label="Kinesis",
         lean=lean,
         threads_max=KINESIS_THREADS_MAX,
+        calls_max=KINESIS_CALLS_MAX,
         read_timeout_s=KINESIS_READ_TIMEOUT_S,
         connect_timeout_s=CONNECT_TIMEOUT_S,
     )
@@ -149,6 +149,7 @@ def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, A
         label="DynamoDB",
         lean=lean,
         threads_max=settings.max_lease_renewal_threads,
+        calls_max=settings.max_lease_renewal_threads,
         read_timeout_s=request_timeout_s,
         connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
     )

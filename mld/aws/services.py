@@ -21,10 +21,14 @@ def service_of(
     label: str,
     lean: bool,
     threads_max: int,
+    calls_max: int,
     read_timeout_s: float,
     connect_timeout_s: float,
 ) -> AwsService:
-    """A service that is not open yet; `label` is for threads and messages. Does no I/O."""
+    """A service that is not open yet; `label` is for threads and messages. Does no I/O.
+
+    The lean client has up to `calls_max` calls under way, few of which need a thread.
+    """
 
     def client() -> BaseClient:
         made = factory.create_client(
@@ -45,6 +49,7 @@ def service_of(
         credentials=lambda: factory.credentials_of(name),
         ca_bundle=lambda: factory.ca_bundle_of(name),
         threads_max=threads_max,
+        calls_max=calls_max,
         name=label,
         read_timeout_s=read_timeout_s,
         connect_timeout_s=connect_timeout_s,

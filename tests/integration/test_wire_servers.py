@@ -40,6 +40,7 @@ def wire_of(server: ServerProcess, service: str) -> WireService:
         credentials=lambda: Credentials(ACCOUNT, "local"),
         ca_bundle=lambda: None,
         threads_max=4,
+        calls_max=4,
         name=service,
         read_timeout_s=30,
         connect_timeout_s=5,

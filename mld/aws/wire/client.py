@@ -51,6 +51,8 @@ OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
 GATE_BYTES_MIN = 256 * 1024
 """Bodies above this are taken apart one at a time: threads that all want the interpreter only hinder each other."""
+CHECKS_MAX = 2
+"""Of events, in threads: one at work, and one that is ready when it ends. The others wait without a thread."""
 
 
 class WireService:
@@ -63,6 +65,7 @@ class WireService:
         credentials: Callable[[], Credentials | None],
         ca_bundle: Callable[[], str | None],
         threads_max: int,
+        calls_max: int,
         name: str,
         read_timeout_s: float,
         connect_timeout_s: float,
@@ -76,8 +79,9 @@ class WireService:
         self._connect_timeout_s = connect_timeout_s
         self._requests = Requests(name, wall)
         self._workers = Workers(threads_max=threads_max, name=name)
-        self._places = Places(threads_max)
+        self._places = Places(calls_max)
         self._gate = threading.Lock()
+        self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()  # that threads use
         self._canned: Canned | None = None
@@ -137,7 +141,8 @@ class WireService:
             with self._gate:
                 return work()
 
-        return await self._run(operation, gated, None)
+        async with self._checks:
+            return await self._run(operation, gated, None)
 
     def _give_way(self, why: UnusualError) -> None:
         self._canned = None

@@ -104,12 +104,14 @@ def _yardsticks(rows: Sequence[Row]) -> str:
 
 def _steady(rows: Sequence[Row]) -> str:
     lines = [
-        (str(row.shards), row.wire, row.subject, f"{row['mb_per_s']:.0f}", f"{row['cores']:.2f}",
+        (row.mode.lower(), str(row.shards), row.wire, row.subject, f"{row['mb_per_s']:.0f}", f"{row['cores']:.2f}",
          f"{row['cpu_s_per_gb']:.2f}", f"{row['rss_mb']:.0f}", f"{row['threads']:.0f}")
         for row in _sorted(rows, "steady")
     ]  # fmt: skip
     title = "All shards at 2 MB/s, records of 1 KB, idleTimeBetweenReadsInMillis 200"
-    return _table(title, ("shards", "wire", "daemon", "MB/s", "cores", "CPU s/GB", "RSS MB", "threads"), lines)
+    return _table(
+        title, ("retrieval", "shards", "wire", "daemon", "MB/s", "cores", "CPU s/GB", "RSS MB", "threads"), lines
+    )
 
 
 def _trickle(rows: Sequence[Row]) -> str:

@@ -56,6 +56,7 @@ async def of_client(endpoint: str, calls: int, *, lean: bool) -> dict[str, float
         label="DynamoDB",
         lean=lean,
         threads_max=THREADS,
+        calls_max=THREADS,
         read_timeout_s=5.0,
         connect_timeout_s=3.0,
     )

@@ -340,6 +340,7 @@ async def wire(
         credentials=lambda: credentials,
         ca_bundle=lambda: ca_bundle,
         threads_max=threads_max,
+        calls_max=threads_max,
         name=service,
         read_timeout_s=2,
         connect_timeout_s=2,
@@ -408,6 +409,25 @@ async def test_small_answers_are_read_on_the_loop_and_large_ones_in_a_thread() -
     on_loop = [True, True, False, True, False, True]
     assert seen[1:] == list(zip(sizes, on_loop, strict=True))[1:]
     assert seen[0] == (2, False), "the first one asks botocore, and connects"
+
+
+async def test_work_that_waits_for_its_turn_takes_no_threads_from_calls() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def work() -> None:
+        begun.release()
+        assert go_on.wait(30)
+
+    with Server(*[answer(b"{}")] * 8) as server:
+        async with wire(server, threads_max=3) as service:
+            working = [asyncio.create_task(service.in_thread("SubscribeToShard", work)) for _ in range(12)]
+            try:
+                calls = [service.fetch("GetRecords", {"ShardIterator": "i"}, len) for _ in range(8)]
+                assert await asyncio.wait_for(asyncio.gather(*calls), 20) == [2] * 8
+                assert await asyncio.to_thread(begun.acquire, timeout=20)
+            finally:
+                go_on.set()
+            await asyncio.gather(*working)
 
 
 async def test_keys_are_asked_for_again_after_a_while_and_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
