@@ -153,6 +153,12 @@ $(CONNECT)/.installed: setup.cfg constraints.txt
 test-connect: $(DEV) $(CONNECT)/.installed
 	MLD_CONNECT_SERVER=$(abspath $(BIN)/python) $(CONNECT)/bin/python -m pytest --timeout 900 -rs tests/connect $(PYTEST_ARGS)
 
+# An HDFS in a JVM of its own: fetches a jar of 56 MB.
+.PHONY: test-hdfs
+test-hdfs: $(DEV)
+	$(BIN)/python -m tests.hdfs.fetch || true
+	MLD_HDFS=1 $(BIN)/python -m pytest --timeout 900 -rs tests/hdfs $(PYTEST_ARGS)
+
 docs: $(DEV)
 	$(BIN)/python -m properties.reference > docs/configuration.md
 

@@ -435,6 +435,7 @@ class Engine:
             except SinkRefused:
                 raise
             except SinkError as error:
+                self._check_session()
                 waits += 1
                 log.error("%s; trying again", error)
                 self._pause(waits)

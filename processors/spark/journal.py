@@ -11,9 +11,9 @@ A commit
 1. The data are written below the staging area and made durable.
 2. The head is read; the batch must fit it (`Fenced` otherwise). The entry that follows it goes to `entry.json`.
 3. The head is read again, and `owner` must still be there: Spark makes missing directories, so a staging area that
-   was taken away could have come back with half of its data. All well: `entry.json` is linked to `<number>.json`, which
-   only one writer of a number can do. The loser reads the new head and is back at 2, its data untouched: it has lost a
-   race, not its shards.
+   was taken away could have come back with half of its data. All well: `entry.json` gets the name `<number>.json` by a
+   hard link, or where there are none by a rename, which fails if the name exists: so only one writer of a number can do
+   it. The loser reads the new head and is back at 2, its data untouched: it has lost a race, not its shards.
 4. Every entry that is not done is finished, in order: its files are renamed from the staging area to their targets, the
    directories are synced, `.done` is written. Anybody may do that, any number of times, at the same time: a file whose
    source is gone and whose target exists has been moved.
@@ -21,15 +21,19 @@ A commit
 A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
 or publishes next finishes it. A writer that answers late finds its number taken.
 
+The answer of step 3 may get lost, and a file system that repeats it by itself then hears that the name exists, or after
+a rename that the source is gone. In both cases the entry of that number says by its token whose it is. After a commit
+nobody looks for `entry.json` any more, so it does not matter whether it is still there.
+
 Cleaning
 --------
 
 Old entries may be removed although their numbers fence late writers, because a late writer's `entry.json` is taken away
 first: the sweeper moves each staging area whose entry has a number that will go into the trash, then removes the
 numbers. A writer that stands between 2 and 3 either wrote `entry.json` before the sweeper looked, then its source is
-gone and its link fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
+gone and its link or rename fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
 
-A staging area belongs to a process as long as it holds the lock on `owner`, which the kernel drops at its end.
+A staging area belongs to a process as long as it holds `owner`, which it does no longer once it has ended.
 
 The trash of a writer is deleted once no unfinished entry names its token; as its `entry.json` is in the trash, no later
 entry can. Until then its files are moved to their targets from there.
@@ -60,7 +64,8 @@ DATA = "data"
 RACES_MAX = 1000
 """Each lost race is a commit of somebody else; whoever loses so many in a row lets its host back off."""
 ABANDONED_S = 24 * 3600.0
-"""A staging area of another machine, of which nobody can tell whether its writer lives, is left alone for a day."""
+"""A staging area of which nobody can tell whether its writer lives, such as one of another machine, is left alone for a
+day."""
 
 
 class Journal:
@@ -163,7 +168,12 @@ class Journal:
             return False
         self.check_owned(entry.token)
         stage("checked")
-        return self._store.take(draft, target) or self._is_ours(target, entry.token)
+        try:
+            return self._store.take(draft, target) or self._is_ours(target, entry.token)
+        except FileNotFoundError:
+            if self._is_ours(target, entry.token):
+                return True
+            raise
 
     def _cleared_away(self) -> SinkError:
         return SinkError(
@@ -172,7 +182,7 @@ class Journal:
         )
 
     def _is_ours(self, target: str, token: str) -> bool:
-        """A network file system may repeat a link whose answer was lost, and say that it exists."""
+        """A network file system may repeat what it has done if the answer was lost, and then refuse it."""
         with suppress(FileNotFoundError):
             return ledger.decode(self._store.read(target)).token == token
         return False
@@ -271,8 +281,9 @@ class Journal:
 
     def _abandoned(self, token: str) -> bool:
         with suppress(FileNotFoundError):
-            if token.startswith(_machine()):
-                return not self._store.held(f"{STAGING}/{token}/{OWNER_FILE}")
+            held = self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") if token.startswith(_machine()) else None
+            if held is not None:
+                return not held
             return self._store.age_s(f"{STAGING}/{token}", self._now()) > ABANDONED_S
         return False
 

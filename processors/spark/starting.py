@@ -78,9 +78,10 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         session.SessionError,
         handover.SchemaRefused,
         SinkRefused,
-        SinkError,
     ) as error:
         raise StartError(str(error)) from error
+    except SinkError as error:
+        raise StartError(str(error), passing=True) from error
     address = session.ui_address(spark, settings)
     log.info(
         "session ready: Spark %s, master %s, UI %s, sinks %s",

@@ -2,8 +2,8 @@
 
 What must hold of a file system: names in a directory are linearizable (what one process has created, another that
 looks afterwards sees), `take` creates a name for at most one of several who try, and `move` is atomic. A POSIX file
-system has this (ext4, xfs, tmpfs; NFS 4 for the part that matters: `link` is exclusive). Paths are relative to the
-root and written with slashes.
+system has this (ext4, xfs, tmpfs; NFS 4 for the part that matters: `link` is exclusive), and so has HDFS
+(`processors.spark.hadoop_store`). Paths are relative to the root and written with slashes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 from processors.spark.sinks import SinkError, SinkFull, SinkRefused
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG))
+NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))
 NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
@@ -41,17 +41,18 @@ class Store(Protocol):
         """Create an empty file, not durably; fine if it is there."""
 
     def hold(self, path: str) -> Callable[[], None]:
-        """Create a file and lock it until the function given back is called, or this process ends."""
+        """Create a file and hold it until the function given back is called, or this process ends."""
 
-    def held(self, path: str) -> bool:
-        """Whether a process of this machine holds the file."""
+    def held(self, path: str) -> bool | None:
+        """Whether a process of this machine holds the file, which one of this machine has made; None if that cannot
+        be told from here."""
 
     def make(self, path: str) -> None:
         """Create a directory and its parents, durably; fine if it is there."""
 
     def take(self, source: str, target: str) -> bool:
-        """Give a file a second name in another directory unless that name exists; False then. Durable only once
-        that directory is synced."""
+        """Give a file a name in another directory unless that name exists; False then. Durable only once that
+        directory is synced. Whether the file keeps its first name is up to the file system."""
 
     def move(self, source: str, target: str) -> None:
         """Rename; the target must not exist. Durable once both directories are synced."""

@@ -72,7 +72,11 @@ def test_a_function_that_cannot_travel(make_world: MakeWorld, monkeypatch: pytes
             "mld.spark.sink.out.format is nosuch, which Spark does not know: .*; correct it, or add the package",
         ),
         ("path = @/file/out", "sink out: .*: Not a directory .*; give this user a directory to write in"),
-        ("path = hdfs://n/out", "mld.spark.sink.out.path = hdfs://n/out: hdfs has no rename"),
+        ("path = s3a://b/out", "mld.spark.sink.out.path = s3a://b/out: s3a has no rename that is known to be one step"),
+        (
+            "path = hdfs:///out",
+            "mld.spark.sink.out.path = hdfs:///out: names no name node, and fs.defaultFS is file:///",
+        ),
     ],
 )
 def test_a_sink_that_cannot_be(tmp_path: Path, key: str, said: str) -> None:
@@ -81,6 +85,17 @@ def test_a_sink_that_cannot_be(tmp_path: Path, key: str, said: str) -> None:
     with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
         pass
     assert not caught.value.passing
+
+
+def test_a_name_node_that_is_not_there(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound and not listening: refused for certain
+        taken.bind(("127.0.0.1", 0))
+        path = f"hdfs://127.0.0.1:{taken.getsockname()[1]}/out"
+        said = rf"sink out: opening its ledger: .*Connection refused \({path}.*\); it is tried again"
+        keys = [f"mld.spark.sink.out.path = {path}", "mld.spark.master = local[1]"]
+        with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+            pass
+    assert caught.value.passing
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """`make prove-spark RUNS=n`: every record exactly once in the sink, whatever dies; and a plain append that is not.
 
-    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive,chain,naive-chain]
+    python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
 
-The last two are the whole chain, daemon to JVM, which takes a minute a run and is run when it is named: see `chain`. Of
-the naive ones a tenth of the runs is enough. Exit code 1 if a record was lost or doubled, or if nothing was
-doubled by the naive one, for then the proof would not bite.
+Others are run when they are named: `chain` and `naive-chain`, the whole chain, daemon to JVM, which takes a minute
+a run (see `chain`); and `hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`). Of the naive
+ones a tenth of the runs is enough. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive
+one, for then the proof would not bite.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.hdfs.cluster import Cluster
 from tests.prove_spark import chain
+from tests.prove_spark.hdfs_runs import HDFS, HdfsRun
 from tests.prove_spark.runs import Machine, Outcome, Run
 from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
@@ -33,29 +36,39 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--layouts", default=",".join((*LAYOUTS[:-1], STREAMING, LAYOUTS[-1])))
     arguments = parser.parse_args()
-    machine = Machine()
+    layouts = arguments.layouts.split(",")
+    with contextlib.ExitStack() as stack:
+        cluster = None
+        if HDFS in layouts:
+            cluster = stack.enter_context(Cluster(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        machine = Machine()
+        stack.callback(lambda: machine.jvm.kill())
+        return int(prove_all(layouts, arguments.start, arguments.runs, machine, cluster))
+
+
+def prove_all(layouts: list[str], start: int, wanted: int, machine: Machine, cluster: Cluster | None) -> bool:
+    """Whether anything has failed."""
     failed = False
-    for layout in arguments.layouts.split(","):
+    for layout in layouts:
         naive = layout in NAIVE
-        runs = max(1, arguments.runs // NAIVE_SHARE) if naive else arguments.runs
+        runs = max(1, wanted // NAIVE_SHARE) if naive else wanted
         started = time.monotonic()
-        outcomes = [prove(seed, layout, machine) for seed in range(arguments.start, arguments.start + runs)]
+        outcomes = [prove(seed, layout, machine, cluster) for seed in range(start, start + runs)]
         print(summary(layout, outcomes, time.monotonic() - started), flush=True)
         if naive:
             failed |= not any(outcome.duplicates for outcome in outcomes)
         else:
             failed |= not all(outcome.exactly_once for outcome in outcomes)
-    machine.jvm.kill()
-    return int(failed)
+    return failed
 
 
-def prove(seed: int, layout: str, machine: Machine) -> Outcome:
+def prove(seed: int, layout: str, machine: Machine, cluster: Cluster | None) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="prove-") as root, contextlib.ExitStack() as stack:
         if layout in chain.LAYOUTS:
             aws = stack.enter_context(EmbeddedAws())
             outcome = chain.ChainRun(seed, layout, machine, Path(root) / "run", aws).play()
         else:
-            outcome = run_of(seed, layout, machine, Path(root)).play()
+            outcome = run_of(seed, layout, machine, Path(root), cluster).play()
     print(
         f"{layout} {seed}: {_counts(outcome.rounds)}; killed at {_counts(outcome.killed)}; {outcome.records} records, "
         f"{outcome.duplicates} twice, {outcome.missing} missing {outcome.faults or ''}",
@@ -64,7 +77,10 @@ def prove(seed: int, layout: str, machine: Machine) -> Outcome:
     return outcome
 
 
-def run_of(seed: int, layout: str, machine: Machine, root: Path) -> Run:
+def run_of(seed: int, layout: str, machine: Machine, root: Path, cluster: Cluster | None) -> Run:
+    if layout == HDFS:
+        assert cluster is not None
+        return HdfsRun(seed, machine, root, cluster)
     return StreamingRun(seed, machine, root) if layout == STREAMING else Run(seed, layout, machine, root)
 
 

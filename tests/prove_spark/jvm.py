@@ -44,9 +44,9 @@ class Bare:
         }
 
     def kill(self) -> None:
-        self._gateway.shutdown_callback_server()
         self._gateway.proc.kill()
-        self._gateway.proc.wait()
+        self._gateway.proc.communicate()
+        self._gateway.shutdown_callback_server()  # it would wait for calls of a JVM that lives
 
 
 class Jvm(Bare):

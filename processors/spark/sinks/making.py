@@ -7,36 +7,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from processors.spark import hadoop_store
 from processors.spark.sinks import Sink, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FlatSink, PartitionedSink
 from processors.spark.sinks.generic import GenericSink
-from processors.spark.store import PosixStore
+from processors.spark.store import PosixStore, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE_FORMATS = frozenset(("parquet", "orc", "json", "csv", "text", "avro"))
 LAKE_FORMATS = frozenset(("delta", "iceberg"))
+ELSEWHERE = ", hdfs, or format delta or iceberg"
 
 
 def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
     """The sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key."""
     format = spec.format.lower()
     if format in FILE_FORMATS:
-        return _files(spec)
+        return _files(spec, spark)
     if format in LAKE_FORMATS:
         from processors.spark.sinks.lakehouse import DeltaSink, IcebergSink
 
         _need_path(spec)
         _append_only(spec)
         return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
-    return GenericSink(spec, _ledger_store(spec))
+    return GenericSink(spec, _ledger_store(spec, spark))
 
 
-def _files(spec: SinkSpec) -> Sink:
+def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
     _append_only(spec)
-    store = PosixStore(local_directory(_need_path(spec), f"mld.spark.sink.{spec.name}.path"))
+    store = _store(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark)
     return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
+
+
+def _store(path: str, key: str, spark: SparkSession) -> Store:
+    if hadoop_store.named(path):
+        return hadoop_store.HadoopStore(spark, path, key)
+    return PosixStore(local_directory(path, key, elsewhere=ELSEWHERE))
 
 
 def _need_path(spec: SinkSpec) -> str:
@@ -52,19 +60,26 @@ def _append_only(spec: SinkSpec) -> None:
         )
 
 
-def _ledger_store(spec: SinkSpec) -> PosixStore | None:
+def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store | None:
     if not spec.ledger:
         return None
-    return PosixStore(local_directory(spec.ledger, "mld.spark.ledger") / quote(spec.name, safe=""))
+    return _store(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger", spark)
 
 
-def local_directory(path: str, key: str) -> Path:
-    """The directory that a path or `file:` URI names. Raises SinkRefused for other file systems."""
+def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
+    """The directory that a path or `file:` URI names. Raises SinkRefused for other file systems.
+
+    `elsewhere`: what there is for them instead."""
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme and scheme != "file" and rest.startswith("/"):
+        remedy = f"use a directory of this host's file system (NFS is one){elsewhere}"
+        if hadoop_store.named(path):
+            raise SinkRefused(
+                f"{key} = {path}: only sinks, mld.spark.deadLetter and mld.spark.ledger go to hdfs; {remedy}"
+            )
         raise SinkRefused(
-            f"{key} = {path}: {scheme} has no rename that fails if the target exists, which exactly-once files need; "
-            "use a directory of this host's file system (NFS is one), or format delta or iceberg"
+            f"{key} = {path}: {scheme} has no rename that is known to be one step and to fail if the target exists, "
+            f"which exactly-once files need; {remedy}"
         )
     if colon and scheme == "file":
         path = f"/{rest.lstrip('/')}"

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from processors.spark.hadoop_store import NO_DATA_NODE
 from processors.spark.ledger import Columns
 from processors.spark.sinks import JobFailed, SinkError, SinkFull, SinkRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-"""What the JVM says of ENOSPC, EDQUOT and EFBIG; Spark keeps the words in its own exceptions."""
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large", "QuotaExceededException", *NO_DATA_NODE)
+"""What the JVM says of ENOSPC, EDQUOT and EFBIG, and HDFS of its own; Spark keeps the words in its exceptions."""
+NO_PERMISSION = "AccessControlException"
+"""HDFS; what the file system of this host does not allow is said before there is a job."""
 UNMAPPABLE = "input contains unmappable characters"
 GONE = "FILE_NOT_EXIST"
 """While it is read by a task; if it is not there when the job is planned, Spark says so in other words."""
@@ -58,6 +61,8 @@ def failure(error: Exception, doing: str) -> SinkError:
     said = f"{doing}: {sentence(text) or type(error).__name__}"
     if any(words in text for words in NO_ROOM):
         return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
+    if NO_PERMISSION in text:
+        return SinkRefused(f"{said}; give the account that Spark runs as the permission for it")
     if UNMAPPABLE in text:
         return SinkRefused(f"{said}; Java takes its file names from the locale: start the daemon with LC_ALL=C.UTF-8")
     if any(words in text for words in NO_PANDAS):

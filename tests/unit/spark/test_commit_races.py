@@ -1,5 +1,8 @@
 """Several writers on one sink, interleaved operation by operation from a seed, with deaths, zombies and power cuts.
 
+Twice: on a file system with hard links, whose directories are synced one by one, and on one like HDFS, which renames,
+loses answers, and keeps all changes in one order.
+
 Every record of every shard must be in the sink once and in no more than one place, whatever the schedule; and what a
 writer was told is committed must survive.
 """
@@ -22,11 +25,15 @@ from processors.spark.positions import Marks, Position, Shard, Spans, spans
 from processors.spark.sinks import Fenced, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
 from tests.twins.store import Disk, MemoryStore
+from tests.unit.spark.renaming import OrderedDisk, RenamingStore
 
 SEEDS = int(os.environ.get("MLD_RACE_SEEDS", "40"))
 SHARDS = [Shard("s", str(index)) for index in range(3)]
 RECORDS = 12
 TURNS_MAX = 20_000
+LINKS, RENAMES = (Disk, MemoryStore), (OrderedDisk, RenamingStore)
+Kind = tuple[type[Disk], type[MemoryStore]]
+both_kinds = pytest.mark.parametrize("kind", [LINKS, RENAMES], ids=["links", "renames"])
 
 
 class Killed(BaseException):
@@ -65,12 +72,13 @@ class World:
 
     rng: random.Random
     layout: type[FileSink]
-    disk: Disk = field(default_factory=Disk)
+    kind: Kind = LINKS
     alive: set[int] = field(default_factory=set)
     told: dict[Shard, Position] = field(default_factory=dict)
     turns: int = 0
 
     def __post_init__(self) -> None:
+        self.disk = self.kind[0]()
         self._turn = threading.Condition()
         self._running: int | None = None
         self._waiting: dict[int, str] = {}
@@ -148,9 +156,10 @@ class World:
 
     def _work(self, pid: int, shards: list[Shard]) -> None:
         """A host: open, then batches of drawn sizes until its shards are done."""
-        store = MemoryStore(
-            self.disk, pid, lambda operation: self._before(pid, operation), self.alive, lambda: self.rng.random() < 0.1
-        )
+        before = lambda operation: self._before(pid, operation)  # noqa: E731
+        store = self.kind[1](self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
+        if isinstance(store, RenamingStore):
+            store.chance = self.rng.random
         sink = over_memory(self.layout, store)
         marks: Marks | None = None
         while marks is None or any(marks.get(shard) != Position(RECORDS) for shard in shards):
@@ -198,12 +207,13 @@ def small_ledgers(monkeypatch):
     monkeypatch.setattr(ledger, "ENTRIES_SWEPT_FROM", 2)
 
 
+@both_kinds
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
 @pytest.mark.parametrize("power_cuts", [False, True])
-def test_every_record_once_whatever_the_schedule(layout, power_cuts):
+def test_every_record_once_whatever_the_schedule(layout, power_cuts, kind):
     for seed in range(SEEDS):
         rng = random.Random(seed)
-        world = World(rng, layout)
+        world = World(rng, layout, kind)
         pid = 0
         for death in (0.02, 0.01, 0.0):
             # Two or three hosts; shards are shared at times: that is what a zombie is.
@@ -220,28 +230,80 @@ def test_every_record_once_whatever_the_schedule(layout, power_cuts):
         assert read(world.disk) == expected, f"seed {seed}"
 
 
+@both_kinds
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
-def test_what_was_told_is_there_after_a_power_cut(layout):
+def test_what_was_told_is_there_after_a_power_cut(layout, kind):
     for seed in range(SEEDS):
         rng = random.Random(seed)
-        world = World(rng, layout)
+        world = World(rng, layout, kind)
         for pid in (1, 2):
             world.start(pid, [SHARDS[pid]])
         world.play(0.01)
         world.disk.lose_power(rng)
-        marks = over_memory(layout, MemoryStore(world.disk, 3)).open()
+        marks = over_memory(layout, kind[1](world.disk, 3)).open()
         found = read(world.disk)
         for shard, position in world.told.items():
             assert marks[shard] >= position, seed
             assert all(found[shard.shard, sequence] == 1 for sequence in range(1, position.sequence + 1)), seed
 
 
-def test_nothing_is_left_behind():
-    world = World(random.Random(1), PartitionedSink)
+@both_kinds
+def test_nothing_is_left_behind(kind):
+    world = World(random.Random(1), PartitionedSink, kind)
     for pid in (1, 2, 3):
         world.start(pid, SHARDS)
     world.play(0.01)
-    over_memory(PartitionedSink, MemoryStore(world.disk, 9, alive=set())).open()
+    over_memory(PartitionedSink, kind[1](world.disk, 9, alive=set())).open()
     assert not [name for name in world.disk.names if name.startswith((f"{STAGING}/", f"{TRASH}/"))]
     assert len([name for name in world.disk.names if name.startswith(f"{LEDGER}/")]) <= 4
     assert ABANDONED_S > 0
+
+
+class LinkedAndNotHeard(MemoryStore):
+    """Says of a link that it exists because it has just been made, as a network file system may."""
+
+    def take(self, source: str, target: str) -> bool:
+        super().take(source, target)
+        return False
+
+
+class RenamedAndNotHeard(RenamingStore):
+    chance = staticmethod(lambda: 0.0)
+
+
+@pytest.mark.parametrize("store", [LinkedAndNotHeard, RenamedAndNotHeard])
+def test_a_commit_whose_answer_is_lost_is_known_as_ours(store):
+    sink = over_memory(FlatSink, store(OrderedDisk()))
+    sink.open()
+    for number in (1, 2):
+        batch = spans({SHARDS[0]: Position(number)}, sink.open())
+        assert sink.publish(Frame(list(_records(batch))), batch, "b").number == number  # type: ignore[arg-type]
+
+
+def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened():
+    """Its checkpoints follow what it saw, though those who made it have died without an answer."""
+    disk = OrderedDisk()
+    first, done = f"{LEDGER}/{ledger.entry_name(1)}", f"{LEDGER}/{ledger.done_name(1)}"
+
+    def dies_once_there_is(name: str) -> RenamingStore:
+        dead = False
+
+        def before(operation: str) -> None:
+            nonlocal dead
+            dead |= operation == "answer" and name in disk.names
+            if dead:
+                raise Killed
+
+        return RenamingStore(disk, 1, before)
+
+    writer = over_memory(FlatSink, dies_once_there_is(first))
+    batch = spans({SHARDS[0]: Position(5)}, writer.open())
+    with pytest.raises(Killed):
+        writer.publish(None, batch, "b")
+    with pytest.raises(Killed):
+        dies_once_there_is(done).mark(done)
+    seen = over_memory(FlatSink, RenamingStore(disk, 2, alive={1, 2})).open()
+    assert seen == {SHARDS[0]: Position(5)}
+    disk.events.clear()  # the power is gone, and with it what was not synced
+    disk.lose_power(random.Random(0))
+    assert over_memory(FlatSink, RenamingStore(disk, 3)).open() == seen

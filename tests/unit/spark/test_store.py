@@ -48,6 +48,7 @@ def test_a_name_is_taken_once(store):
     assert store.read("x/n") == b"1"
     with pytest.raises(FileNotFoundError):
         store.take("three", "x/m")
+    assert store.names("x") == ["n"]
 
 
 def test_a_directory_moves_with_all_in_it(store):
@@ -98,6 +99,7 @@ time.sleep(60)
         (errno.EFBIG, SinkFull),
         (errno.EACCES, SinkRefused),
         (errno.EROFS, SinkRefused),
+        (errno.EINVAL, SinkRefused),
         (errno.EIO, SinkError),
         (errno.ESTALE, SinkError),
     ],
@@ -116,10 +118,25 @@ def test_paths_and_file_uris_are_directories(path, directory):
     assert str(local_directory(path, "key")) == directory
 
 
-@pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs://host:8020/x", "hdfs:/x", "gs://b"])
-def test_other_file_systems_are_refused_with_a_remedy(path):
-    with pytest.raises(SinkRefused, match="format delta or iceberg"):
-        local_directory(path, "mld.spark.sink.out.path")
+@pytest.mark.parametrize("path", ["s3a://bucket/x", "gs://b", "abfs://c@a/x", "viewfs://c/x", "webhdfs://h/x", "s3:/b"])
+def test_object_stores_and_what_nobody_has_tried_are_refused_with_a_remedy(path):
+    scheme = path.partition(":")[0]
+    said = f"path = {path}: {scheme} has no rename that is known .*, hdfs, or format delta or iceberg"
+    with pytest.raises(SinkRefused, match=f"mld.spark.sink.out.{said}"):
+        make_sink(SinkSpec("out", "parquet", path), None)  # type: ignore[arg-type]
+    with pytest.raises(SinkRefused, match=r"mld.spark.ledger = .* has no rename"):
+        make_sink(SinkSpec("out", "jdbc", ledger=path), None)  # type: ignore[arg-type]
+    with pytest.raises(SinkRefused, match=f"mld.spark.spool = {path}: .*; use a directory of this host's file system"):
+        local_directory(path, "mld.spark.spool")
+
+
+@pytest.mark.parametrize("path", ["hdfs://host:8020/x", "hdfs:/x", "HDFS:///x"])
+def test_hdfs_is_for_sinks_and_needs_a_jvm_of_ours(path):
+    with pytest.raises(SinkRefused, match=r"key = .*x: only sinks, .* go to hdfs; use a directory of this host's"):
+        local_directory(path, "key")
+    for spec in (SinkSpec("out", "parquet", path), SinkSpec("out", "jdbc", ledger=path)):
+        with pytest.raises(SinkRefused, match=r"(sink\.out\.path|ledger) = .*with mld.spark.remote there is none"):
+            make_sink(spec, None)  # type: ignore[arg-type]
 
 
 def test_making_a_sink_needs_no_spark_until_it_is_used(tmp_path):

@@ -1,0 +1,108 @@
+"""An HDFS of one name node and one data node in a JVM of its own, on loopback and free ports; and what upsets it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.hdfs.fetch import JAR
+
+CONF = {
+    "dfs.namenode.fs-limits.min-block-size": "0",
+    "dfs.blocksize": "1048576",
+    "dfs.namenode.safemode.extension": "0",
+    "dfs.permissions.enabled": "true",
+    "dfs.datanode.address": "127.0.0.1:0",
+    "dfs.datanode.ipc.address": "127.0.0.1:0",
+    "dfs.datanode.http.address": "127.0.0.1:0",
+}
+OPTIONS = (
+    f'--driver-class-path {JAR} --driver-memory 500m --conf "spark.driver.extraJavaOptions=-XX:+UseSerialGC '
+    '-XX:TieredStopAtLevel=1 -Dlog4j2.level=ERROR" pyspark-shell'
+)
+UNLIMITED = 0x7FFFFFFFFFFFFFFF
+
+
+class Cluster:
+    """Ends with its JVM, which ends with this process."""
+
+    def __init__(self, directory: Path) -> None:
+        from pyspark.java_gateway import launch_gateway
+
+        os.environ["PYSPARK_SUBMIT_ARGS"] = OPTIONS
+        for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+            os.environ.pop(name, None)
+        self._gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+        self._jvm = self._gateway.jvm
+        hadoop = self._jvm.org.apache.hadoop
+        self._conf = hadoop.conf.Configuration()
+        self._conf.set("hdfs.minidfs.basedir", str(directory))
+        for key, value in CONF.items():
+            self._conf.set(key, value)
+        builder = getattr(hadoop.hdfs, "MiniDFSCluster$Builder")(self._conf)
+        self._cluster = builder.numDataNodes(1).format(True).build()
+        self._cluster.waitActive()
+        self.port = int(self._cluster.getNameNodePort())
+        self.uri = f"hdfs://localhost:{self.port}"
+
+    def kill(self) -> None:
+        self._gateway.proc.kill()
+        self._gateway.proc.communicate()
+        self._gateway.shutdown_callback_server()  # it would wait for calls of a JVM that lives
+
+    # --- what an administrator does ----------------------------------------------------------------------------------
+
+    def stop_name_node(self) -> None:
+        self._cluster.shutdownNameNode(0)
+
+    def start_name_node(self) -> None:
+        """At the same address, with what it had on its disk."""
+        self._cluster.restartNameNode(0)
+
+    def safe_mode(self, *, enter: bool) -> None:
+        action = self._jvm.org.apache.hadoop.fs.SafeModeAction
+        self._files().setSafeMode(action.ENTER if enter else action.LEAVE)
+
+    def quota(self, path: str, *, names: int = UNLIMITED, size: int = UNLIMITED) -> None:
+        self._files().setQuota(self._path(path), names, size)
+
+    def no_quota(self, path: str) -> None:
+        self._files().setQuota(self._path(path), -1, -1)
+
+    def names(self, path: str) -> int:
+        """How many files and directories there are, the directory included."""
+        summary = self._files().getContentSummary(self._path(path))
+        return int(summary.getFileCount() + summary.getDirectoryCount())
+
+    def make(self, path: str, *, owner: str = "", mode: str = "755") -> None:
+        files = self._files()
+        files.mkdirs(self._path(path))
+        files.setPermission(self._path(path), self._jvm.org.apache.hadoop.fs.permission.FsPermission(mode))
+        if owner:
+            files.setOwner(self._path(path), owner, owner)
+
+    def stop_data_node(self) -> Any:
+        return self._cluster.stopDataNode(0)
+
+    def start_data_node(self, stopped: Any) -> None:
+        self._cluster.restartDataNode(stopped, True)
+        self._cluster.waitActive()
+
+    def changes(self) -> int:
+        """How many changes the name node has on its disk."""
+        return int(self._cluster.getNamesystem().getEditLog().getSyncTxId())
+
+    def _files(self) -> Any:
+        return self._cluster.getFileSystem()
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):
+            self.kill()
