@@ -70,6 +70,20 @@ def test_a_sink_that_is_down_is_no_poison(tmp_path):
     assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2, 3], [])
 
 
+@pytest.mark.timeout(20)
+def test_a_sink_that_cannot_be_opened_because_the_session_is_gone_is_not_waited_for(tmp_path):
+    bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1"))
+
+    def opened():
+        bed.health.gone = True
+        raise SinkError("the JVM of Spark does not answer")
+
+    bed.sinks["out"].faults = [JobFailed("a task was lost")]
+    bed.sinks["out"].open = opened
+    with pytest.raises(SessionGone):
+        bed.run(bed.offer("a", [1]))
+
+
 def test_what_can_never_succeed_stops_all_shards_of_the_batch(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.sinks["out"].faults = [SinkRefused("column x is int")]

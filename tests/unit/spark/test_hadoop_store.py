@@ -86,6 +86,22 @@ def test_words_are_short_and_say_whose_they_are():
     assert len(os_error([("a.B", "x" * 9999)], "p").strerror) < 400
 
 
+def test_a_jvm_that_is_gone_is_an_error_after_which_the_session_is_looked_at():
+    protocol = pytest.importorskip("py4j.protocol")
+    for error in (
+        protocol.Py4JNetworkError("Answer from Java side is empty"),
+        protocol.Py4JError("while calling o1.x"),
+    ):
+        with (
+            pytest.raises(OSError, match="the JVM of Spark does not answer") as caught,
+            hadoop_store._calls("hdfs://h/p"),
+        ):
+            raise error
+        assert type(as_sink_error(caught.value, "doing")) is SinkError
+    with pytest.raises(protocol.Py4JError, match="does not exist"), hadoop_store._calls("hdfs://h/p"):
+        raise protocol.Py4JError("while calling o1.x. Trace:\npy4j.Py4JException: Method x does not exist")
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
