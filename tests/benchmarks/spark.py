@@ -108,12 +108,12 @@ def _cpu(subjects: Sequence[Running]) -> dict[str, float]:
     return {part: sum(one[part] for one in each) for part in PARTS}
 
 
-def quiet(rig: Rig, idle_ms: int) -> list[Row]:
+def quiet(rig: Rig, idle_ms: int, warm_s: float) -> list[Row]:
     """A record a second in each of 64 shards: the cost of a trigger, the age of a record when it is committed."""
     server = rig.kinesis(0, RECORD_BYTES)
     keys = {"idleTimeBetweenReadsInMillis": str(idle_ms)}
     with running(rig, f"live-{QUIET_SHARDS}-{QUIET_PER_S}", server, shards=QUIET_SHARDS, keys=keys) as subject:
-        time.sleep(QUIET_WARM_S)
+        time.sleep(warm_s)
         subject.look()
         before, jobs, began, first = subject.cpu_s(), subject.jobs(), time.time(), len(subject.triggers)
         time.sleep(QUIET_S)
@@ -136,7 +136,7 @@ def quiet(rig: Rig, idle_ms: int) -> list[Row]:
         "max_ms": delays[-1],
         "cores": sum(spent.values()) / QUIET_S,
     }
-    return [Row("quiet", f"poll every {idle_ms} ms", "1 KB", QUIET_SHARDS, figures=figures)]
+    return [Row("quiet", f"poll every {idle_ms} ms, after {warm_s:.0f} s", "1 KB", QUIET_SHARDS, figures=figures)]
 
 
 def _delays_ms(rig: Rig, sink: Path, began: float, ended: float) -> list[float]:
@@ -180,7 +180,7 @@ def plan(rig: Rig, arguments: argparse.Namespace) -> Iterator[report.Measure]:
         yield partial(sessions, rig, arguments.data)
     if QUIET in wanted:
         for idle_ms in map(int, arguments.idle.split(",")):
-            yield partial(quiet, rig, idle_ms)
+            yield partial(quiet, rig, idle_ms, arguments.warm)
     if WAYS in wanted:
         yield partial(ways, rig)
 
@@ -190,6 +190,12 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scenarios", nargs="*", help=f"any of {', '.join(SCENARIOS)}; default: all")
     parser.add_argument("--shards", default=",".join(map(str, SHARDS)), help="of the backlogs (default: %(default)s)")
     parser.add_argument("--idle", default="200,1500", help="milliseconds between polls of quiet shards (%(default)s)")
+    parser.add_argument(
+        "--warm",
+        type=float,
+        default=QUIET_WARM_S,
+        help="seconds that quiet shards run before they are measured: the JVM compiles for minutes (%(default)g)",
+    )
     parser.add_argument("--data", type=float, default=1.0, help="share of the usual data (default 1)")
     parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")
