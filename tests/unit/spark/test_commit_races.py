@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from processors.spark import ledger
-from processors.spark.journal import ABANDONED_S, LEDGER, STAGING, TRASH
+from processors.spark.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journal
 from processors.spark.positions import Marks, Position, Shard, Spans, spans
 from processors.spark.sinks import Fenced, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
@@ -307,3 +307,20 @@ def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened()
     disk.events.clear()  # the power is gone, and with it what was not synced
     disk.lose_power(random.Random(0))
     assert over_memory(FlatSink, RenamingStore(disk, 3)).open() == seen
+
+
+@pytest.mark.parametrize(("age_s", "stays"), [(ABANDONED_S - 1, True), (ABANDONED_S + 1, False)])
+def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(age_s, stays):
+    """As of another container of this machine."""
+
+    class Elsewhere(MemoryStore):
+        def held(self, path: str) -> bool | None:
+            return None
+
+        def age_s(self, path: str, now: float) -> float:
+            return age_s
+
+    disk = Disk()
+    token = Journal(Elsewhere(disk), "out").stage()
+    Journal(Elsewhere(disk), "out").open()
+    assert (f"{STAGING}/{token}" in disk.names) is stays
