@@ -153,7 +153,7 @@ $(CONNECT)/.installed: setup.cfg constraints.txt
 test-connect: $(DEV) $(CONNECT)/.installed
 	MLD_CONNECT_SERVER=$(abspath $(BIN)/python) $(CONNECT)/bin/python -m pytest --timeout 900 -rs tests/connect $(PYTEST_ARGS)
 
-# An HDFS in a JVM of its own: fetches a jar of 56 MB.
+# An HDFS and a YARN in a JVM of its own: fetches 67 MB of jars.
 .PHONY: test-hdfs
 test-hdfs: $(DEV)
 	$(BIN)/python -m tests.hdfs.fetch || true

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.hdfs.fetch import JAR
+from tests.hdfs.fetch import jars
 
 CONF = {
     "dfs.namenode.fs-limits.min-block-size": "0",
@@ -18,10 +18,22 @@ CONF = {
     "dfs.datanode.ipc.address": "127.0.0.1:0",
     "dfs.datanode.http.address": "127.0.0.1:0",
 }
+CLASSES = ":".join(map(str, jars()))
 OPTIONS = (
-    f'--driver-class-path {JAR} --driver-memory 500m --conf "spark.driver.extraJavaOptions=-XX:+UseSerialGC '
+    f'--driver-class-path {CLASSES} --driver-memory 500m --conf "spark.driver.extraJavaOptions=-XX:+UseSerialGC '
     '-XX:TieredStopAtLevel=1 -Dlog4j2.level=ERROR" pyspark-shell'
 )
+SCHEDULERS = "org.apache.hadoop.yarn.server.resourcemanager.scheduler"
+YARN_CONF = {
+    "yarn.resourcemanager.scheduler.class": f"{SCHEDULERS}.fifo.FifoScheduler",
+    "yarn.scheduler.minimum-allocation-mb": "256",
+    "yarn.nodemanager.resource.memory-mb": "4096",
+    "yarn.nodemanager.vmem-check-enabled": "false",
+    "yarn.nodemanager.disk-health-checker.enable": "false",
+    "yarn.nodemanager.delete.debug-delay-sec": "600",
+}
+YARN_ADDRESSES = [f"yarn.resourcemanager.{name}address" for name in ("", "scheduler.", "webapp.")]
+YARN_WAIT_MS = 60_000
 UNLIMITED = 0x7FFFFFFFFFFFFFFF
 
 
@@ -93,6 +105,34 @@ class Cluster:
     def changes(self) -> int:
         """How many changes the name node has on its disk."""
         return int(self._cluster.getNamesystem().getEditLog().getSyncTxId())
+
+    # --- and YARN ----------------------------------------------------------------------------------------------------
+
+    def start_yarn(self, directory: Path) -> None:
+        """One node, whose containers run as this user."""
+        conf = self._jvm.org.apache.hadoop.yarn.conf.YarnConfiguration(self._conf)
+        for key, value in YARN_CONF.items():
+            conf.set(key, value)
+        self._jvm.java.lang.System.setProperty("test.build.data", str(directory))
+        self._yarn = self._jvm.org.apache.hadoop.yarn.server.MiniYARNCluster("yarn", 1, 1, 1, 1)
+        self._yarn.init(conf)
+        self._yarn.start()
+        assert self._yarn.waitForNodeManagersToConnect(YARN_WAIT_MS)
+
+    def write_configuration(self, directory: Path) -> None:
+        """What clients need, for HADOOP_CONF_DIR."""
+        directory.mkdir()
+        conf = self._yarn.getConfig()
+        values = {name: str(conf.get(name)) for name in YARN_ADDRESSES} | {"fs.defaultFS": self.uri}
+        items = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in values.items())
+        text = f"<configuration>{''.join(items)}</configuration>"
+        for file in ("core-site.xml", "yarn-site.xml"):
+            (directory / file).write_text(text)
+
+    def applications(self) -> list[str]:
+        """The states of all applications so far."""
+        found = self._yarn.getResourceManager().getRMContext().getRMApps().values()
+        return [str(one.createApplicationState().toString()) for one in found]
 
     def _files(self) -> Any:
         return self._cluster.getFileSystem()

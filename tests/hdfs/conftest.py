@@ -11,7 +11,7 @@ import pytest
 
 from processors.spark.hadoop_store import HadoopStore
 from tests.hdfs.cluster import Cluster
-from tests.hdfs.fetch import JAR
+from tests.hdfs.fetch import installed
 from tests.integration.conftest import aws, aws_server, make_world
 
 __all__ = ["aws", "aws_server", "make_world"]
@@ -22,8 +22,8 @@ USER = "worker"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why = None if "MLD_HDFS" in os.environ else "make test-hdfs"
-    if why is None and not JAR.is_file():
-        why = f"{JAR.name} could not be fetched"
+    if why is None and not installed():
+        why = "the jars of Hadoop could not be fetched"
     for item in items:
         if "tests/hdfs/" in str(item.path):
             item.add_marker(pytest.mark.spark)

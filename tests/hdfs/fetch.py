@@ -1,9 +1,9 @@
-"""Puts the jar with an HDFS (and a YARN) in one JVM where the tests of HDFS look for it.
+"""Puts the jars with an HDFS and a YARN in one JVM where the tests of HDFS look for them.
 
     python -m tests.hdfs.fetch
 
 The version is that of the Hadoop client in PySpark, from Maven Central; what is not the pinned jar is not used. Doing
-it again costs nothing. Ends with status 1 and a sentence if the jar cannot be had.
+it again costs nothing. Ends with status 1 and a sentence if a jar cannot be had.
 """
 
 from __future__ import annotations
@@ -12,32 +12,87 @@ import hashlib
 import sys
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
-VERSION = "3.5.0"
-SHA256 = "06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c"
-NAME = f"hadoop-client-minicluster-{VERSION}.jar"
-URL = f"https://repo1.maven.org/maven2/org/apache/hadoop/hadoop-client-minicluster/{VERSION}/{NAME}"
-JAR = Path(__file__).resolve().parents[2] / ".cache" / "hadoop" / NAME
+CENTRAL = "https://repo1.maven.org/maven2"
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "hadoop"
 BYTES_MAX = 100_000_000
 TIMEOUT_S = 120
 
 
+class Jar(NamedTuple):
+    group: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def file(self) -> Path:
+        return CACHE / f"{self.name}-{self.version}.jar"
+
+    @property
+    def url(self) -> str:
+        return f"{CENTRAL}/{self.group.replace('.', '/')}/{self.name}/{self.version}/{self.file.name}"
+
+
+JARS = (
+    Jar(
+        "org.apache.hadoop",
+        "hadoop-client-minicluster",
+        "3.5.0",
+        "06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c",
+    ),
+    Jar(
+        "org.junit.jupiter",
+        "junit-jupiter-api",
+        "5.13.4",
+        "d1bb81abfd9e03418306b4e6a3390c8db52c58372e749c2980ac29f0c08278f1",
+    ),
+    Jar(
+        "org.junit.platform",
+        "junit-platform-commons",
+        "1.13.4",
+        "1c25ca641ebaae44ff3ad21ca1b2ef68d0dd84bfeb07c4805ba7840899b77408",
+    ),
+    Jar("org.opentest4j", "opentest4j", "1.3.0", "48e2df636cab6563ced64dcdff8abb2355627cb236ef0bf37598682ddf742f1b"),
+    Jar(
+        "org.bouncycastle", "bcprov-jdk18on", "1.82", "14cde2fdfaa8890480a8e5b67aceef0c90f96682c1e23c133bafdc9e0b3255ce"
+    ),
+    Jar(
+        "org.bouncycastle", "bcpkix-jdk18on", "1.82", "bdc723e20834832ac6af136cb5b5ff05e43b71d4fa151cc6510d9212ee086e63"
+    ),
+    Jar(
+        "org.bouncycastle", "bcutil-jdk18on", "1.82", "4420691958ad1c0ba275a6d6d8a6317adbdbdc9277055b6a72aa89c88cda8c7d"
+    ),
+)
+"""The first one is what is wanted; its YARN does not start without the others."""
+
+
+def jars() -> list[Path]:
+    return [jar.file for jar in JARS]
+
+
+def installed() -> bool:
+    return all(jar.is_file() for jar in jars())
+
+
 def main() -> int:
-    if JAR.is_file():
-        return 0
-    try:
-        with urllib.request.urlopen(URL, timeout=TIMEOUT_S) as answer:
-            data = answer.read(BYTES_MAX)
-    except OSError as error:
-        print(f"{URL} cannot be fetched: {error}", file=sys.stderr)
-        return 1
-    if (found := hashlib.sha256(data).hexdigest()) != SHA256:
-        print(f"{URL} has the hash {found}, and not {SHA256}; it is not used", file=sys.stderr)
-        return 1
-    JAR.parent.mkdir(parents=True, exist_ok=True)
-    draft = JAR.with_suffix(".draft")
-    draft.write_bytes(data)
-    draft.replace(JAR)  # so that an interrupted run leaves nothing half done
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for jar in JARS:
+        if jar.file.is_file():
+            continue
+        try:
+            with urllib.request.urlopen(jar.url, timeout=TIMEOUT_S) as answer:
+                data = answer.read(BYTES_MAX)
+        except OSError as error:
+            print(f"{jar.url} cannot be fetched: {error}", file=sys.stderr)
+            return 1
+        if (found := hashlib.sha256(data).hexdigest()) != jar.sha256:
+            print(f"{jar.url} has the hash {found}, and not {jar.sha256}; it is not used", file=sys.stderr)
+            return 1
+        draft = jar.file.with_suffix(".draft")
+        draft.write_bytes(data)
+        draft.replace(jar.file)  # so that an interrupted run leaves nothing half done
     return 0
 
 

@@ -117,17 +117,21 @@ def dying_at(sink: Sink, operation: str, times: int = 1) -> None:
     setattr(store, operation, die)
 
 
-@LAYOUTS
 @pytest.mark.parametrize(
-    ("operation", "times", "is_there"),
-    [("take", 1, False), ("move", 1, True), ("move", 2, True), ("mark", 1, True)],
-    ids=["before the commit", "after the commit", "while moving", "all moved"],
+    ("operation", "times", "is_there", "partition_by"),
+    [
+        pytest.param("take", 1, False, (), id="flat, before the commit"),
+        pytest.param("move", 1, True, (), id="flat, after the commit"),
+        pytest.param("mark", 1, True, (), id="flat, moved"),
+        pytest.param("take", 1, False, ("tag",), id="partitioned, before the commit"),
+        pytest.param("move", 1, True, ("tag",), id="partitioned, after the commit"),
+        pytest.param("move", 2, True, ("tag",), id="partitioned, one file moved"),
+        pytest.param("mark", 1, True, ("tag",), id="partitioned, all moved"),
+    ],
 )
 def test_a_commit_that_was_left_half_done_is_finished_by_the_next(
     make: Make, spark: Any, home: str, operation: str, times: int, is_there: bool, partition_by: tuple[str, ...]
 ) -> None:
-    if times == 2 and not partition_by:
-        pytest.skip("a flat commit is one move")
     publish(make(partition_by=partition_by), spark, s0=2)
     sink = make(partition_by=partition_by)
     of = batch(sink.open(), s0=8)
