@@ -15,7 +15,7 @@ How HDFS keeps the contract, since it is not a POSIX file system:
 * `held`: the owner's file names a process, and whoever runs on the same machine sees whether it lives. A lock of this
   machine would do no better, because HDFS has none to share with it: nobody is asked about other machines, daemons of
   one machine need not have any directory in common, and no other user can end or fake the life of a process.
-* Reads never come from a standby that lags behind, whatever the cluster's configuration allows (observers).
+* Where the configuration lets reads go to a standby (observer), each is told to wait until it has seen all changes.
 
 Any number of threads may use a store: py4j gives each its own connection, and a FileContext is made to be shared.
 """
@@ -73,7 +73,8 @@ NO_DATA_NODE = ("could only be written to 0 of", "could only be replicated to 0 
 """Said without an exception of its own: the data nodes are full, or there is none. The text says how many run."""
 
 _held: set[str] = set()
-"""Owner files of this process, which no one but itself can tell from those that it has let go."""
+"""Owner files of this process, which no one but itself can tell from those that it has let go. Their paths below the
+sink are unique, and the same whichever way its URI is written."""
 
 
 def named(path: str) -> bool:
@@ -142,14 +143,13 @@ class HadoopStore:
 
     def hold(self, path: str) -> Callable[[], None]:
         self._create(path, _said(os.getpid()).encode())
-        key = self.uri(path)
-        _held.add(key)
-        return lambda: _held.discard(key)
+        _held.add(path)
+        return lambda: _held.discard(path)
 
     def held(self, path: str) -> bool | None:
         said = self.read(path).decode(errors="replace")
         if said == _said(os.getpid()):
-            return self.uri(path) in _held
+            return path in _held
         return lives(said)
 
     def make(self, path: str) -> None:
