@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from processors.spark import local_files
 from processors.spark.clusters import ANSWER_SHARE, Unreachable, addresses, await_answer
 from processors.spark.settings import Settings
 from properties.spark import Format
@@ -137,6 +138,8 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
     _quieten()
     if settings.remote is not None:
         _bound_retries(session)
+    elif settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
+        local_files.install(session)
     return session
 
 
