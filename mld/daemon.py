@@ -61,7 +61,7 @@ EXIT_SIGNAL_BASE = 128
 
 RENEWALS_PER_LEASE = 3
 EPSILON_S = 0.025  # Java's epsilonMillis
-KINESIS_THREADS_MAX = 24  # for what is large or new; with all others, 32 at most
+KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
 KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
 DYNAMO_READ_TIMEOUT_MIN_S = 1.0
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout

@@ -18,7 +18,7 @@ from processors.spark.handover import Way
 from processors.spark.lines import split
 from processors.spark.pipeline import Pipeline, load
 from processors.spark.positions import Shard
-from processors.spark.session import Health, jvm_pid
+from processors.spark.session import Health, jvm_pid, start
 from processors.spark.settings import Settings
 from processors.spark.sinks import SinkSpec
 from processors.spark.sinks.making import make_sink
@@ -240,6 +240,18 @@ def test_permissions_of_files_are_those_of_hadoop_and_cost_no_process(spark: Any
     files.setPermission(java.Path(str(tmp_path / "ours")), java.permission.FsPermission("1770"))
     assert (tmp_path / "ours").stat().st_mode & 0o7777 == 0o1770
     assert spark.read.parquet(str(tmp_path / "ours")).count() == 10
+
+
+@pytest.mark.parametrize(
+    "keys", [(), ("mld.spark.conf.spark.hadoop.fs.file.impl = org.apache.hadoop.fs.LocalFileSystem",)]
+)
+def test_a_local_session_has_it_unless_the_user_has_another(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
+) -> None:
+    installed: list[Any] = []
+    monkeypatch.setattr(local_files, "install", installed.append)
+    assert start(settings_of(*keys), tmp_path) is spark
+    assert installed == ([] if keys else [spark])
 
 
 def test_without_the_compiler_hadoop_sets_permissions(caplog: pytest.LogCaptureFixture) -> None:

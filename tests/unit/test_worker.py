@@ -1,6 +1,7 @@
 """Whole workers in virtual time: real leases, shards, retrieval and consumers over in-memory AWS and children."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,24 @@ async def test_a_graceful_stop_tells_each_child_and_gives_the_leases_back():
             assert world.lease(shard).checkpoint.number is not None
             assert world.lease(shard).owner is None
         assert world.recorder.errors == []
+
+
+@virtual
+async def test_the_last_one_out_takes_down_only_what_nobody_may_use():
+    for broken_rows in (0, 1):
+        taken_down = []
+
+        async def take_down(taken_down=taken_down):
+            taken_down.append(True)
+
+        async with fleet(1) as world:
+            worker = world.start()
+            await world.until(lambda world=world: len(world.recorder.actions) == 1)
+            worker.worker._parts = replace(worker.worker._parts, on_last_out=take_down)
+            if broken_rows:
+                world.dynamo.put_row(TABLE, {"leaseKey": {"S": "broken"}, "leaseCounter": {"N": "1"}})
+            assert await worker.stop()
+        assert bool(taken_down) is not bool(broken_rows)
 
 
 @virtual

@@ -67,11 +67,16 @@ class Job:
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
-        """Nobody waits any more: the job is not begun, or what it waits for is cut off. From the loop."""
+        """Nobody waits any more: the job is not begun, or what it waits for is cut off. From the loop.
+
+        A value may be there already, if the one who waits was cancelled in the moment in which it came.
+        """
         with self._lock:
             self.given_up = True
             if self._connection is not None:
                 self._connection.abort()
+        if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
+            self._drop(self.outcome.result())
 
     # --- in the thread -----------------------------------------------------------------------------------------------
 
@@ -97,14 +102,18 @@ class Job:
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
         if self.outcome.done():
-            if error is None and self._unwanted is not None:
-                self._unwanted(value)
+            if error is None:
+                self._drop(value)
         elif error is not None:
             self.outcome.set_exception(error)
         else:
             self.outcome.set_result(value)
         if self._at_end is not None:
             self._at_end()
+
+    def _drop(self, value: Any) -> None:
+        if self._unwanted is not None:
+            self._unwanted(value)
 
 
 class Workers:

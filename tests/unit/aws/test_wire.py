@@ -820,6 +820,27 @@ async def test_a_stream_that_nobody_waits_for_any_more_is_closed() -> None:
             assert await asyncio.to_thread(closed.wait, HANG_S)
 
 
+async def test_a_stream_that_is_just_being_opened_ends_with_the_client() -> None:
+    heard, over = threading.Event(), threading.Event()
+
+    def silent(_: socket.socket) -> None:
+        heard.set()
+        over.wait(HANG_S)
+
+    with Server(silent) as server:
+        async with wire(server) as service:
+            opening = asyncio.create_task(service.open_stream("SubscribeToShard", SUBSCRIPTION))
+            try:
+                assert await asyncio.to_thread(heard.wait, HANG_S)
+                await service.close()
+                await asyncio.wait({opening}, timeout=HANG_S / 2)
+                assert opening.done()
+            finally:
+                over.set()
+            with pytest.raises(AwsUnreachableError):
+                await opening
+
+
 @pytest.mark.parametrize(("address", "trusts"), [("127.0.0.1", False), ("127.0.0.2", True)])
 async def test_a_server_that_cannot_be_verified_gets_nothing(tmp_path: Path, address: str, trusts: bool) -> None:
     trusted, context = certificate(tmp_path, address)

@@ -114,3 +114,31 @@ async def test_closing_ends_the_growth() -> None:
         assert closed.threads == AT_ONCE
         held.let_go()
         await asyncio.gather(*(job.outcome for job in jobs))
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+async def test_a_value_for_one_who_is_cancelled_just_then_is_dropped(cancelled_first: bool) -> None:
+    dropped: list[str] = []
+    job = Job(lambda _: "connection", dropped.append)
+
+    async def wait() -> None:
+        try:
+            await job.outcome
+        except asyncio.CancelledError:
+            job.give_up()
+            raise
+
+    if not cancelled_first:
+        job.outcome.add_done_callback(lambda _: waiting.cancel())  # before the one who waits hears of it
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    if cancelled_first:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert job.given_up
+        job.given_up = False  # the thread was past looking
+    job.run()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(0)
+    assert dropped == ["connection"]
