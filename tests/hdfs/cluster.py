@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.hdfs.fetch import jars
+from tests.prove_spark.jvm import Bare
 
 CONF = {
     "dfs.namenode.fs-limits.min-block-size": "0",
@@ -37,16 +37,11 @@ YARN_WAIT_MS = 60_000
 UNLIMITED = 0x7FFFFFFFFFFFFFFF
 
 
-class Cluster:
+class Cluster(Bare):
     """Ends with its JVM, which ends with this process."""
 
     def __init__(self, directory: Path) -> None:
-        from pyspark.java_gateway import launch_gateway
-
-        os.environ["PYSPARK_SUBMIT_ARGS"] = OPTIONS
-        for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
-            os.environ.pop(name, None)
-        self._gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+        super().__init__(OPTIONS)
         self._jvm = self._gateway.jvm
         hadoop = self._jvm.org.apache.hadoop
         self._conf = hadoop.conf.Configuration()
@@ -58,11 +53,6 @@ class Cluster:
         self._cluster.waitActive()
         self.port = int(self._cluster.getNameNodePort())
         self.uri = f"hdfs://localhost:{self.port}"
-
-    def kill(self) -> None:
-        self._gateway.proc.kill()
-        self._gateway.proc.communicate()
-        self._gateway.shutdown_callback_server()  # it would wait for calls of a JVM that lives
 
     # --- what an administrator does ----------------------------------------------------------------------------------
 

@@ -30,10 +30,10 @@ OPTIONS = (
 class Bare:
     """One JVM without a session; `environment` lets another Python process attach to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: str = OPTIONS) -> None:
         from pyspark.java_gateway import launch_gateway
 
-        os.environ["PYSPARK_SUBMIT_ARGS"] = OPTIONS
+        os.environ["PYSPARK_SUBMIT_ARGS"] = options
         for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
             os.environ.pop(name, None)
         self._gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
