@@ -1,15 +1,17 @@
 """`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination spec, 4).
 
-What goes where is `assignment`, what is known of each lease is `observing`, who watches whom is `ring`. Every worker of
-a fleet in 3.x mode runs one; only the leader's does anything. Differences to Java:
+What goes where is `assignment`, what is known of each lease is `observing`. Every worker of a fleet in 3.x mode runs
+one; only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
+(`takeover`). Differences to Java:
 
 * A lease is expired only if it stood still from the end of one scan to the beginning of another, so that runs may
   follow one another at any distance (`wake`).
 * A worker that came or went is reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (section 7, 3).
-* A worker reported dead (`orphaned`) loses its leases at once and gets none until it has sent a newer report.
-* A worker that seems to be alone gets few of the free leases until those that start with it can have reported: the
-  first of a thousand workers would get every lease, start a child for each, and keep many for good.
+* A worker found dead (`bury`) gets no leases until it has sent a newer report. Its own were taken by who found it.
+* A worker that seems to be alone while the table shows that others were there lately gets few of the free leases until
+  those that start with it can have reported: the first of a fleet that is deployed anew would get every lease, start a
+  child for each, and keep many for good. On a table where nobody else has left a trace it gets everything at once.
 * The decisions yield to the event loop every millisecond.
 
 It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
@@ -21,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -29,13 +30,12 @@ from typing import TypeVar
 from mld.clock import Clock, millis_since, wait_for_event
 from mld.errors import MldError
 from mld.fleet import reports
-from mld.fleet.assignment import Plan, decide_by_count, decide_by_variance, shuffling, spread
+from mld.fleet.assignment import Plan, decide_by_count, decide_by_variance, shuffling
 from mld.fleet.heartbeats import beats_among
-from mld.fleet.loads import AssignmentRules, Move, Why, live_workers, reports_among
-from mld.fleet.move_writer import AssignmentTable, Fence, MoveWriter, bounded
+from mld.fleet.loads import AssignmentRules, Why, live_workers, reports_among
+from mld.fleet.move_writer import AssignmentTable, Fence, MoveWriter
 from mld.fleet.observing import Observations, expired_keys
 from mld.fleet.reports import ReportRules
-from mld.fleet.ring import Duties, changed, watch_ring_steps
 from mld.fleet.values import LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
@@ -52,6 +52,7 @@ WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 FAILED_RUNS_MAX = 3
 ALONE_S = 5.0  # two captures before a first report, and the start of a worker
 ALONE_LEASES_MAX = 32  # so that a small application begins at once
+TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
 
@@ -104,10 +105,6 @@ async def _no_heartbeats(_worker: str, _seen: str | None, _marks: Collection[str
     return True
 
 
-async def _publish_nothing(_worker: str, _duties: Duties) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class AssignerHooks:
     """What others do for the assigner, and what they want to hear of it."""
@@ -118,7 +115,6 @@ class AssignerHooks:
     on_loaded: Callable[[Loaded], None] = lambda _loaded: None
     on_assigned: Callable[[tuple[str, ...]], None] = lambda _keys: None
     """Leases that we gave to ourselves, at once or by a handoff."""
-    publish_watch: Callable[[str, Duties], Awaitable[None]] = _publish_nothing
     fence: Fence = _no_heartbeats
 
 
@@ -154,22 +150,15 @@ class Assigner:
         self._runs = 0
         self._failures = 0
         self._balanced_among: frozenset[str] = frozenset()
-        self._counts: dict[str, int] = {}
         self._leading_since = 0.0
         self._dead: dict[str, float] = {}
         self._sightings = reports.Sightings()
         self._still: frozenset[str] = frozenset()
-        self._published: dict[str, Duties] = {}
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
 
     def wake(self) -> None:
         """Run now: leadership was won, or leases were released."""
         self._woken.set()
-
-    def saw(self, lease: Lease) -> None:
-        """Somebody has just read this row."""
-        if self._leading:
-            self._observations.saw(lease, self._clock.monotonic())
 
     async def run(self) -> None:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
@@ -205,28 +194,10 @@ class Assigner:
             await self._count_failure()
             return None
 
-    async def orphaned(self, worker: str, leases: Sequence[Lease]) -> int:
-        """A watcher found `worker` dead, with these leases as just read: give them to others now; how many were.
-
-        Fenced by the counter as well, so a lease that is renewed after all stays. Does nothing unless we lead.
-        """
+    def bury(self, worker: str) -> None:
+        """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
         self._dead[worker] = self._clock.wall()
-        if not self._leading or not await self._leader.is_leader():
-            return 0
-        heirs = {other: count for other, count in self._counts.items() if other not in self._dead}
-        dealt = spread((lease.key for lease in leases), heirs, self._settings.rules.leases_max)
-        moves = [Move(lease, dealt[lease.key], False, Why.EXPIRED) for lease in leases if lease.key in dealt]
-        written = await self._writer.write(moves, counter_matters=True)
-        if len(written.done) < len(leases):
-            self.wake()
-        log.warning(
-            "worker %s is dead; %d of its %d leases were given to others",
-            worker,
-            len(written.done),
-            len(leases),
-            extra={"action": "worker_orphaned", "worker": worker, "leases": len(written.done)},
-        )
-        return len(written.done)
+        self.wake()
 
     def _take_over(self) -> None:
         self._leading = True
@@ -234,8 +205,6 @@ class Assigner:
         self._runs = self._failures = 0
         self._observations.forget()
         self._sightings.forget()
-        self._counts.clear()
-        self._published.clear()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
 
     async def _count_failure(self) -> None:
@@ -278,7 +247,7 @@ class Assigner:
         balance = due or (not early and present != self._balanced_among)
         plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if len(active) == 1:
-            plan = self._held_back(plan, active[0].worker, scan.leases)
+            plan = self._held_back(plan, active[0].worker, scan.leases, everything)
         if not await self._leader.is_leader():
             self._leading = False
             return None
@@ -286,10 +255,6 @@ class Assigner:
         self._balanced_among = present if balance else self._balanced_among
 
         written = await self._writer.write(plan.moves)
-        after = [written.done.get(lease.key, lease) for lease in scan.leases]
-        live = [report for report in active if report.worker not in plan.silent]
-        self._count(live, after)
-        await self._publish(live, after)
         await self._delete(roster.stale)
         report = RunReport(
             plan=plan,
@@ -356,15 +321,22 @@ class Assigner:
             decide(leases, workers, self._observations, now, settings.rules, order, balance=balance)
         )
 
-    def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease]) -> Plan:
+    def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease], found: Sequence[WorkerReport]) -> Plan:
         """What the only worker known may get by now; the next run comes soon if that is not everything."""
-        if self._clock.monotonic() - self._leading_since >= ALONE_S:
+        if self._clock.monotonic() - self._leading_since >= ALONE_S or not self._others_were_here(alone, leases, found):
             return plan
         room = max(0, ALONE_LEASES_MAX - sum(lease.owner == alone for lease in leases))
         if len(plan.moves) <= room:
             return plan
         self.wake()
         return replace(plan, moves=plan.moves[:room])
+
+    def _others_were_here(self, alone: str, leases: Iterable[Lease], found: Iterable[WorkerReport]) -> bool:
+        """Whether another worker owns something or has reported within `TRACE_S`, alive or not."""
+        if any(lease.actual_owner not in (None, alone) for lease in leases):
+            return True
+        since = self._clock.wall() - TRACE_S
+        return any(report.worker != alone and (report.updated_at_s or 0) > since for report in found)
 
     async def _paced(self, steps: Steps[T]) -> T:
         """Make a decision, and let others run after each millisecond of it."""
@@ -380,38 +352,6 @@ class Assigner:
                 since = self._clock.monotonic()
 
     # --- after the writes ---------------------------------------------------------------------------------------------
-
-    def _count(self, live: Iterable[WorkerReport], leases: Iterable[Lease]) -> None:
-        """How many leases each live worker has or is about to get."""
-        held = Counter(lease.owner for lease in leases)
-        self._counts = {report.worker: held[report.worker] for report in live}
-
-    async def _publish(self, live: Sequence[WorkerReport], leases: Sequence[Lease]) -> None:
-        """Tell each mld worker whom to watch, where that is news. A failure is made up for by the next run."""
-        mld_workers = {report.worker: report for report in live if "version" in report.mld}
-        self._published = {
-            worker: duties
-            for worker, duties in self._published.items()
-            if worker in mld_workers and ("watch" in mld_workers[worker].mld or not duties)
-        }
-        duties = await self._paced(watch_ring_steps(mld_workers, [report.worker for report in live], leases))
-        failures: list[Exception] = []
-
-        async def publish(news: tuple[str, Duties]) -> None:
-            try:
-                await self._hooks.publish_watch(*news)
-                self._published[news[0]] = news[1]
-            except MldError as error:
-                failures.append(error)
-
-        await bounded(publish, list(changed(duties, self._published).items()))
-        if failures:
-            log.warning(
-                "%d workers were not told whom to watch: %s",
-                len(failures),
-                failures[0],
-                extra={"action": "watch_publish_failed"},
-            )
 
     async def _delete(self, stale: Sequence[WorkerReport]) -> None:
         if not stale:

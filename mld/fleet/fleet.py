@@ -1,7 +1,7 @@
 """`Fleet`: what one worker does with and for the others, in whichever mode the fleet is.
 
 Rules: coordination spec, 5 (start, modes), with 7.1, 7.9 and 7.14; leases spec, 15.4. The version machine says what
-runs; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and watch in those of 3.x, reports in
+runs; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and lookout in those of 3.x, reports in
 between. Everything about one's own leases is the keeper's and the worker's.
 
 *Leaving.* A worker that stops gives each lease to a living worker as soon as its consumer is done (`Keeper.heirs`),
@@ -25,24 +25,21 @@ from mld.fleet.assigner import Assigner, Loaded
 from mld.fleet.assignment import spread
 from mld.fleet.election import AdaptiveElection
 from mld.fleet.heartbeat import Heartbeat
+from mld.fleet.lookout import Lookout
 from mld.fleet.loops import Loops
 from mld.fleet.migrating import TableMigration
 from mld.fleet.reporter import Activity, Reporter
 from mld.fleet.reports import ReportRules
 from mld.fleet.reports_table import ReportsTable
-from mld.fleet.ring import Duties, watch_ring_steps
 from mld.fleet.strangers import Strangers
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, LeaderDecider, Place, WorkerReport
 from mld.fleet.version_machine import VersionMachine
 from mld.fleet.versions import Components, FleetView, IndexPolicy, Leader
-from mld.fleet.watch import Watch
-from mld.fleet.watching import WATCHED_MAX, Watched, render_watch
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, IndexStatus, LeaseTable, Refusal, TableScan
 from mld.leases.taker import LeaseTaker
-from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +48,8 @@ LAST_LOOK_TIMEOUT_S = 2.0
 INDEX_RETRY_S = 60.0
 """An index that is missing (a migration tool deletes it) or forbidden is asked for again after that."""
 
-TAKER, DISCOVERY, ASSIGNER, WATCH, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEARTBEAT = (
-    "taker", "discovery", "assigner", "watch", "reports", "versions", "index", "late tables", "heartbeat",
+TAKER, DISCOVERY, ASSIGNER, LOOKOUT, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEARTBEAT = (
+    "taker", "discovery", "assigner", "lookout", "reports", "versions", "index", "late tables", "heartbeat",
 )  # fmt: skip
 
 
@@ -68,7 +65,7 @@ class FleetParts:
     elections: Mapping[Leader, Callable[[], LeaderDecider]]
     new_versions: Callable[[Fleet], VersionMachine]
     new_assigner: Callable[[Fleet], Assigner]
-    new_watch: Callable[[Fleet], Watch]
+    new_lookout: Callable[[Fleet], Lookout]
     new_reporter: Callable[[Fleet, Place], Awaitable[Reporter]]
     reports_at: Callable[[Place], ReportsTable]
     report_rules: ReportRules
@@ -98,13 +95,13 @@ class Fleet:
         self._on_failure: Callable[[BaseException | None], None] = lambda _: None
         self._versions = parts.new_versions(self)
         self._assigner = parts.new_assigner(self)
-        self._watch = parts.new_watch(self)
+        self._lookout = parts.new_lookout(self)
         self._loops = Loops(
             {
                 TAKER: parts.taker.run,
                 DISCOVERY: parts.discovery.run,
                 ASSIGNER: self._assigner.run,
-                WATCH: self._watch.run,
+                LOOKOUT: self._lookout.run,
                 REPORTS: self._report,
                 VERSIONS: self._follow_version,
                 INDEX: self._keep_index,
@@ -139,7 +136,7 @@ class Fleet:
             await self._election.step_down(hold_off_s)
 
     def on_assigned(self, keys: tuple[str, ...]) -> None:
-        """Leases were assigned to ourselves by our own assigner or watch."""
+        """Leases were assigned to ourselves by our own assigner or lookout."""
         self._parts.discovery.wake(keys)
 
     # --- start --------------------------------------------------------------------------------------------------------
@@ -206,7 +203,7 @@ class Fleet:
             TAKER: components.taker,
             DISCOVERY: components.discovery,
             ASSIGNER: components.assigner,
-            WATCH: components.assigner,
+            LOOKOUT: components.assigner,
             REPORTS: self._reporter is not None,
             VERSIONS: True,
             INDEX: components.index is not IndexPolicy.UNUSED,
@@ -256,10 +253,9 @@ class Fleet:
         await self._parts.migration.watch()
         await asyncio.Event().wait()
 
-    def on_own_row(self, row: WorkerReport) -> None:
-        """Our report came back with what the leader has added to it, if one of ours leads."""
+    def on_own_row(self, _row: WorkerReport) -> None:
+        """Our report was written."""
         self._parts.heartbeat.on_own_report()
-        self._watch.hear(row.mld.get("watch"))
 
     def on_leading(self, leads: bool) -> None:
         """Leadership was won or lost."""
@@ -291,17 +287,32 @@ class Fleet:
                 except TableError as error:
                     log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})
 
-    async def publish_watch(self, worker: str, duties: Duties) -> None:
-        """Tell an mld worker whom to watch. Raises TableError."""
-        if worker == self._worker_id:
-            self._watch.watch(Watched(*duty) for duty in duties)
-        text = render_watch(Watched(*duty) for duty in duties)
-        for place in self._parts.migration.report_read_places():
-            if await self._parts.reports_at(place).publish_watch(worker, text):
-                return
+    # --- what the lookout tells ---------------------------------------------------------------------------------------
+
+    def on_looked(self, leases: Sequence[Lease]) -> None:
+        """Every row as just read."""
+        self._parts.discovery.saw_table(leases, is_alone=self._lookout.takeover.is_alone)
+
+    def on_free(self) -> None:
+        """There are leases without an owner: a leader gives them to whom they fit best."""
+        if self._leads:
+            self._assigner.wake()
+
+    async def on_gone(self, worker: str, report: WorkerReport | None) -> None:
+        """A silent worker's leases were taken: delete its report, which would be believed for a minute.
+
+        Otherwise leaders and leavers who do not know give it leases, and more than others, as it has none. A worker
+        that lives after all writes its report anew. Those in a legacy table stay, because they decide the migration;
+        so does one with a heartbeat, because the fence stands there. Raises TableError.
+        """
+        self._assigner.bury(worker)
+        if report is not None and not report.legacy and "heartbeat" not in report.mld:
+            await self.delete_stale([report])
 
     def on_loaded(self, loaded: Loaded) -> None:
         """What the assigner has just seen: for the migration to a single table, and for workers with heartbeats."""
+        if self._lookout.takeover.is_alone and any(report.worker != self._worker_id for report in loaded.reports):
+            self._lookout.wake()
         if (strangers := self._parts.strangers.look(loaded)) is not None:
             self._spawn(self._parts.strangers.tell(*strangers))
         self._parts.migration.push(
@@ -349,33 +360,6 @@ class Fleet:
     async def _all_reports(self, scan: FleetScan) -> tuple[WorkerReport, ...]:
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy_reports())
 
-    async def whom_to_watch(self, scan: FleetScan, dead: frozenset[str]) -> tuple[Watched, ...]:
-        """Our part of the ring that a leader would publish, among the watchers not known `dead`. Raises TableError."""
-        reporting = await self._all_reports(scan)
-        watchers = {report.worker for report in reporting if "version" in report.mld} - dead | {self._worker_id}
-        owners = {lease.actual_owner for lease in scan.leases if lease.actual_owner is not None}
-        duties = await in_turns(watch_ring_steps(watchers, owners - {self._worker_id}, scan.leases))
-        return tuple(Watched(*duty) for duty in duties[self._worker_id][:WATCHED_MAX])
-
-    async def heirs_of_silent(
-        self, scan: FleetScan, orphaned: Iterable[Lease], dead: frozenset[str]
-    ) -> Mapping[str, str]:
-        """Who gets the leases of a silent worker: the live ones, ourselves in any case. Raises TableError."""
-        return await self._deal(scan, [lease.key for lease in orphaned], without=dead, with_us=True)
-
-    async def forget_report(self, worker: str, scan: FleetScan) -> None:
-        """A silent worker's leases went to others: delete its report, which would be believed for a minute.
-
-        Otherwise leaders, watchers and leavers who do not know give it leases, and more than others, as it has none.
-        A worker that lives after all writes its report anew. Those in a legacy table stay: they decide the migration.
-        """
-        found = reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports
-        await self.delete_stale(report for report in found if report.worker == worker)
-
-    async def report_orphans(self, worker: str, leases: Sequence[Lease]) -> int:
-        """Our watch found `worker` silent: its leases go to others at once if we lead; how many did."""
-        return await self._assigner.orphaned(worker, leases)
-
     def adopt_children(self, keys: tuple[str, ...]) -> None:
         """Leases of child shards that we have just created, for nobody yet.
 
@@ -403,14 +387,12 @@ class Fleet:
             except TableError as error:
                 log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
 
-    async def _deal(
-        self, scan: FleetScan, keys: Iterable[str], *, without: frozenset[str], with_us: bool
-    ) -> dict[str, str]:
+    async def _deal(self, scan: FleetScan, keys: Iterable[str]) -> dict[str, str]:
+        """Who of the others gets these leases when we leave; nobody who is seen to be silent."""
         now = self._parts.clock.wall()
         active = reports.sort_out(await self._all_reports(scan), now, self._parts.report_rules).active
         counts = Counter(lease.actual_owner for lease in scan.leases)
-        live = {report.worker for report in active} - without
-        live = live | {self._worker_id} if with_us else live - {self._worker_id}
+        live = {report.worker for report in active} - self._lookout.takeover.silent - {self._worker_id}
         return spread(keys, {worker: counts[worker] for worker in live}, self._leases_max)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -418,13 +400,13 @@ class Fleet:
     async def leave(self) -> None:
         """A stop was asked for: no more leases come to us, and the keeper learns who inherits ours."""
         self._leaving = True
-        await self._loops.stop([TAKER, DISCOVERY, ASSIGNER, WATCH, VERSIONS, INDEX, LATE_TABLES])
+        await self._loops.stop([TAKER, DISCOVERY, ASSIGNER, LOOKOUT, VERSIONS, INDEX, LATE_TABLES])
         if not self.takes_leases:
             try:
                 async with asyncio.timeout(LEAVE_SCAN_TIMEOUT_S):
                     scan = await self._parts.table.fleet_scan()
                     keys = self._parts.keeper.held()
-                    self._parts.keeper.heirs = await self._deal(scan, keys, without=frozenset(), with_us=False)
+                    self._parts.keeper.heirs = await self._deal(scan, keys)
             except (TableError, TimeoutError) as error:
                 log.warning("leases are released without heirs: %s", error, extra={"action": "heirs_unknown"})
         if self._election is not None:  # may take seconds, which the leases need not wait for
@@ -469,7 +451,7 @@ class Fleet:
         heirs = {lease.key: others[number % len(others)] for number, lease in enumerate(late) if others}
         if not others:  # nothing was held when we began to leave, so nobody was looked for
             scan = await self._parts.table.fleet_scan()
-            heirs = await self._deal(scan, [lease.key for lease in late], without=frozenset(), with_us=False)
+            heirs = await self._deal(scan, [lease.key for lease in late])
         for lease in late:
             heir = heirs.get(lease.key)
             if heir is None:

@@ -2,8 +2,7 @@
 
 Rules: coordination spec, 1.3 (row), 2.4 (figures) and 2.5 (reader), with 7.5 and 7.23. A leader judges with its own
 settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row
-has attributes of ours, `mldVersion` (its own), `mldWatch` (the leader's), `mldHeartbeat` (`heartbeats`); each side sets
-its own and leaves the others alone.
+has attributes of ours, `mldVersion` and `mldHeartbeat` (`heartbeats`).
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java holds it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -29,9 +28,8 @@ RANGES = "opr"
 SUPPORT = "sup"
 SUPPORT_AT = "slu"
 VERSION = "mldVersion"
-WATCH = "mldWatch"
 HEARTBEAT = "mldHeartbeat"
-OWN_MEMBERS = {"version": VERSION, "watch": WATCH, "heartbeat": HEARTBEAT}
+OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT}
 """Member of `WorkerReport.mld` -> attribute."""
 
 FAILED = -1.0

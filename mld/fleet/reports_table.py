@@ -55,12 +55,6 @@ class ReportsTable:
         except CorruptReportError as error:
             raise TableUnavailableError(f"own report {report.worker} cannot be read back: {error}") from error
 
-    async def publish_watch(self, worker: str, text: str) -> bool:
-        """Tell an mld worker whom to watch; False if it has no row, or one of another kind. Raises TableError."""
-        condition = f"attribute_exists(#{reports.VERSION}) AND {self._is_report}"
-        values = _REPORT_VALUE | {":watch": {"S": text}}
-        return await self._try("UpdateItem", self._request(worker, condition, values, f"SET #{reports.WATCH} = :watch"))
-
     async def delete_own(self, worker: str, written_until_s: int) -> bool:
         """Delete our row, unless somebody has written a later report under our name. Raises TableError."""
         condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"

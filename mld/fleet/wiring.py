@@ -21,6 +21,7 @@ from mld.fleet.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.loads import AssignmentRules
 from mld.fleet.lock import LockRow
 from mld.fleet.lock_table import LockTable
+from mld.fleet.lookout import Lookout, LookoutHooks
 from mld.fleet.migrating import TableMigration
 from mld.fleet.platform import LoadSource, detect
 from mld.fleet.reporter import Reporter, ReporterRules
@@ -28,10 +29,10 @@ from mld.fleet.reports import ReportRules
 from mld.fleet.reports_table import ReportsTable
 from mld.fleet.states_table import StatesTable
 from mld.fleet.strangers import Strangers
+from mld.fleet.takeover import TakeoverRules
 from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place
 from mld.fleet.version_machine import VersionMachine
 from mld.fleet.versions import Leader
-from mld.fleet.watch import Watch
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable
@@ -41,6 +42,8 @@ from properties.settings import Settings
 from properties.values import AssignmentStrategy, MetadataLayout
 from properties.values import Heartbeat as HeartbeatSetting
 
+JAVA_DISCOVERY_SLACK_S = 1.0
+"""A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
 HEARTBEATS_PER_LEASE = 3  # as often as leases are renewed one by one
 
 DetectLoad = Callable[[], Awaitable[LoadSource | None]]
@@ -132,17 +135,24 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             view=fleet.view,
         ),
         new_assigner=lambda fleet: _assigner(settings, needs, fleet, report_rules, heartbeats),
-        new_watch=lambda fleet: Watch(
+        new_lookout=lambda fleet: Lookout(
             needs.table,
             needs.clock,
-            worker_id=needs.worker_id,
-            lease_duration_s=lease_duration_s,
-            spread=fleet.heirs_of_silent,
-            choose=fleet.whom_to_watch,
-            report=fleet.report_orphans,
-            heartbeats=heartbeats,
-            on_assigned=fleet.on_assigned,
-            on_buried=fleet.forget_report,
+            TakeoverRules(
+                lease_duration_s=lease_duration_s,
+                java_discovery_s=settings.lease_assignment_interval_millis / 2000 + JAVA_DISCOVERY_SLACK_S,
+                report_period_s=report_rules.report_period_s,
+                leases_max=settings.max_leases_for_worker,
+            ),
+            needs.worker_id,
+            LookoutHooks(
+                legacy_reports=fleet.legacy_reports,
+                on_assigned=fleet.on_assigned,
+                on_looked=fleet.on_looked,
+                on_free=fleet.on_free,
+                on_gone=fleet.on_gone,
+                fence=heartbeats.fence,
+            ),
         ),
         new_reporter=lambda fleet, place: _reporter(settings, needs, fleet, place),
         reports_at=lambda place: ReportsTable(needs.service, place),
@@ -224,7 +234,6 @@ def _assigner(
             delete_stale=fleet.delete_stale,
             on_loaded=fleet.on_loaded,
             on_assigned=fleet.on_assigned,
-            publish_watch=fleet.publish_watch,
             fence=heartbeats.fence,
         ),
     )

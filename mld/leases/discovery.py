@@ -5,7 +5,8 @@ is no index) and 15.8 (consistent reads). Java begins to hold a lease when it ha
 first, and the lease is held from the sending of that renewal on, so that no belief rests on a read alone.
 
 The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
-whose previous owner is still finishing is read again twice a second until it is ours or somebody else's.
+whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. Who has looked
+at the whole table tells us what it shows (`saw_table`), and the next query is a period after that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0  # a Query of our own leases costs half a read unit; Java's 9.975 s are time without processing
 PENDING_POLL_S = 0.5  # the old owner may finish at any moment, and until we notice nobody reads the shard
 DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
+ALONE_PERIODS = 2
+QUERY_SPACING_S_MAX = 10.0  # Java's period: whatever was seen of the table, the index is asked that often
 GETS_CONCURRENT_MAX = 10  # leaves half of the renewals' requests to the renewals
 
 
@@ -50,6 +53,9 @@ class LeaseDiscovery:
         self._pending_poll_s = pending_poll_s
         self._gets_concurrent_max = gets_concurrent_max
         self._list_due = asyncio.Event()
+        self._listed_at = clock.monotonic()
+        self._shown_at = clock.monotonic()
+        self._is_alone = False
         self._waiting: dict[str, None] = {}  # keys to look at, in order, each once
         self._has_waiting = asyncio.Event()
         self._looking: set[str] = set()
@@ -63,6 +69,14 @@ class LeaseDiscovery:
             self._enqueue(keys)
         else:
             self._list_due.set()
+
+    def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
+        """Every row as just read. `is_alone`: nobody else is there who could assign a lease to us."""
+        self._shown_at = self._clock.monotonic()
+        self._is_alone = is_alone
+        held = self._keeper.held()
+        ours = (lease.key for lease in leases if lease.owner == self._worker_id)
+        self._enqueue(key for key in ours if key not in held and key not in self._pending)
 
     async def run(self) -> None:
         """Discover until cancelled. What fails is logged and tried again; a lease is held as soon as it is ours.
@@ -86,7 +100,15 @@ class LeaseDiscovery:
         while True:
             self._list_due.clear()
             await self._list()
-            await wait_for_event(self._list_due, self._period_s)
+            self._listed_at = self._clock.monotonic()
+            while (wait_s := self._next_list_at() - self._clock.monotonic()) > 0:
+                if await wait_for_event(self._list_due, wait_s + DUE_MARGIN_S):
+                    break
+
+    def _next_list_at(self) -> float:
+        if self._is_alone:  # nobody gives us anything: only what we have lost ourselves could be found
+            return self._listed_at + ALONE_PERIODS * self._period_s
+        return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + self._period_s)
 
     async def _list(self) -> None:
         try:

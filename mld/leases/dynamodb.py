@@ -155,15 +155,17 @@ class DynamoLeaseTable:
         found = await self._scan_table(consistent=self._consistent_scans)
         return TableScan(tuple(found.leases), tuple(found.corrupt))
 
-    async def fleet_scan(self) -> FleetScan:
+    async def fleet_scan(self, part: tuple[int, int] | None = None) -> FleetScan:
         """See `LeaseTable.fleet_scan`. Raises TableError; a corrupt row is reported, not raised."""
-        found = await self._scan_table(consistent=False)
+        found = await self._scan_table(consistent=False, part=part)
         return FleetScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
 
-    async def _scan_table(self, *, consistent: bool) -> _Found:
-        segments = await self._segments()
+    async def _scan_table(self, *, consistent: bool, part: tuple[int, int] | None = None) -> _Found:
+        segments = 1 if part is not None else await self._segments()
         found = _Found()
         params: dict[str, Any] = {"ConsistentRead": consistent}
+        if part is not None:
+            params |= {"Segment": part[0], "TotalSegments": part[1]}
         if segments == 1:
             await self._scan_segment(params, found)
         else:

@@ -61,8 +61,11 @@ class LeaseTable(Protocol):
         """Every lease, in pages, in parallel segments where the table is large. Non-lease rows are skipped."""
         ...
 
-    async def fleet_scan(self) -> FleetScan:
-        """Every row of the table, in one eventually consistent pass like `scan`'s."""
+    async def fleet_scan(self, part: tuple[int, int] | None = None) -> FleetScan:
+        """Every row of the table, in one eventually consistent pass like `scan`'s.
+
+        `part` (number, of how many): only the rows of one part of the table. The same row is always in the same part.
+        """
         ...
 
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:

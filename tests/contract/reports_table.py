@@ -72,10 +72,10 @@ class ReportsTableContract:
     async def test_a_report_replaces_its_own_attributes_and_no_others(
         self, reports_table: ReportsTable, rows: RawRows, key: str
     ) -> None:
-        planted: dict[str, dict[str, Any]] = {"properties": {"M": {"a": {"S": "b"}}}, "mldWatch": {"S": '["w-2"]'}}
+        planted: dict[str, dict[str, Any]] = {"properties": {"M": {"a": {"S": "b"}}}, "mldHeartbeat": {"S": "a"}}
         await rows.put(self.java_row(key, ME, sts={"M": {"M": {"L": [{"N": "1"}]}}}) | planted)
         answer = await reports_table.write(report(50.0, now_s=NOW + 30))
-        assert answer.mld == {"version": "0.2", "watch": '["w-2"]'}
+        assert answer.mld == {"version": "0.2", "heartbeat": "a"}
         assert (answer.samples, answer.updated_at_s) == ({"C": (50.0,)}, NOW + 30)
         row = await rows.get(ME)
         assert row is not None
@@ -97,31 +97,6 @@ class ReportsTableContract:
         await reports_table.write(report(1.0, now_s=NOW + 1))
         assert not await reports_table.delete_own(ME, NOW)
         assert await rows.get(ME) is not None
-
-    # --- watch
-
-    async def test_watch_and_report_leave_each_other_alone(self, reports_table: ReportsTable, rows: RawRows) -> None:
-        written = await reports_table.write(report(1.0))
-        assert await reports_table.publish_watch(ME, '{"watch":["w-2"]}')
-        row = await rows.get(ME)
-        assert row is not None
-        assert parse_row(row, reports_table.place.key) == replace(
-            written, mld={"version": "0.2", "watch": '{"watch":["w-2"]}'}
-        )
-        again = await reports_table.write(report(2.0, now_s=NOW + 30))
-        assert again.mld == {"version": "0.2", "watch": '{"watch":["w-2"]}'}
-
-    async def test_a_watch_makes_no_row_and_touches_no_java_worker_and_no_lease(
-        self, reports_table: ReportsTable, rows: RawRows, key: str
-    ) -> None:
-        java, lease = self.java_row(key), self.lease_row(key, "shardId-1")
-        await rows.put(java)
-        await rows.put(lease)
-        for worker in ("absent", "java", "shardId-1"):
-            assert not await reports_table.publish_watch(worker, "[]")
-        assert await rows.get("absent") is None
-        assert await rows.get("java") == java
-        assert await rows.get("shardId-1") == lease
 
     # --- stale rows
 

@@ -63,7 +63,6 @@ async def test_every_call_tells_no_answer_from_no(failure: Exception, expected: 
     table = ReportsTable(dynamo, Place(TABLE, "wid"))
     for call in (
         table.write(report(1.0)),
-        table.publish_watch("w", "[]"),
         table.delete_own("w", 1),
         table.delete_stale(WorkerReport("w", 1, legacy=True)),
         table.scan(),

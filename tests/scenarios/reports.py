@@ -7,9 +7,7 @@ import re
 from itertools import groupby, pairwise
 
 from mld.fleet.lock import LOCK_KEY
-from mld.fleet.reports import WATCH
 from mld.fleet.states import CLIENT_VERSION
-from mld.fleet.watching import parse_watch
 from tests.scenarios.conditions import place
 from tests.scenarios.naming import shard_list, short
 from tests.scenarios.world import Line, World
@@ -40,16 +38,12 @@ class Reports:
         return _columns(table)
 
     def do_fleet(self, words: list[str]) -> list[str]:
-        """fleet: the rows beside the leases: client version and who set it, leader, reports, whom mld workers watch."""
+        """fleet: the rows beside the leases: client version and who set it, leader, reports."""
         world = self.world
         version, lock = world.fleet_row(CLIENT_VERSION.key), world.fleet_row(LOCK_KEY)
         lines = [f"version {version['cv']['S']} by {version['mb']['S']}"] if version else ["no version"]
         lines.append(f"leader {lock['ownerName']['S']}" if lock else "no leader")
-        for worker in world.reporting():
-            told = world.fleet_row(worker).get(WATCH)
-            watched = sorted(one.worker for one in parse_watch(told["S"])) if told else []
-            lines.append(f"{worker} reports" + (f", watches {', '.join(watched)}" if watched else ""))
-        return lines
+        return lines + [f"{worker} reports" for worker in world.reporting()]
 
     def do_loads(self, words: list[str]) -> list[str]:
         """loads: how many workers own how many leases."""

@@ -1,11 +1,12 @@
 """A fleet in 3.x mode without a data path: the `Assigner` of its leader over one `LeanLeaseTable`, in virtual time.
 
-The leader's side is the daemon's code: observations, decider, writes, watch duties. The workers are models, as there
+The leader's side is the daemon's code: observations, decider, writes. The workers are models, as there
 are a thousand of them: each reports its load every 30 s, finds what is assigned to it, finishes what is taken from it,
 and renews what it holds. Renewals are not written but worked out when a row is read, so an hour of 10,000 leases costs
 no more than its moves. `JavaAssigner` is the same leader with Java's decider and Java's rhythm (coordination spec, 4).
 
-Lost workers are noticed as the daemon does it, by those who watch them (`mld.fleet.watch`), and by the leader's runs.
+Lost workers are noticed as the daemon does it, by those who look at the table (`mld.fleet.takeover`), and by the
+leader's runs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -25,12 +27,9 @@ from mld.fleet.assigner import Assigner, AssignerHooks, AssignerSettings
 from mld.fleet.assignment import Plan, spread
 from mld.fleet.loads import Move, Why
 from mld.fleet.move_writer import bounded
-from mld.fleet.reports import ReportRules
-from mld.fleet.ring import Duties
+from mld.fleet.takeover import LOOK_PERIOD_S, LOOKERS, SECOND_CHANCE_S, part_count
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
-from mld.fleet.watching import life_signs, orphans
 from mld.leases.lease import Lease
-from mld.leases.table import FleetScan
 from mld.positions import TRIM_HORIZON
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.java3_lam import Report, VarianceDecider, Worker
@@ -45,7 +44,6 @@ FINISHING_S_MIN, FINISHING_S_MAX = 0.2, 1.0
 """A child's last batch and its answer to shutdownRequested."""
 PENDING_POLL_S = 0.5
 START_SPREAD_S = 2.0
-WATCH_S = 1.0
 LOOK_S = 1.0
 REST_S = 200.0
 """Longer than three balancing runs of Java's, 60 s apart."""
@@ -73,7 +71,6 @@ class FleetWorker:
     """Of what it holds."""
     ring: deque[float] = field(default_factory=lambda: deque(maxlen=RING))
     next_report_at: float = 0.0
-    duties: Duties = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,6 @@ class Fleet3x:
         self._most_held = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: list[BaseException] = []
-        self._watched_dead: set[str] = set()
         self._parsed: dict[str, tuple[int, WorkerReport]] = {}
 
     def now(self) -> float:
@@ -175,11 +171,9 @@ class Fleet3x:
         for worker_id in dead:
             self.workers[worker_id].died_at = self.now()
         if not self.java:
-            self._watched_dead = set()
-            for watcher in self.living().values():
-                for watched, _ in watcher.duties:
-                    if self.workers[watched].died_at is not None:
-                        self._do(self._bury(watcher, watched))
+            parts = part_count(len(self.table.leases), is_carried=False)
+            for part in range(parts):
+                self._do(self._take_over(frozenset(dead), part, parts))
 
     def living(self) -> dict[str, FleetWorker]:
         return {worker_id: worker for worker_id, worker in self.workers.items() if worker.died_at is None}
@@ -188,17 +182,12 @@ class Fleet3x:
         self._leader_id = worker_id
         kind = JavaAssigner if self.java else Assigner
         settings = AssignerSettings(lease_duration_s=LEASE_DURATION_S)
-        hooks = AssignerHooks(on_loaded=self._count_run, publish_watch=self._publish)
+        hooks = AssignerHooks(on_loaded=self._count_run)
         self.leader = kind(self.table, _Leads(), worker_id, self.clock, Random("leader"), settings, hooks)
         self._do(self.leader.run())
 
     def _count_run(self, _loaded: object) -> None:
         self.runs += 1
-
-    async def _publish(self, worker: str, duties: Duties) -> None:
-        self.table.bill.other_writes += 1
-        self.table.bill.write_units += 1
-        self.workers[worker].duties = duties
 
     def _do(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -261,11 +250,7 @@ class Fleet3x:
         worker.next_report_at += REPORT_S
         worker.ring.append(round(self.load(worker), 6))
         report = reports.own_report(worker.worker_id, {METRIC: tuple(worker.ring)}, self.clock.wall(), "scale")
-        if worker.duties:
-            report = replace(report, mld={**report.mld, "watch": "published"})
         attributes = reports.attributes(report)
-        if worker.duties:
-            attributes[reports.WATCH] = {"S": "published"}
         self.table.others[worker.worker_id] = {LEASE_TABLE_KEY: {"S": worker.worker_id}, **attributes}
         self._parsed[worker.worker_id] = (int(self.now()), report)
         self.table.bill.other_writes += 1
@@ -276,38 +261,28 @@ class Fleet3x:
         fair_kbps = self.total_kbps / max(1, len(self.living()))
         return min(100.0, IDLE_PERCENT + FAIR_PERCENT * worker.kbps / fair_kbps / worker.speed)
 
-    # --- watching -----------------------------------------------------------------------------------------------------
+    # --- taking over --------------------------------------------------------------------------------------------------
 
-    async def _bury(self, watcher: FleetWorker, watched: str) -> None:
-        """What `mld.fleet.watch.Watch` does about a silent worker, from its last renewal on."""
-        self._watched_dead.add(watched)
-        seen_s = self.rng.uniform(-RENEWAL_S, 0.0) + self.rng.uniform(0.0, WATCH_S)
-        await asyncio.sleep(max(0.0, seen_s + LEASE_DURATION_S / 2 + self.rng.uniform(0.0, WATCH_S)))
-        baseline = {lease.key: lease for lease in (await self.table.fleet_scan()).leases}
-        await asyncio.sleep(LEASE_DURATION_S / 2)
-        scan = await self.table.fleet_scan()
-        still, _ = life_signs(baseline, scan.leases)
-        for another in sorted(still - self._watched_dead):  # those who watched it are as dead
-            self._do(self._bury(watcher, another))
-        orphaned = orphans(watched, baseline, scan.leases)
-        heirs = self._deal(scan, orphaned, still | {watched}, watcher.worker_id)
+    async def _take_over(self, dead: frozenset[str], part: int, parts: int) -> None:
+        """What the lookers of one part do about dead workers' leases (`mld.fleet.lookout`), each lease in its time."""
+        lookers = self.rng.sample(sorted(self.living()), min(LOOKERS, len(self.living())))
+        in_part = [key for key in self.table.leases if zlib.crc32(key.encode()) % parts == part]
+        theirs = [row for key in in_part if (row := self.table.row(key)) and row.actual_owner in dead]
+        held = Counter(lease.actual_owner for lease in self.table.leases.values())
+        heirs = spread((row.key for row in theirs), {looker: held[looker] for looker in lookers})
 
-        async def assign(lease: Lease) -> None:
-            await self.table.assign_expired(lease, heirs[lease.key])
+        async def take(row: Lease) -> None:
+            await self.table.assign_expired(row, heirs[row.key])
 
-        await bounded(assign, [lease for lease in orphaned if lease.key in heirs])
-        self.table.others.pop(watched, None)
-        self._parsed.pop(watched, None)
-        self.table.bill.other_writes += 1
-        self.table.bill.write_units += 1
-
-    def _deal(self, scan: FleetScan, orphaned: Sequence[Lease], dead: frozenset[str], me: str) -> Mapping[str, str]:
-        """As `Fleet.heirs_of_silent`: over all whose reports are believed, without the dead ones."""
-        known = [report for _, report in self._parsed.values()]
-        active = reports.sort_out(known, self.clock.wall(), ReportRules()).active
-        counts = Counter(lease.actual_owner for lease in scan.leases)
-        live = ({report.worker for report in active} - dead) | {me}
-        return spread((lease.key for lease in orphaned), {worker: counts[worker] for worker in live})
+        last_renewal_s = self.rng.uniform(-RENEWAL_S, 0.0)
+        seen_s = self.rng.uniform(0.0, LOOK_PERIOD_S)
+        await asyncio.sleep(LEASE_DURATION_S + last_renewal_s + seen_s + SECOND_CHANCE_S)
+        await bounded(take, theirs)
+        for worker in dead & self.table.others.keys():
+            del self.table.others[worker]
+            self._parsed.pop(worker, None)
+            self.table.bill.other_writes += 1
+            self.table.bill.write_units += 1
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 

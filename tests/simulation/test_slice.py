@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SLICES = {"2x": (0, 120), "3x": (0, 24), "3xbeat": (0, 16), "3xmix": (0, 12), "migrate": (1, 4), "fanout": (0, 10)}
+SLICES = {
+    "2x": (0, 120),
+    "3x": (0, 24),
+    "3xbeat": (0, 16),
+    "3xmix": (0, 12),
+    "live": (0, 24),
+    "migrate": (1, 4),
+    "fanout": (0, 10),
+}
 """The first seed and how many, by mode."""
 
 

@@ -61,7 +61,7 @@ PURE = (
     "mld/fleet/observing.py",
     "mld/fleet/loads.py",
     "mld/fleet/assignment.py",
-    "mld/fleet/ring.py",
+    "mld/fleet/takeover.py",
     "mld/fleet/reports.py",
     "mld/fleet/shuffle.py",
     "mld/fleet/single_table.py",

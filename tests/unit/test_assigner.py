@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from mld.clock import LoopClock
-from mld.errors import MldError, TableUnavailableError
 from mld.fleet import reports
 from mld.fleet.assigner import (
     ALONE_LEASES_MAX,
     ALONE_S,
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
+    TRACE_S,
     Assigner,
     AssignerHooks,
     AssignerSettings,
@@ -30,7 +30,6 @@ from mld.fleet.assigner import (
 )
 from mld.fleet.loads import AssignmentRules, Why
 from mld.fleet.move_writer import WRITES_CONCURRENT_MAX
-from mld.fleet.ring import Duties
 from mld.fleet.values import WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -72,10 +71,8 @@ class Leader:
 class Heard:
     loaded: list[Loaded]
     assigned: list[tuple[str, ...]]
-    published: list[tuple[str, Duties]]
     stale: list[str]
     legacy: Sequence[WorkerReport] = ()
-    publish_error: MldError | None = None
 
 
 class Bed:
@@ -84,7 +81,7 @@ class Bed:
     def __init__(self, dynamo: MemoryDynamo, **settings: Any) -> None:
         self.dynamo = dynamo
         self.leader = Leader()
-        self.heard = Heard([], [], [], [])
+        self.heard = Heard([], [], [])
         self.table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
         self.assigner = Assigner(
             self.table,
@@ -98,7 +95,6 @@ class Bed:
                 delete_stale=self._delete_stale,
                 on_loaded=self.heard.loaded.append,
                 on_assigned=self.heard.assigned.append,
-                publish_watch=self._publish,
             ),
         )
 
@@ -108,25 +104,18 @@ class Bed:
     async def _delete_stale(self, stale: Sequence[WorkerReport]) -> None:
         self.heard.stale += [report.worker for report in stale]
 
-    async def _publish(self, worker: str, duties: Duties) -> None:
-        if self.heard.publish_error is not None:
-            raise self.heard.publish_error
-        self.heard.published.append((worker, duties))
-
     async def leases(self, owners: Mapping[str, str | None], kbps: float = 10.0) -> None:
         for key, owner in owners.items():
             await self.table.create(Lease(key, TRIM_HORIZON, owner=owner, throughput_kbps=kbps))
 
-    def report(self, *workers: str, version: str | None = "1", ago_s: float = 0.0, watch: str | None = None) -> None:
+    def report(self, *workers: str, version: str | None = "1", ago_s: float = 0.0) -> None:
         for worker in workers:
-            self.put(worker, reports.own_report(worker, {}, CLOCK.wall() - ago_s, version or ""), version, watch)
+            self.put(worker, reports.own_report(worker, {}, CLOCK.wall() - ago_s, version or ""), version)
 
-    def put(self, worker: str, report: WorkerReport, version: str | None = None, watch: str | None = None) -> None:
+    def put(self, worker: str, report: WorkerReport, version: str | None = None) -> None:
         row = {"leaseKey": {"S": worker}, **reports.attributes(report)}
         if version is None:
             row.pop(reports.VERSION, None)
-        if watch is not None:
-            row[reports.WATCH] = {"S": watch}
         self.dynamo.put_row(TABLE, row)
 
     async def renew(self, *keys: str) -> None:
@@ -159,11 +148,12 @@ def test_unassigned_leases_are_given_to_the_live_workers_at_once() -> None:
     run_virtual(main())
 
 
-def test_who_seems_to_be_alone_gets_few_leases_until_the_others_can_have_reported() -> None:
+def test_where_others_were_lately_who_seems_to_be_alone_gets_few_leases_until_they_can_have_reported() -> None:
     async def main() -> None:
         it = await bed()
         keys = [f"s{number:03d}" for number in range(100)]
         await it.leases(dict.fromkeys(keys))
+        it.report("of the fleet before", ago_s=TRACE_S - 1)
         for already in (0, ALONE_LEASES_MAX):
             report = await it.assigner.run_once()
             assert report is not None
@@ -175,11 +165,29 @@ def test_who_seems_to_be_alone_gets_few_leases_until_the_others_can_have_reporte
     run_virtual(main())
 
 
-def test_who_is_alone_gets_everything_soon() -> None:
+@pytest.mark.parametrize("traces", ["none", "its own", "an old one"])
+def test_where_nobody_else_has_been_lately_everything_comes_at_once(traces: str) -> None:
     async def main() -> None:
         it = await bed()
         keys = [f"s{number:03d}" for number in range(100)]
         await it.leases(dict.fromkeys(keys))
+        match traces:
+            case "its own":
+                it.report("me")
+            case "an old one":
+                it.report("other", ago_s=TRACE_S + 1)
+        await it.assigner.run_once()
+        assert Counter(it.owners(keys).values()) == {"me": 100}
+
+    run_virtual(main())
+
+
+def test_who_is_alone_after_all_gets_everything_soon() -> None:
+    async def main() -> None:
+        it = await bed()
+        keys = [f"s{number:03d}" for number in range(100)]
+        await it.leases(dict.fromkeys(keys))
+        it.report("of the fleet before", ago_s=TRACE_S - 10)
         running = asyncio.create_task(it.assigner.run())
         await CLOCK.sleep(ALONE_S - 0.5)
         assert Counter(it.owners(keys).values()) == {"me": ALONE_LEASES_MAX, None: 100 - ALONE_LEASES_MAX}
@@ -301,24 +309,6 @@ def test_a_new_leader_has_to_watch_again_before_it_calls_anything_expired() -> N
         await CLOCK.sleep(20.0)
         await it.assigner.run_once()
         assert it.owners(["s1"]) == {"s1": "me"}
-
-    run_virtual(main())
-
-
-def test_rows_seen_between_two_runs_count() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        await it.leases({"s1": "slow"})
-        await it.assigner.run_once()
-        await it.renew("s1")
-        await CLOCK.sleep(15.0)
-        lease = await it.table.get("s1")
-        assert lease is not None
-        it.assigner.saw(lease)
-        await CLOCK.sleep(5.0)
-        await it.assigner.run_once()
-        assert it.owners(["s1"]) == {"s1": "slow"}
 
     run_virtual(main())
 
@@ -557,77 +547,25 @@ def test_the_loop_runs_at_once_then_every_interval_and_when_woken() -> None:
     run_virtual(main())
 
 
-def test_an_orphaned_worker_s_leases_go_at_once_and_it_gets_none_until_it_reports_again() -> None:
+def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
     async def main() -> None:
         it = await bed()
         it.report("me", "dead", "other")
-        await it.leases({"s1": "dead", "s2": "dead", "s3": "me", "s4": "other"})
+        await it.leases({"s3": "me", "s4": "other"})
         await it.assigner.run_once()
         await CLOCK.sleep(2.0)
-        await it.renew("s2")
-        rows = [lease for key in ("s1", "s2") if (lease := await it.table.get(key)) is not None]
-        await it.renew("s2")  # so this one lives after all
-        assert await it.assigner.orphaned("dead", rows) == 1
-        assert it.owners(["s1", "s2"]) == {"s1": "me", "s2": "dead"}
-        assert it.heard.assigned == [("s1",)]
+        it.assigner.bury("dead")
 
         await it.leases({"s5": None, "s6": None, "s7": None})
         report = await it.assigner.run_once(early=True)
         assert report is not None
+        assert report.plan.workers == 2
         assert "dead" not in it.owners(["s5", "s6", "s7"]).values()
         await CLOCK.sleep(3.0)
         it.report("dead")
         await it.leases({"s8": None})
         await it.assigner.run_once(early=True)
-        assert report.plan.workers == 2
         assert it.owners(["s8"]) == {"s8": "dead"}  # it has the least
-
-    run_virtual(main())
-
-
-def test_a_follower_told_of_an_orphan_leaves_it_to_the_leader() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.leader.leads = False
-        await it.leases({"s1": "dead"})
-        lease = await it.table.get("s1")
-        assert lease is not None
-        assert await it.assigner.orphaned("dead", [lease]) == 0
-        assert it.owners(["s1"]) == {"s1": "dead"}
-
-    run_virtual(main())
-
-
-def test_the_ring_is_published_where_it_changed() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me", "you")
-        it.report("java", version=None)
-        await it.leases({"s1": "java", "s2": "me"})
-        await it.assigner.run_once()
-        assert dict(it.heard.published) == {"me": (("java", "s1"),), "you": (("java", "s1"), ("me", "s2"))}
-        it.heard.published.clear()
-        it.report("me", "you", watch="[]")
-        await it.assigner.run_once()
-        assert it.heard.published == []
-        it.report("you", watch=None)  # a row written anew has lost its duties
-        await it.assigner.run_once()
-        assert [worker for worker, _ in it.heard.published] == ["you"]
-
-    run_virtual(main())
-
-
-def test_a_publication_that_failed_is_made_up_for() -> None:
-    async def main() -> None:
-        it = await bed()
-        it.report("me")
-        it.report("java", version=None)
-        await it.leases({"s1": "java"})
-        it.heard.publish_error = TableUnavailableError("no answer")
-        assert await it.assigner.run_once() is not None
-        it.heard.publish_error = None
-        await it.assigner.run_once()
-        assert it.heard.published == [("me", (("java", "s1"),))]
 
     run_virtual(main())
 

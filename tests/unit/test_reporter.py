@@ -245,16 +245,6 @@ def test_a_table_that_is_gone_is_only_logged(caplog: pytest.LogCaptureFixture) -
 # --- own row, and reports out of turn
 
 
-def test_the_own_row_comes_back_with_what_a_leader_wrote() -> None:
-    async def story(world: World) -> None:
-        await asyncio.sleep(5.0)
-        assert await ReportsTable(world.dynamo, Place(TABLE, "leaseKey")).publish_watch(ME, "w-2")
-        await asyncio.sleep(PERIOD_S)
-
-    world = in_world(story, steady(5.0))
-    assert [row.mld for row in world.rows] == [{"version": "0.2"}, {"version": "0.2", "watch": "w-2"}]
-
-
 def test_a_row_that_a_leader_deleted_comes_back_whole() -> None:
     async def story(world: World) -> None:
         await asyncio.sleep(5.0)

@@ -101,7 +101,7 @@ def report(
                 "x": {"N": "1"},
             },
             "leaseKey",
-            WorkerReport("w", 7, mld={"version": "0.2", "watch": "{}"}),
+            WorkerReport("w", 7, mld={"version": "0.2"}),
         ),
     ],
 )

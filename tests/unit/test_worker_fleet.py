@@ -134,7 +134,7 @@ def test_a_fleet_that_was_killed_as_a_whole_is_replaced_by_new_workers_within_th
     run_virtual(story())
 
 
-def test_a_new_worker_watches_before_any_leader_has_told_it() -> None:
+def test_a_worker_that_has_just_started_takes_over_all_the_same() -> None:
     async def story() -> None:
         async with fleet(4, **V3X) as world:
             first = world.start("w1")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tests.simulation.world.plan import ALL_FEATURES, Kind, Plan, draw
 from tests.simulation.world.plan3x import draw_3x, draw_3x_beats, draw_3x_mixed
 from tests.simulation.world.plan_fanout import FAN_OUT_FEATURES, draw_fan_out
+from tests.simulation.world.plan_live import draw_live
 from tests.simulation.world.plan_migrate import draw_migration
 
 MIGRATION_KINDS = (Kind.REDEPLOY_AS, Kind.TOOL_BACK, Kind.TOOL_FORWARD, Kind.SINGLE_TABLE)
@@ -24,6 +25,7 @@ MODES: dict[str, Callable[[int], Plan]] = {
     "3x": draw_3x,
     "3xbeat": draw_3x_beats,
     "3xmix": draw_3x_mixed,
+    "live": draw_live,
     "migrate": draw_migration,
     "fanout": draw_fan_out,
 }
@@ -46,6 +48,10 @@ def features_of(mode: str) -> frozenset[str]:
         return ours
     if mode == "3xmix":
         return ours | {"java3", "java34"}
+    if mode == "live":
+        kinds = (Kind.CRASH, Kind.DEPLOY, Kind.PAUSE, Kind.PARTITION, Kind.WALL_JUMP, Kind.SPLIT, Kind.SCALE_OUT)
+        kinds += (Kind.SCALE_IN, Kind.LEADER_CRASH, Kind.LEADER_PAUSE)
+        return frozenset({kind.value for kind in kinds} | {"java3", "stale_reads"})
     kinds = (Kind.CRASH, Kind.PAUSE, Kind.PARTITION, Kind.SPLIT, *MIGRATION_KINDS)
     rates = {"dynamo_error", "dynamo_lost_reply", "dynamo_throttled", "dynamo_slow", "child_silent"}
     return frozenset({kind.value for kind in kinds} | rates | {"java2", "java3", "java34", "stale_reads"})

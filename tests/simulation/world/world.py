@@ -21,6 +21,7 @@ from properties.settings import Settings
 from properties.values import Heartbeat
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
+from tests.simulation.liveness import Liveness
 from tests.simulation.world.children import DrawnProcessor, SimulatedHost
 from tests.simulation.world.fanout import FanOutDoor, Traffic, deregister
 from tests.simulation.world.fleet3x import (
@@ -390,6 +391,7 @@ class World:
         if plan.fleet is not None:
             self.fleet_ledger = FleetLedger(self.ledger, self.now, plan.failover_s, takes=plan.fleet.takes)
             self.ledger.on_batch = self._batch_begins
+        self.liveness = Liveness(self) if plan.fleet is not None and not plan.fleet.takes else None
         self.java_children: Iterator[int] = itertools.count(1_000_000)
         self.machines: list[Machine] = []
         self.graves: list[Any] = []
@@ -503,6 +505,8 @@ class World:
                 if self.fleet_ledger is not None:
                     self.fleet_ledger.check_leaders(m.process.name for m in self.machines if m.leads())
                     self.fleet_ledger.check_pending()
+                if self.liveness is not None and not self._stream_deleted:
+                    self.liveness.check()
                 if turn % PRICE_TURNS == 0:
                     calls = self._check_price(calls)
             except Violation as violation:
@@ -669,6 +673,8 @@ class World:
     # --- the table ----------------------------------------------------------------------------------------------------
 
     def _applied(self, applied: Any, sent_at: float) -> None:
+        if self.liveness is not None:
+            self.liveness.applied(applied)
         if self.fleet_ledger is not None:
             try:
                 self.fleet_ledger.applied(applied, sent_at)

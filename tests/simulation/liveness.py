@@ -1,0 +1,147 @@
+"""Checker 13: no lease is left without a renewing owner for longer than the bound, as long as one worker of ours lives.
+
+A lease is renewed by an accepted write of whoever owns it before or after. The gap since the last one counts while at
+least one process of ours has been up, finished with its start, neither stopped nor cut off, and free of drawn faults of
+the table, for the whole of its own bound: then it has seen the lease stand still, and should have taken it.
+
+The bound is the lease duration and 2 s for a worker that looks often: in a fleet of up to three of ours that is each
+of them. One that looks once per lease duration is held to that (`Takeover.bound_s`). A lease that was given to a Java
+worker counts from then on, and has the time on top that Java may take to discover it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mld.fleet.lookout import Lookout
+from mld.fleet.takeover import LOOK_PERIOD_S, SECOND_CHANCE_S
+from mld.worker import Worker
+from tests.simulation.checkers import SHARD_END, Violation
+from tests.simulation.world.fleet3x import is_lease
+from tests.support.fleet import TABLE
+from tests.twins.dynamo import Applied
+
+if TYPE_CHECKING:
+    from tests.simulation.world.world import Machine, World
+
+BOUND_S = 2.0
+"""On top of the lease duration."""
+REQUESTS = 8
+"""One after the other, of a look that takes over: pages, write, read, renewal."""
+JAVA_DISCOVERY_S = 11.0
+"""`leaseAssignmentIntervalMillis` / 2, and a second to renew them."""
+
+
+@dataclass(slots=True)
+class _Sound:
+    """Since when a process has been able to see and act, and the bounds it had on the way."""
+
+    process: Any
+    since: float
+    bounds: deque[tuple[float, float]] = field(default_factory=deque)
+
+
+class Liveness:
+    """Told of every accepted write, and once a second to look at the gaps."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._renewed: dict[str, float] = {}
+        self._given_to_java: dict[str, float] = {}
+        self._java: set[str] = set()
+        self._sound: dict[int, _Sound] = {}
+
+    def applied(self, write: Applied) -> None:
+        row = write.after or write.before
+        if write.table != TABLE or not is_lease(row):
+            return
+        key = str(row["leaseKey"]["S"])
+        if not write.after:
+            self._renewed.pop(key, None)
+            return
+        now, owner = self._world.now(), _actual_owner(write.after)
+        is_written_by_owner = write.sender.split("#")[0] in (owner, _actual_owner(write.before))
+        if not write.before or (is_written_by_owner and _counter(write.before) != _counter(write.after)):
+            self._renewed[key] = now
+        self._java |= {machine.worker_id for machine in self._world.machines if machine.spec.kind != "mld"}
+        if owner != _actual_owner(write.before) and owner in self._java:
+            self._given_to_java[key] = now
+
+    def check(self) -> None:
+        """Raises Violation."""
+        sound = self._sound_ones()
+        if not sound:
+            return
+        for key, row in self._world.lease_rows().items():
+            renewed = self._renewed.get(key)
+            if renewed is None or row["checkpoint"]["S"] == SHARD_END or self._world.ledger.shard(key).edited:
+                continue
+            since, more_s, owner = renewed, 0.0, _actual_owner(row)
+            if owner in self._java:
+                since = max(since, self._given_to_java.get(key, since))
+                more_s = JAVA_DISCOVERY_S
+            self._check_gap(key, owner, self._world.now() - since, more_s, sound)
+
+    def _check_gap(
+        self, key: str, owner: str | None, gap_s: float, more_s: float, sound: list[tuple[Any, float, float]]
+    ) -> None:
+        for machine, sound_s, bound_s in sound:
+            if min(gap_s, sound_s) > bound_s + more_s:
+                text = (
+                    f"checker 13 at {self._world.now():.2f} s: {key} of {owner} is not renewed for {gap_s:.1f} s, "
+                    f"though {machine.worker_id}, sound for {sound_s:.1f} s, should act within {bound_s + more_s:.1f} s"
+                )
+                self._world.trace(text)
+                raise Violation(text)
+
+    def _sound_ones(self) -> list[tuple[Machine, float, float]]:
+        """(machine, for how long it could see and act, its bound: the largest that it had within that)."""
+        now = self._world.now()
+        found = []
+        for machine in self._world.machines:
+            lookout = self._lookout_of(machine)
+            if lookout is None:
+                self._sound.pop(machine.number, None)
+                continue
+            sound = self._sound.get(machine.number)
+            if sound is None or sound.process is not machine.process:
+                sound = self._sound[machine.number] = _Sound(machine.process, now)
+            bound_s = self._bound_s(machine, lookout)
+            sound.bounds.append((now, bound_s))
+            while sound.bounds[0][0] < now - 3 * self._world.plan.failover_s:
+                sound.bounds.popleft()
+            found.append((machine, now - sound.since, max(bound for _, bound in sound.bounds)))
+        return found
+
+    def _lookout_of(self, machine: Machine) -> Lookout | None:
+        """Of a worker that can see and act now."""
+        rates, door, worker = machine.rates, machine.dynamo, machine.worker
+        faulty = rates.dynamo_error or rates.dynamo_lost_reply or rates.dynamo_throttled or rates.dynamo_slow
+        if faulty or machine.process is None or machine.paused or door is None or door.cut or not machine.wanted:
+            return None
+        if self._world.now() < self._world.dynamo.outage_until or not isinstance(worker, Worker):
+            return None
+        fleet = worker._parts.fleet
+        lookout = fleet._lookout
+        return lookout if fleet._loops.running() >= {"lookout"} and lookout.has_looked else None
+
+    def _bound_s(self, machine: Machine, lookout: Lookout) -> float:
+        failover_s, takeover = self._world.plan.failover_s, lookout.takeover
+        slack_s = REQUESTS * 2 * machine.spec.latency_s + self._world.plan.stale_reads_s
+        if takeover.my_parts() or takeover.is_alone:
+            assert LOOK_PERIOD_S + SECOND_CHANCE_S < BOUND_S
+            return failover_s + BOUND_S + slack_s
+        return takeover.bound_s() + slack_s + BOUND_S - LOOK_PERIOD_S
+
+
+def _actual_owner(row: Any) -> str | None:
+    for name in ("checkpointOwner", "leaseOwner"):
+        if name in row:
+            return str(row[name]["S"])
+    return None
+
+
+def _counter(row: Any) -> str:
+    return str(row.get("leaseCounter", {}).get("N"))
