@@ -31,6 +31,7 @@ from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 
+TIMEOUT_S = 3.0  # of a page, which is up to 1 MB: a look that hangs sees nobody fall silent
 RETRY_S = 0.3  # after a look that failed: most throttling is over by then
 FRESH_S = 2 * LOOK_PERIOD_S
 """What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease."""
@@ -114,7 +115,7 @@ class Lookout:
 
     async def _look_at_all(self) -> None:
         began_at = self._clock.monotonic()
-        scan = await self._table.fleet_scan()
+        scan = await self._table.fleet_scan(timeout_s=TIMEOUT_S)
         if began_at >= self._legacy_due_at:
             self._legacy = await self._hooks.legacy_reports()
             self._legacy_due_at = began_at + LEGACY_PERIOD_S
@@ -129,7 +130,7 @@ class Lookout:
         self._tell_of_free(scan.leases)
 
     async def _look_at_part(self, part: int, of: int) -> None:
-        scan: FleetScan = await self._table.fleet_scan((part, of))
+        scan: FleetScan = await self._table.fleet_scan((part, of), timeout_s=TIMEOUT_S)
         await in_turns(self.takeover.saw_part(scan.leases, part, self._clock.monotonic()))
         self._tell_of_free(scan.leases)
 
@@ -164,8 +165,8 @@ class Lookout:
 
     async def _take(self, leases: Sequence[Lease]) -> None:
         now = self._clock.monotonic()
-        owners = sorted({lease.actual_owner for lease in leases if lease.actual_owner is not None})
-        gone = [owner for owner in owners if self.takeover.is_gone(owner, now)]
+        owners = sorted({lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}, key=str)
+        gone = [owner for owner in owners if owner is not None and self.takeover.is_gone(owner, now)]
         moves = [
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
@@ -186,6 +187,8 @@ class Lookout:
         for owner, count in sorted(taken.items(), key=lambda item: item[0] or ""):
             if owner is None:
                 log.info("took %d leases that were nobody's", count, extra={"action": "free_leases_taken"})
+            elif owner == self._me:
+                log.info("took %d leases of our own back", count, extra={"action": "own_leases_taken"})
             else:
                 log.warning(
                     "worker %s is silent for %.0f s; took %d of its leases",

@@ -10,7 +10,8 @@ was published and whatever happened before: *who sees a lease stand still for a 
       never seen to renew it
     nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, who gave it up or
                                                the leader may be about to give it to somebody; many not all at once
-    ours by the row                            never: discovery resumes it
+    ours by the row                            as anybody's: usually discovery has long resumed it, but not one in
+                                               a handoff that a process with our id has begun
 
 A due lease is dealt among the lookers, who all deal alike: whom it falls to takes it at once, anybody else who sees it
 `SECOND_CHANCE_S` later still standing. Each write is conditional on owners and counter, so any number may act. Nobody
@@ -235,8 +236,6 @@ class Takeover:
         owner = lease.actual_owner
         if owner is None:
             return self._free_since[lease.key] + FREE_GRACE_S
-        if owner == self._me:
-            return math.inf
         patience_s = self._rules.lease_duration_s
         if owner in self._java and self._given[lease.key].counter == lease.counter:
             patience_s += self._rules.java_discovery_s

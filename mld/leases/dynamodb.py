@@ -155,31 +155,34 @@ class DynamoLeaseTable:
         found = await self._scan_table(consistent=self._consistent_scans)
         return TableScan(tuple(found.leases), tuple(found.corrupt))
 
-    async def fleet_scan(self, part: tuple[int, int] | None = None) -> FleetScan:
+    async def fleet_scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> FleetScan:
         """See `LeaseTable.fleet_scan`. Raises TableError; a corrupt row is reported, not raised."""
-        found = await self._scan_table(consistent=False, part=part)
+        found = await self._scan_table(consistent=False, part=part, timeout_s=timeout_s)
         return FleetScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
 
-    async def _scan_table(self, *, consistent: bool, part: tuple[int, int] | None = None) -> _Found:
+    async def _scan_table(
+        self, *, consistent: bool, part: tuple[int, int] | None = None, timeout_s: float | None = None
+    ) -> _Found:
+        timeout_s = self._scan_timeout_s if timeout_s is None else timeout_s
         segments = 1 if part is not None else await self._segments()
         found = _Found()
         params: dict[str, Any] = {"ConsistentRead": consistent}
         if part is not None:
             params |= {"Segment": part[0], "TotalSegments": part[1]}
         if segments == 1:
-            await self._scan_segment(params, found)
+            await self._scan_segment(params, found, timeout_s)
         else:
             await _all_or_first_error(
-                self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found)
+                self._scan_segment(params | {"Segment": segment, "TotalSegments": segments}, found, timeout_s)
                 for segment in range(segments)
             )
         for key, reason in found.corrupt:
             log.error("lease row %s ignored: %s", key, reason, extra={"action": "lease_row_corrupt", "shard": key})
         return found
 
-    async def _scan_segment(self, params: dict[str, Any], found: _Found) -> None:
+    async def _scan_segment(self, params: dict[str, Any], found: _Found, timeout_s: float) -> None:
         while True:
-            answer = await self._calls.send("Scan", params, timeout_s=self._scan_timeout_s)
+            answer = await self._calls.send("Scan", params, timeout_s=timeout_s)
             await _parse_page(answer.get("Items", ()), found)
             if not answer.get("LastEvaluatedKey"):
                 return

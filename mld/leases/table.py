@@ -61,10 +61,11 @@ class LeaseTable(Protocol):
         """Every lease, in pages, in parallel segments where the table is large. Non-lease rows are skipped."""
         ...
 
-    async def fleet_scan(self, part: tuple[int, int] | None = None) -> FleetScan:
+    async def fleet_scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> FleetScan:
         """Every row of the table, in one eventually consistent pass like `scan`'s.
 
         `part` (number, of how many): only the rows of one part of the table. The same row is always in the same part.
+        `timeout_s`: how long each page may take, if less than usual.
         """
         ...
 

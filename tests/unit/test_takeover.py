@@ -81,10 +81,10 @@ def test_an_older_row_is_no_news() -> None:
     assert it.taken(D + SOON) == ["s"]
 
 
-def test_what_is_ours_by_the_row_is_not_taken() -> None:
+def test_what_is_ours_by_the_row_and_does_not_move_is_nobodys_too() -> None:
     it = Seer()
-    it.look(0.0, [lease("s", "me")])
-    assert it.takeover.plan(100.0) == ([], math.inf)
+    it.look(0.0, [replace(lease("s", "next"), checkpoint_owner="me")])  # of a process before us, with our id
+    assert it.taken(D + SOON) == ["s"]
 
 
 def test_during_a_handoff_the_old_owner_counts() -> None:
