@@ -2,6 +2,7 @@
 
 Rules: configuration spec, sections 7 (region, endpoints) and 10 (credentials); Kinesis, DynamoDB and CloudWatch each
 have their own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers.
+All clients share what is known of AWS's clock (`servicetime`).
 
 Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
 0.3 s together). `create_client` blocks and may be called from several threads.
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mld import __version__
+from mld.aws.servicetime import ServiceTime
 from mld.errors import StartupError
 from properties.credentials import CredentialsChain
 from properties.settings import Settings
@@ -84,6 +86,7 @@ class ClientFactory:
         assert set(access) == set(get_args(ServiceName))
         self._access = access
         self._region_name = region_name
+        self.service_time = ServiceTime()
         self._lock = threading.Lock()  # botocore sessions are not safe to share between threads while creating clients
         self._loader: Loader | None = None
         self._resolver: CredentialsResolver | None = None
@@ -94,7 +97,7 @@ class ClientFactory:
     def create_client(
         self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
     ) -> BaseClient:
-        """A client that makes one attempt per call.
+        """A client that makes one attempt per call, and another one if it was refused for our clock only.
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
@@ -149,7 +152,7 @@ class ClientFactory:
         from mld.aws.credentials import CredentialsResolver
 
         if self._resolver is None:
-            self._resolver = CredentialsResolver(self._new_session, region_name=self._region_name)
+            self._resolver = CredentialsResolver(self._new_session, self.service_time, region_name=self._region_name)
         if chain not in self._resolved:
             self._resolved[chain] = self._resolver.resolve(chain)
         return self._resolved[chain]
@@ -167,6 +170,7 @@ class ClientFactory:
         from botocore.session import Session
 
         session = Session(profile=profile)
+        self.service_time.attach(session)
         if self._loader is None:
             self._loader = session.get_component("data_loader")
         else:

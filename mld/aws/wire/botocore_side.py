@@ -8,13 +8,13 @@ answer to a real request botocore says what it means (`explain`).
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from mld.aws.servicetime import SCOPE
 from mld.aws.wire.connection import Answer, Origin
 from mld.aws.wire.sigv4 import Scope
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest, AWSResponse
     from botocore.client import BaseClient
 
-_SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
 _PER_REQUEST = frozenset(
     {
         "accept-encoding",
@@ -122,7 +121,7 @@ def _blueprint(method: str, url: str, raw_headers: dict[str, Any], context: ssl.
     if unknown := headers.keys() - _PER_REQUEST - _KNOWN:
         raise UnusualError(f"the header {min(unknown)}")
     authorization = headers.get("authorization")
-    match = None if authorization is None else _SCOPE.match(authorization)
+    match = None if authorization is None else SCOPE.match(authorization)
     if authorization is not None and match is None:
         raise UnusualError("another signature than version 4")
     fixed = {name: headers[name] for name in sorted(_KNOWN & headers.keys())}

@@ -17,12 +17,12 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure
+from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
@@ -69,7 +69,7 @@ class WireService:
         name: str,
         read_timeout_s: float,
         connect_timeout_s: float,
-        wall: Callable[[], float] = time.time,
+        service_time: ServiceTime,
     ) -> None:
         self._plain = plain
         self._credentials_of = credentials
@@ -77,7 +77,7 @@ class WireService:
         self._name = name
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._requests = Requests(name, wall)
+        self._requests = Requests(service_time)
         self._workers = Workers(threads_max=threads_max, name=name)
         self._places = Places(calls_max)
         self._gate = threading.Lock()

@@ -27,6 +27,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
 
 from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
@@ -344,7 +345,7 @@ async def wire(
         name=service,
         read_timeout_s=2,
         connect_timeout_s=2,
-        wall=wall,
+        service_time=ServiceTime(wall),
     )
     await made.open()
     try:
