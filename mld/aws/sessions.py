@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mld import __version__
@@ -38,13 +38,14 @@ USER_AGENT_TOKEN = f"mld/{__version__}"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one service is reached. `region` None leaves it to the profile or the instance."""
+    """How one service is reached. None leaves the region to the profile or instance, the proxy to the environment."""
 
     credentials: CredentialsChain
     region: str | None
     endpoint_url: str | None
     dualstack: bool
     fips: bool
+    proxy_url: str | None = field(repr=False)
 
 
 def access_of(settings: Settings) -> dict[ServiceName, Access]:
@@ -56,6 +57,7 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
             settings.kinesis_endpoint,
             settings.kinesis_dualstack_enabled,
             settings.kinesis_fips_enabled,
+            settings.kinesis_proxy_url,
         ),
         "dynamodb": Access(
             settings.aws_credentials_provider_dynamo_db,
@@ -63,6 +65,7 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
             settings.dynamo_db_endpoint,
             settings.dynamo_db_dualstack_enabled,
             settings.dynamo_db_fips_enabled,
+            settings.dynamo_db_proxy_url,
         ),
         "cloudwatch": Access(
             settings.aws_credentials_provider_cloud_watch,
@@ -70,6 +73,7 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
             settings.cloud_watch_endpoint,
             settings.cloud_watch_dualstack_enabled,
             settings.cloud_watch_fips_enabled,
+            settings.cloud_watch_proxy_url,
         ),
     }
 
@@ -119,6 +123,7 @@ class ClientFactory:
                     retries={"total_max_attempts": 1, "mode": "standard"},
                     user_agent_extra=USER_AGENT_TOKEN,
                     tcp_keepalive=True,
+                    proxies=None if access.proxy_url is None else dict.fromkeys(("http", "https"), access.proxy_url),
                     use_dualstack_endpoint=access.dualstack or None,
                     use_fips_endpoint=access.fips or None,
                     signature_version=UNSIGNED if resolved.credentials is None else None,

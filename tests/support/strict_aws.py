@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import ssl
 import threading
 import time
 import urllib.parse
@@ -24,11 +25,21 @@ STS_LIFE_S = 3600.0
 _NAMESPACE = "com.amazon.coral.service#"
 
 
+class _Quiet(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client that does not trust us is no news."""
+
+
 class StrictAws:
     """Its clock is `ahead_s` ahead of ours; `secrets` are the keys it knows, by access key."""
 
     def __init__(
-        self, *, ahead_s: float, secrets: Mapping[str, str], documents: Mapping[str, Any] | None = None
+        self,
+        *,
+        ahead_s: float = 0.0,
+        secrets: Mapping[str, str],
+        documents: Mapping[str, Any] | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.ahead_s = ahead_s
         self.secrets = dict(secrets)
@@ -38,9 +49,14 @@ class StrictAws:
         self.served: list[str] = []
         self.refused: list[str] = []
         self.keys_used: list[str] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = _Quiet(("127.0.0.1", 0), self._handler())
+        if context is not None:
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.port = self._server.server_address[1]
+        self.url = f"{'http' if context is None else 'https'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
