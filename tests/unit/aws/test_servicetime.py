@@ -105,16 +105,28 @@ async def test_every_kind_of_call_works_after_one_refusal_for_all(
         assert len(aws.refused) == 1
 
 
-@pytest.mark.parametrize("operation", [*KINESIS, *DYNAMO])
+@pytest.mark.parametrize("operation", [*KINESIS, *DYNAMO, "GetRecords"])
 @pytest.mark.parametrize("lean", [True, False])
 async def test_each_kind_of_call_finds_out_by_itself(
     configure: Configure, monkeypatch: pytest.MonkeyPatch, lean: bool, operation: str
 ) -> None:
     with StrictAws(ahead_s=AHEAD_S, secrets=SECRETS) as aws:
         async with services(factory_for(aws, configure, monkeypatch, CREDENTIALS[0]), lean=lean) as (kinesis, dynamo):
-            params = KINESIS.get(operation) or DYNAMO[operation]
-            await (kinesis if operation in KINESIS else dynamo).call(operation, params)
+            if operation in DYNAMO:
+                await dynamo.call(operation, DYNAMO[operation])
+            elif operation == "GetRecords":
+                await kinesis.fetch(operation, {"ShardIterator": "i"}, bytes)
+            else:
+                await kinesis.call(operation, KINESIS[operation])
         assert (aws.refused, aws.served) == ([operation], [operation])
+
+
+async def test_a_subscription_finds_out_by_itself(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StrictAws(ahead_s=AHEAD_S, secrets=SECRETS, documents=DOCUMENTS) as aws:
+        async with services(factory_for(aws, configure, monkeypatch, CREDENTIALS[0]), lean=True) as (kinesis, _):
+            assert isinstance(kinesis, WireService)
+            (await kinesis.open_stream("SubscribeToShard", SUBSCRIBE)).close()
+        assert (aws.refused, aws.served) == (["SubscribeToShard"], ["SubscribeToShard"])
 
 
 @pytest.mark.parametrize("lean", [True, False])
