@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.servers import ServerProcess, _wait_for_answer, free_port, require
+from tests.support.servers import ServerProcess, free_port, require, wait_for_answer
 
 PROBE_PAUSE_S = 0.01
 
@@ -31,7 +31,7 @@ class ForwardProxy(ServerProcess):
             + (["--basic-auth", self._user] if self._user else []),
             stdout=subprocess.DEVNULL,
         )
-        _wait_for_answer(self, lambda: socket.create_connection(("127.0.0.1", self.port), timeout=1).close())
+        wait_for_answer(self, lambda: socket.create_connection(("127.0.0.1", self.port), timeout=1).close())
 
     def log(self) -> str:
         """Whole once the server has been stopped."""
