@@ -33,12 +33,12 @@ _RENEWALS_PER_LEASE = 3
 
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> FanOut | None:
-    """What subscribes, if records are read so. Behind a proxy only botocore gets out, which cannot."""
+    """What subscribes, if records are read so. Where only botocore gets out, nothing can."""
     if not settings.reads_by_fan_out:
         return None
     if isinstance(kinesis, WireService) and kinesis.can_stream:
         return KinesisFanOut(kinesis, streams, stream_name=settings.stream_name, page_of=page_of_event)
-    why = "enhanced fan-out needs a direct connection to Kinesis (no proxy, no client certificate)"
+    why = "enhanced fan-out needs the lean wire client, and thus no client certificate and no proxy that speaks TLS"
     if settings.retrieval_mode is RetrievalMode.FANOUT:
         raise StartupError(f"{why}; set retrievalMode=POLLING")
     log.warning("%s; retrievalMode DEFAULT polls instead", why, extra={"action": "fan_out_impossible"})

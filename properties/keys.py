@@ -2,7 +2,8 @@
 
 Rules: configuration spec, sections 5 (keys) and 6 (dotted forms); keys of KCL 1.x are in `obsolete`. A new key is a
 new row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does
-not read them, so that one file serves both daemons. Meanings are for operators: one sentence, no class names.
+not read them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java.
+Meanings are for operators: one sentence, no class names.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and o
 
 _NO_METRICS = "Metrics are not published by this version."
 _LEGACY_ONLY = "Used when mld.metadataLayout=legacy creates the table; Java KCL 3.5 never creates it."
+_OWN_PROXY = "Java refuses to start with this key; a file for both daemons leaves it to the environment."
 _SDK_TIMEOUT = "Time-outs of AWS calls are fixed in this daemon."
 _SELECTS_POLLING = "Its presence selects polling when retrievalMode is DEFAULT; it does nothing else."
 
@@ -95,6 +97,10 @@ def _client_keys(prefix: str, field: str, service: str, effect: Effect, note: st
             default=False, effect=effect, note=note, field_name=f"{field}_dualstack_enabled"),
         Key(f"{prefix}.fipsEnabled", BOOL, Section.AWS, f"Use the FIPS endpoint of {service}.",
             default=False, effect=effect, note=note, field_name=f"{field}_fips_enabled"),
+        Key(f"{prefix}.proxyUrl", Kind.URL, Section.AWS,
+            f"Proxy on the way to {service}, as http://[user:password@]host:port; NO_PROXY does not apply to it.",
+            default_text="HTTPS_PROXY or HTTP_PROXY, by the endpoint's scheme, and NO_PROXY",
+            effect=effect, note=note or _OWN_PROXY, field_name=f"{field}_proxy_url"),
     ) + tuple(
         Key(f"{prefix}.overrideConfiguration.{name}", Kind.DURATION, Section.AWS, f"{title} of calls to {service}.",
             effect=Effect.UNSUPPORTED, note=_SDK_TIMEOUT, field_name=f"{field}_{snake}")
@@ -339,7 +345,7 @@ _OWN = (
     Key("mld.wireClient", CHOICE, Section.OWN,
         "What sends GetRecords, GetShardIterator and the requests to the lease table: lean costs a tenth of botocore.",
         default=WireClient.LEAN, choices=WireClient,
-        note="Behind a proxy, and whatever else is unusual, lean leaves the calls to botocore and says so."),
+        note="Whatever is unusual, such as a proxy with an https address, lean leaves to botocore and says so."),
     Key("mld.deregisterConsumer", BOOL, Section.OWN,
         "Deregister the consumer of enhanced fan-out at the end, if this worker has registered it and is the last one.",
         default=False, boxed=True,

@@ -15,7 +15,9 @@ _SECRET_KEY = re.compile(_TELLING_WORD, re.IGNORECASE)
 _SECRET_ARGUMENT = re.compile(
     rf"(?P<name>-[-\w]*{_TELLING_WORD}[-\w]*\s+|[-\w]*{_TELLING_WORD}[-\w]*\s*[=:]\s*)[^\s|,]+", re.IGNORECASE
 )
-_URL_USER = re.compile(r"://[^/@\s]*@")
+_URL_USER = re.compile(r"://\S*@")  # up to the last @: a password may have others, and slashes, by mistake
+_PROXY_USER = re.compile(r"^.*@", re.DOTALL)  # even of what is no URL
+_PROXY_KEY = "proxyUrl"
 
 
 def is_secret_key(key: str) -> bool:
@@ -27,6 +29,8 @@ def shown(key: str, text: str) -> str:
     """`text` fit for a log: nothing of a key with a secret name, no user in URLs, no `--password …` argument."""
     if is_secret_key(key):
         return HIDDEN
+    if key.endswith(_PROXY_KEY):
+        text = _PROXY_USER.sub(f"{HIDDEN}@", text)
     text = _URL_USER.sub(f"://{HIDDEN}@", text)
     text = _SECRET_ARGUMENT.sub(rf"\g<name>{HIDDEN}", text)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"

@@ -72,7 +72,8 @@ AwsCredentialsProvider = provider, provider, …         provider = name|argumen
 ```
 
 The providers are asked in this order when the daemon starts; the first that yields credentials is used and
-refreshed as needed. If none does, the daemon says why each failed, and stops.
+refreshed as needed, its last keys until they expire if it goes away. If none yields any, the daemon says why
+each failed, and stops.
 
 | Provider | Arguments | Credentials |
 |---|---|---|

@@ -6,7 +6,7 @@ are in the names, as in the keys. Defaults live in the table of `keys`, not here
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from properties.credentials import CredentialsChain
@@ -56,16 +56,19 @@ class Settings:
     kinesis_region: str | None
     kinesis_dualstack_enabled: bool
     kinesis_fips_enabled: bool
+    kinesis_proxy_url: str | None = field(repr=False)
     kinesis_api_call_timeout: timedelta | None
     kinesis_api_call_attempt_timeout: timedelta | None
     dynamo_db_region: str | None
     dynamo_db_dualstack_enabled: bool
     dynamo_db_fips_enabled: bool
+    dynamo_db_proxy_url: str | None = field(repr=False)
     dynamo_db_api_call_timeout: timedelta | None
     dynamo_db_api_call_attempt_timeout: timedelta | None
     cloud_watch_region: str | None
     cloud_watch_dualstack_enabled: bool
     cloud_watch_fips_enabled: bool
+    cloud_watch_proxy_url: str | None = field(repr=False)
     cloud_watch_api_call_timeout: timedelta | None
     cloud_watch_api_call_attempt_timeout: timedelta | None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +39,8 @@ CLOSE_TIMEOUT_S = 2.0
 STATUS_UNKNOWN = 400
 RAW_BODY = "RawBody"
 """Under this name an answer that `keep_raw_body` has let through has its body."""
+_USER = re.compile(r"://\S*@")
+"""In the address of a proxy, which botocore does not always hide."""
 PARAMETERS_REFUSED = "ParamValidationError"
 """Code of a request that botocore itself refused to send, for example an empty name."""
 
@@ -191,4 +194,4 @@ def plain_code(code: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {_USER.sub('://***@', str(error))}"

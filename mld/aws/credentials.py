@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from botocore.config import Config
@@ -30,6 +31,8 @@ from botocore.credentials import (
 )
 from botocore.session import Session
 
+from mld.aws.keptcredentials import kept
+from mld.aws.servicetime import ServiceTime
 from mld.errors import StartupError
 from properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind
 
@@ -50,6 +53,13 @@ class CredentialsUnavailableError(StartupError):
     """No provider of a chain yields credentials."""
 
 
+class _NoCache(dict[str, Any]):
+    """Keeps nothing for botocore, which would go on giving out what by this machine's clock is good for long."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        return
+
+
 class _ProviderError(Exception):
     """Why one provider yields nothing; its text is a clause."""
 
@@ -66,9 +76,15 @@ class CredentialsResolver:
     """Resolves chains. `region_name` is the last resort for STS; `environ` must be the process's own (botocore's)."""
 
     def __init__(
-        self, new_session: SessionFactory, *, region_name: str | None, environ: Mapping[str, str] | None = None
+        self,
+        new_session: SessionFactory,
+        service_time: ServiceTime,
+        *,
+        region_name: str | None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._new_session = new_session
+        self._service_time = service_time
         self._region_name = region_name
         self._environ = os.environ if environ is None else environ
 
@@ -79,8 +95,7 @@ class CredentialsResolver:
             if provider.kind is ProviderKind.ANONYMOUS:
                 return ResolvedCredentials(None, provider.kind.value)
             try:
-                credentials = self._load(provider)
-                credentials.get_frozen_credentials()  # refreshable ones are fetched here, not at the first call
+                credentials = self._kept(self._load(provider), provider)  # those of a role are fetched now
             except Exception as error:  # botocore's, or anything out of an own provider
                 failures.append(f"{provider.kind.value}: {_reason(provider, error)}")
                 logger.debug("no credentials", extra={"action": "credentials", "provider": provider.kind.value})
@@ -90,6 +105,16 @@ class CredentialsResolver:
             f"no credentials provider yields credentials ({'; '.join(failures)}); "
             "repair one of them, or name another in AwsCredentialsProvider"
         )
+
+    def _kept(self, credentials: Credentials, provider: Provider) -> Credentials:
+        found = kept(
+            credentials,
+            self._service_time,
+            provider=provider.target or provider.kind.value,
+            reason_of=partial(_reason, provider),
+        )
+        found.get_frozen_credentials()
+        return found
 
     def _load(self, provider: Provider) -> Credentials:
         credentials: Credentials | None = None
@@ -108,7 +133,7 @@ class CredentialsResolver:
                 credentials = self._web_identity()
             case ProviderKind.ASSUME_ROLE:
                 assert provider.role is not None
-                credentials = self._assumed(provider.role)
+                credentials = self._assumed(provider.role, provider)
             case ProviderKind.CALLABLE:
                 assert provider.target is not None
                 credentials = _from_callable(provider.target, provider.arguments)
@@ -122,7 +147,7 @@ class CredentialsResolver:
 
     def _builtin(self, method: str) -> Credentials | None:
         """One provider out of botocore's default chain."""
-        resolver = create_credential_resolver(self._new_session(None))
+        resolver = create_credential_resolver(self._new_session(None), cache=_NoCache())
         credentials: Credentials | None = resolver.get_provider(method).load()
         return credentials
 
@@ -130,7 +155,9 @@ class CredentialsResolver:
         name = name or self._environ.get("AWS_PROFILE") or self._environ.get("AWS_DEFAULT_PROFILE") or "default"
         session = self._new_session(name)
         session.get_scoped_config()  # raises for a profile that does not exist
-        resolver = create_credential_resolver(session, region_name=session.get_config_variable("region"))
+        resolver = create_credential_resolver(
+            session, cache=_NoCache(), region_name=session.get_config_variable("region")
+        )
         for method in _NOT_OF_A_PROFILE:
             resolver.remove(method)
         credentials: Credentials | None = resolver.load_credentials()
@@ -139,7 +166,8 @@ class CredentialsResolver:
     def _default(self) -> Credentials | None:
         session = self._new_session(None)
         region = self._sts_region(None, session)
-        credentials: Credentials | None = create_credential_resolver(session, region_name=region).load_credentials()
+        resolver = create_credential_resolver(session, cache=_NoCache(), region_name=region)
+        credentials: Credentials | None = resolver.load_credentials()
         return credentials
 
     def _web_identity(self) -> Credentials | None:
@@ -147,11 +175,12 @@ class CredentialsResolver:
             load_config=dict,  # only the environment counts, no profile
             client_creator=self._sts_client_creator(None, None),
             profile_name="default",
+            cache=_NoCache(),
         )
         credentials: Credentials | None = provider.load()
         return credentials
 
-    def _assumed(self, role: AssumeRole) -> Credentials:
+    def _assumed(self, role: AssumeRole, provider: Provider) -> Credentials:
         base = self._default()
         if base is None:
             raise _ProviderError("the default chain has no credentials to assume the role with")
@@ -160,9 +189,10 @@ class CredentialsResolver:
             arguments["ExternalId"] = role.external_id
         fetcher = AssumeRoleCredentialFetcher(
             client_creator=self._sts_client_creator(role.sts_region, role.endpoint_url),
-            source_credentials=base,
+            source_credentials=self._kept(base, provider),
             role_arn=role.role_arn,
             extra_args=arguments,
+            cache=_NoCache(),
         )
         return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")
 

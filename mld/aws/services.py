@@ -53,4 +53,5 @@ def service_of(
         name=label,
         read_timeout_s=read_timeout_s,
         connect_timeout_s=connect_timeout_s,
+        service_time=factory.service_time,
     )

@@ -2,6 +2,7 @@
 
 Rules: configuration spec, sections 7 (region, endpoints) and 10 (credentials); Kinesis, DynamoDB and CloudWatch each
 have their own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers.
+All clients share what is known of AWS's clock (`servicetime`).
 
 Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
 0.3 s together). `create_client` blocks and may be called from several threads.
@@ -12,10 +13,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mld import __version__
+from mld.aws.servicetime import ServiceTime
 from mld.errors import StartupError
 from properties.credentials import CredentialsChain
 from properties.settings import Settings
@@ -36,13 +38,14 @@ USER_AGENT_TOKEN = f"mld/{__version__}"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one service is reached. `region` None leaves it to the profile or the instance."""
+    """How one service is reached. None leaves the region to the profile or instance, the proxy to the environment."""
 
     credentials: CredentialsChain
     region: str | None
     endpoint_url: str | None
     dualstack: bool
     fips: bool
+    proxy_url: str | None = field(repr=False)
 
 
 def access_of(settings: Settings) -> dict[ServiceName, Access]:
@@ -54,6 +57,7 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
             settings.kinesis_endpoint,
             settings.kinesis_dualstack_enabled,
             settings.kinesis_fips_enabled,
+            settings.kinesis_proxy_url,
         ),
         "dynamodb": Access(
             settings.aws_credentials_provider_dynamo_db,
@@ -61,6 +65,7 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
             settings.dynamo_db_endpoint,
             settings.dynamo_db_dualstack_enabled,
             settings.dynamo_db_fips_enabled,
+            settings.dynamo_db_proxy_url,
         ),
         "cloudwatch": Access(
             settings.aws_credentials_provider_cloud_watch,
@@ -68,6 +73,7 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
             settings.cloud_watch_endpoint,
             settings.cloud_watch_dualstack_enabled,
             settings.cloud_watch_fips_enabled,
+            settings.cloud_watch_proxy_url,
         ),
     }
 
@@ -84,6 +90,7 @@ class ClientFactory:
         assert set(access) == set(get_args(ServiceName))
         self._access = access
         self._region_name = region_name
+        self.service_time = ServiceTime()
         self._lock = threading.Lock()  # botocore sessions are not safe to share between threads while creating clients
         self._loader: Loader | None = None
         self._resolver: CredentialsResolver | None = None
@@ -94,7 +101,7 @@ class ClientFactory:
     def create_client(
         self, service: ServiceName, *, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
     ) -> BaseClient:
-        """A client that makes one attempt per call.
+        """A client that makes one attempt per call, and another one if it was refused for our clock only.
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
@@ -116,6 +123,7 @@ class ClientFactory:
                     retries={"total_max_attempts": 1, "mode": "standard"},
                     user_agent_extra=USER_AGENT_TOKEN,
                     tcp_keepalive=True,
+                    proxies=None if access.proxy_url is None else dict.fromkeys(("http", "https"), access.proxy_url),
                     use_dualstack_endpoint=access.dualstack or None,
                     use_fips_endpoint=access.fips or None,
                     signature_version=UNSIGNED if resolved.credentials is None else None,
@@ -149,7 +157,7 @@ class ClientFactory:
         from mld.aws.credentials import CredentialsResolver
 
         if self._resolver is None:
-            self._resolver = CredentialsResolver(self._new_session, region_name=self._region_name)
+            self._resolver = CredentialsResolver(self._new_session, self.service_time, region_name=self._region_name)
         if chain not in self._resolved:
             self._resolved[chain] = self._resolver.resolve(chain)
         return self._resolved[chain]
@@ -167,6 +175,7 @@ class ClientFactory:
         from botocore.session import Session
 
         session = Session(profile=profile)
+        self.service_time.attach(session)
         if self._loader is None:
             self._loader = session.get_component("data_loader")
         else:

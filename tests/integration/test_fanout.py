@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from tests.integration.conftest import MakeWorld
 from tests.integration.world import SHORT_LEASE, TAKEN, World
 from tests.support.daemon import Daemon
+from tests.support.forward_proxy import ForwardProxy
 
 pytestmark = pytest.mark.slow
 
@@ -180,16 +182,34 @@ def test_the_mode_is_javas_choice(make_world: MakeWorld, keys: dict[str, object]
     assert ("kinesis.SubscribeToShard" in calls, "kinesis.GetRecords" in calls) == (subscribes, not subscribes)
 
 
-def test_behind_a_proxy_the_default_polls_and_fan_out_is_refused(make_world: MakeWorld) -> None:
+def behind(proxy_url: str) -> dict[str, object]:
+    environment = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "NO_PROXY": "", "no_proxy": ""}
+    return {"environment": environment | {"HTTP_PROXY": proxy_url, "http_proxy": proxy_url}}
+
+
+def test_records_come_through_a_proxy(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = make_world(shards=2)
+    world.aws.clear_log()
+    world.put(200)
+    with ForwardProxy(tmp_path, user="user:secret") as proxy:
+        daemon = world.daemon(process=behind(f"http://user:secret@{proxy.address}"), **NO_POLLING_KEY)
+        world.put(200)
+        finish(world, daemon)
+    assert f"POST 127.0.0.1:{world.aws.port}" in proxy.log()
+    assert "kinesis.SubscribeToShard" in world.aws.log()
+    assert "kinesis.GetRecords" not in world.aws.log()
+    assert "secret@" not in daemon.log()
+
+
+def test_behind_a_proxy_that_speaks_tls_the_default_polls_and_fan_out_is_refused(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
-    world.put(20)
-    environment = {"HTTP_PROXY": world.aws.endpoint, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
-    daemon = world.daemon(process={"environment": environment}, **NO_POLLING_KEY)
+    process = behind("https://127.0.0.1:1")
+    daemon = world.daemon(process=process, **NO_POLLING_KEY)
     daemon.wait_for_event("fan_out_impossible")
     daemon.kill()
-    refused = world.daemon("w2", process={"environment": environment}, **FANOUT)
+    refused = world.daemon("w2", process=process, **FANOUT)
     assert refused.wait() == 1
-    assert "direct connection" in refused.log()
+    assert "no proxy that speaks TLS" in refused.log()
 
 
 def test_a_configured_consumer_is_used_and_none_registered(make_world: MakeWorld) -> None:

@@ -13,6 +13,7 @@ import pytest
 from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.kinesis import KinesisStreams, RawPages
 from mld.aws.service import RawService
+from mld.aws.servicetime import ServiceTime
 from mld.aws.wire.client import WireService
 from mld.errors import IteratorExpiredError, StreamError, StreamNotFoundError
 from mld.positions import LATEST
@@ -44,6 +45,7 @@ def wire_of(server: ServerProcess, service: str) -> WireService:
         name=service,
         read_timeout_s=30,
         connect_timeout_s=5,
+        service_time=ServiceTime(),
     )
 
 

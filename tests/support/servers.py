@@ -218,7 +218,7 @@ class KinesisLocal(ServerProcess):
             LOG_LEVEL="ERROR",
         )
         self.endpoint = f"http://127.0.0.1:{port}"
-        _wait_for_answer(self, lambda: self.client("kinesis", timeout_s=5).list_streams())
+        wait_for_answer(self, lambda: self.client("kinesis", timeout_s=5).list_streams())
 
 
 class Ministack(ServerProcess):
@@ -240,7 +240,7 @@ class Ministack(ServerProcess):
             TMPDIR=self._state.name,
         )
         self.endpoint = f"http://127.0.0.1:{port}"
-        _wait_for_answer(self, lambda: self.client("dynamodb", timeout_s=5).list_tables())
+        wait_for_answer(self, lambda: self.client("dynamodb", timeout_s=5).list_tables())
 
     def stop(self) -> int | None:
         status = super().stop()
@@ -274,7 +274,7 @@ def _read_line(stream: IO[bytes], timeout_s: float) -> bytes:
     return line
 
 
-def _wait_for_answer(server: ServerProcess, call: Any) -> None:
+def wait_for_answer(server: ServerProcess, call: Any) -> None:
     """Foreign servers give no signal: ask until they answer, they die, or the time is over."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:

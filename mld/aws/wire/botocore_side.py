@@ -8,21 +8,21 @@ answer to a real request botocore says what it means (`explain`).
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from mld.aws.servicetime import SCOPE
 from mld.aws.wire.connection import Answer, Origin
+from mld.aws.wire.proxies import Proxy
 from mld.aws.wire.sigv4 import Scope
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest, AWSResponse
     from botocore.client import BaseClient
 
-_SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
 _PER_REQUEST = frozenset(
     {
         "accept-encoding",
@@ -67,7 +67,10 @@ class Canned:
     """A client whose calls can be answered from here, in each thread by itself."""
 
     def __init__(self, client: BaseClient) -> None:
+        """Raises UnusualError for a client whose way to AWS only botocore knows."""
         self._client = client
+        self._proxy_for = proxies_of(client)
+        self._proxy_for(client.meta.endpoint_url)
         self._here = threading.local()
         handler: Any = self._before_send
         client.meta.events.register("before-send", handler, unique_id=f"mld-wire-{id(self)}")
@@ -98,7 +101,9 @@ class Canned:
         """Raises UnusualError; and what botocore raises, who checks the parameters at this."""
         self.explain(operation, params, Answer(200, {}, _FIRST_EVENT if operation in STREAMS else b"{}"))
         request: AWSPreparedRequest = self._here.request
-        return _blueprint(str(request.method), str(request.url), dict(request.headers.items()), context)
+        url = str(request.url)
+        headers = dict(request.headers.items())
+        return _blueprint(str(request.method), url, headers, context, self._proxy_for(url))
 
 
 class _Raw:
@@ -111,7 +116,9 @@ class _Raw:
         yield self._body
 
 
-def _blueprint(method: str, url: str, raw_headers: dict[str, Any], context: ssl.SSLContext | None) -> Blueprint:
+def _blueprint(
+    method: str, url: str, raw_headers: dict[str, Any], context: ssl.SSLContext | None, proxy: Proxy | None
+) -> Blueprint:
     address = urlsplit(url)
     if method != "POST" or address.path not in ("", "/") or address.query or address.username:
         raise UnusualError(f"{method} to the path {address.path}")
@@ -122,16 +129,17 @@ def _blueprint(method: str, url: str, raw_headers: dict[str, Any], context: ssl.
     if unknown := headers.keys() - _PER_REQUEST - _KNOWN:
         raise UnusualError(f"the header {min(unknown)}")
     authorization = headers.get("authorization")
-    match = None if authorization is None else _SCOPE.match(authorization)
+    match = None if authorization is None else SCOPE.match(authorization)
     if authorization is not None and match is None:
         raise UnusualError("another signature than version 4")
     fixed = {name: headers[name] for name in sorted(_KNOWN & headers.keys())}
-    head = f"POST / HTTP/1.1\r\nHost: {address.netloc}\r\nAccept-Encoding: identity\r\n"
+    is_tls = address.scheme == "https"
+    forward = None if is_tls else proxy
+    head = f"POST {'/' if forward is None else f'http://{address.netloc}/'} HTTP/1.1\r\n"
+    head += f"Host: {address.netloc}\r\nAccept-Encoding: identity\r\n{'' if forward is None else forward.header}"
     head += "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
     return Blueprint(
-        Origin(
-            address.hostname, address.port or _PORTS[address.scheme], context if address.scheme == "https" else None
-        ),
+        Origin(address.hostname, address.port or _PORTS[address.scheme], context if is_tls else None, proxy),
         address.netloc,
         headers["content-type"],
         headers["x-amz-target"],
@@ -140,24 +148,54 @@ def _blueprint(method: str, url: str, raw_headers: dict[str, Any], context: ssl.
     )
 
 
-def tls_context(client: BaseClient, ca_bundle: str | None) -> ssl.SSLContext:
-    """Verifies as botocore does. `ca_bundle` is the session's; raises UnusualError for what only botocore honours.
+def proxies_of(client: BaseClient) -> Callable[[str], Proxy | None]:
+    """Which proxy leads to an address, for the addresses of one client.
 
-    Looks at proxies too: `HTTPS_PROXY`, `NO_PROXY` and the rest are botocore's business.
+    As botocore decides: those of the client's configuration, else those of the environment unless `NO_PROXY` has the
+    client's endpoint; of these the one for the scheme of the address. What it returns raises UnusualError for a proxy
+    that only botocore can speak to.
     """
-    from botocore.httpsession import get_cert_path
+    from botocore.httpsession import ProxyConfiguration
     from botocore.utils import get_environ_proxies
 
     config: Any = client.meta.config
-    if config.proxies or get_environ_proxies(client.meta.endpoint_url):
-        raise UnusualError("a proxy")
+    proxies = get_environ_proxies(client.meta.endpoint_url) if config.proxies is None else config.proxies
+    configured: Any = ProxyConfiguration(proxies, config.proxies_config)
+
+    def proxy_for(url: str) -> Proxy | None:
+        proxy_url = configured.proxy_url_for(url)
+        if not proxy_url:
+            return None
+        try:
+            address = urlsplit(proxy_url)
+            port = address.port or _PORTS["http"]
+            authorization = str(configured.proxy_headers_for(proxy_url).get("Proxy-Authorization", ""))
+        except ValueError:
+            raise UnusualError("a proxy whose address or credentials cannot be read") from None
+        if address.scheme != "http" or not address.hostname or address.path not in ("", "/"):
+            raise UnusualError("a proxy that is not spoken to in plain HTTP")
+        return Proxy(address.hostname, port, authorization)
+
+    return proxy_for
+
+
+def tls_context(client: BaseClient, ca_bundle: str | None) -> ssl.SSLContext:
+    """Trusts whom botocore trusts: its own context, which the ssl module's defaults, stricter since 3.13, do not touch.
+
+    `ca_bundle` is the session's. Raises UnusualError for what only botocore honours.
+    """
+    from botocore.httpsession import create_urllib3_context, get_cert_path
+
+    config: Any = client.meta.config
     if config.client_cert:
         raise UnusualError("a client certificate")
     bundle: Any = ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or True
     verify = str(get_cert_path(bundle))
+    context: ssl.SSLContext = create_urllib3_context()
+    context.check_hostname = True  # which urllib3 does itself, after the handshake
+    context.set_alpn_protocols(["http/1.1"])  # as urllib3 says
     try:
-        if os.path.isdir(verify):  # noqa: PTH112
-            return ssl.create_default_context(capath=verify)
-        return ssl.create_default_context(cafile=verify)
+        context.load_verify_locations(cafile=verify)
     except OSError as error:
         raise UnusualError(f"the CA bundle {verify}: {error}") from error
+    return context

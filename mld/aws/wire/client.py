@@ -6,7 +6,7 @@ because our clock is off, which its `Date` header then corrects.
 
 A call with a small answer stays on the event loop (`wired`). Threads do what may take long or wait for something else:
 connections that are yet to be made, the keys of a request every few seconds, large answers, and what botocore makes of
-a refusal. Whatever is unusual about a client (a proxy, a client certificate, another path or signature) is left to
+a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or signature) is left to
 botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
 """
 
@@ -17,12 +17,12 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure
+from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
@@ -69,7 +69,7 @@ class WireService:
         name: str,
         read_timeout_s: float,
         connect_timeout_s: float,
-        wall: Callable[[], float] = time.time,
+        service_time: ServiceTime,
     ) -> None:
         self._plain = plain
         self._credentials_of = credentials
@@ -77,7 +77,7 @@ class WireService:
         self._name = name
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._requests = Requests(name, wall)
+        self._requests = Requests(service_time)
         self._workers = Workers(threads_max=threads_max, name=name)
         self._places = Places(calls_max)
         self._gate = threading.Lock()
@@ -258,12 +258,9 @@ class WireService:
     # --- below: in the threads ---------------------------------------------------------------------------------------
 
     def _prepare(self, client: BaseClient) -> None:
-        context = None
-        if client.meta.endpoint_url.startswith("https:"):
-            context = tls_context(client, self._ca_bundle())
-        else:
-            tls_context(client, None)
         canned = Canned(client)
+        is_tls = client.meta.endpoint_url.startswith("https:")
+        context = tls_context(client, self._ca_bundle()) if is_tls else None
         self._requests.prepare(canned, self._credentials_of(), context)
         self._canned = canned
 
@@ -361,7 +358,7 @@ class WireService:
                 origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s
             )
         except OSError as error:
-            reason = f"cannot connect to {origin.host}:{origin.port}: {type(error).__name__}: {error}"
+            reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error
         self._keep_in_sight(connection)
         return connection

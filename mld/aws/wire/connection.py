@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mld.aws.wire.proxies import Proxy, authority_of, open_tunnel
+
 HEAD_LINE_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 200
 BODY_BYTES_MAX = 128 * 1024 * 1024
@@ -32,6 +34,11 @@ class Origin(NamedTuple):
     port: int
     context: ssl.SSLContext | None
     """None for plain HTTP."""
+    proxy: Proxy | None = None
+
+    def __str__(self) -> str:
+        address = authority_of(self.host, self.port)
+        return address if self.proxy is None else f"{address} through the proxy {self.proxy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,17 @@ class _Inlet(io.RawIOBase):
 
 
 class Connection:
-    """Connects at once. Raises OSError, time-outs and TLS failures included."""
+    """Connects at once, through the proxy if there is one. Raises OSError, time-outs and TLS failures included."""
 
     def __init__(self, origin: Origin, *, connect_timeout_s: float, read_timeout_s: float) -> None:
-        plain = socket.create_connection((origin.host, origin.port), timeout=connect_timeout_s)
+        nearest = origin.proxy or origin
+        plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             context = origin.context
+            if origin.proxy is not None and context is not None:
+                open_tunnel(plain, origin.proxy, origin.host, origin.port, timeout_s=connect_timeout_s)
             self.socket = plain if context is None else context.wrap_socket(plain, server_hostname=origin.host)
             self.socket.settimeout(read_timeout_s)
         except BaseException:

@@ -6,13 +6,12 @@ wait for new keys, so only threads ask (`made`); what they were told is good for
 
 from __future__ import annotations
 
-import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mld.aws.servicetime import SKEWED_CODES, ServiceTime
 from mld.aws.wire.botocore_side import Blueprint, Canned, UnusualError
 from mld.aws.wire.connection import Answer, Origin
 from mld.aws.wire.sigv4 import Keys, Signer
@@ -20,28 +19,12 @@ from mld.aws.wire.sigv4 import Keys, Signer
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
 
-logger = logging.getLogger(__name__)
-
 ENDPOINT_PARAMS = ("StreamARN", "TableName", "ConsumerARN")
 """Parameters that an endpoint may depend on: accounts have their own."""
 BLUEPRINTS_MAX = 64
 """A daemon has a handful of operations on a handful of tables."""
 KEYS_AGE_MAX_S = 5.0
 """How long the loop signs with the same keys before a thread asks again; providers renew keys minutes early."""
-SKEW_MIN_S = 60.0
-"""A signature is good for five minutes; a smaller difference is not why one was refused."""
-SKEWED_CODES = frozenset(
-    {
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "RequestExpired",
-        "RequestTimeTooSkewed",
-        "RequestInTheFuture",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "AuthFailure",
-    }
-)
 _NEVER = float("-inf")
 
 
@@ -58,17 +41,15 @@ class Usual(NamedTuple):
 
 
 class Requests:
-    """`wall` is our clock, in epoch seconds; `service` is for messages. Used by threads and by the loop."""
+    """Used by threads and by the loop."""
 
-    def __init__(self, service: str, wall: Callable[[], float]) -> None:
-        self._service = service
-        self._wall = wall
+    def __init__(self, service_time: ServiceTime) -> None:
+        self._time = service_time
         self._canned: Canned | None = None
         self._credentials: Credentials | None = None
         self._context: ssl.SSLContext | None = None
         self._blueprints: dict[tuple[object, ...], tuple[Blueprint, Signer | None]] = {}
         self._keys: tuple[Keys | None, float] = (None, _NEVER)  # and until when they are used without asking
-        self._skew_s = 0.0
 
     def prepare(self, canned: Canned, credentials: Credentials | None, context: ssl.SSLContext | None) -> None:
         self._canned, self._credentials, self._context = canned, credentials, context
@@ -88,7 +69,7 @@ class Requests:
         if signer is not None and keys is not None:
             signature = signer.headers(
                 keys,
-                self._wall() + self._skew_s,
+                self._time.now(),
                 content_type=blueprint.content_type,
                 host=blueprint.host,
                 target=blueprint.target,
@@ -110,23 +91,12 @@ class Requests:
         self._keys = (None, _NEVER)
 
     def corrected_clock(self, error: Exception, answer: Answer) -> bool:
-        """Whether the error was about time, and the time is known better now."""
+        """Whether the error may have been about time, and AWS's time is known now: perhaps since it was sent only."""
         response: Any = getattr(error, "response", {})
+        if response.get("Error", {}).get("Code") not in SKEWED_CODES:
+            return False
         date = answer.headers.get(b"date")
-        if date is None or response.get("Error", {}).get("Code") not in SKEWED_CODES:
-            return False
-        try:
-            skew_s = parsedate_to_datetime(date.decode("latin-1")).timestamp() - self._wall()
-        except ValueError:
-            return False
-        if abs(skew_s - self._skew_s) < SKEW_MIN_S:
-            return False
-        logger.warning(
-            "our clock is %+.0f s off that of %s: requests are signed with its time", -skew_s, self._service,
-            extra={"action": "clock_skew", "skew_s": round(skew_s, 1)},
-        )  # fmt: skip
-        self._skew_s = skew_s
-        return True
+        return self._time.learn(None if date is None else date.decode("latin-1")) or self._time.is_measured
 
     def _blueprint(
         self, operation: str, params: Mapping[str, Any], keys: Keys | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,44 +19,29 @@ from botocore.client import BaseClient
 from botocore.credentials import Credentials
 
 from mld.aws.credentials import CredentialsUnavailableError
-from mld.aws.sessions import USER_AGENT_TOKEN, ServiceName, client_factory
+from mld.aws.sessions import USER_AGENT_TOKEN, ClientFactory, ServiceName, client_factory
 from mld.errors import StartupError
-from properties import Settings, load
+from properties import Settings
+from tests.unit.aws.conftest import Configure
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
-Configure = Callable[..., Settings]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No credentials, no profiles and no instance metadata of the machine the tests run on."""
-    import os
-
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-
-
-@pytest.fixture
-def configure(tmp_path: Path) -> Configure:
-    def run(
-        credentials: str = "AnonymousCredentialsProvider", *lines: str, region: str | None = "eu-west-1"
-    ) -> Settings:
-        path = tmp_path / "app.properties"
-        text = f"executableName=x\napplicationName=a\nstreamName=s\nAwsCredentialsProvider={credentials}\n"
-        text += f"regionName={region}\n" if region else ""
-        path.write_text(text + "\n".join(lines))
-        return load(path).settings
-
-    return run
+pytestmark = pytest.mark.usefixtures("no_aws_environment")
 
 
 def create(settings: Settings, service: ServiceName = "kinesis") -> BaseClient:
-    return client_factory(settings).create_client(
-        service, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=7
-    )
+    return create_by(client_factory(settings), service)
+
+
+def create_by(factory: ClientFactory, service: ServiceName = "kinesis") -> BaseClient:
+    return factory.create_client(service, read_timeout_s=30.0, connect_timeout_s=5.0, pool_connections_max=7)
+
+
+def new_keys_of(client: BaseClient, old: str) -> None:
+    """Ask until others than the `old` ones have come; they are fetched in a thread that nobody waits for."""
+    while keys_of(client)[0] == old:
+        time.sleep(0.001)
 
 
 def keys_of(client: BaseClient) -> tuple[str | None, str | None, str | None]:
@@ -273,13 +259,17 @@ def test_credentials_of_a_role_are_fetched_again_before_they_expire(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_environment_keys(monkeypatch)
-    short = Sts(life=timedelta(minutes=5))  # within botocore's mandatory refresh window
+    short = Sts(life=timedelta(minutes=5))
     try:
-        client = create(configure(f"StsAssumeRoleCredentialsProvider|{ROLE}|me|endpoint={short.url}^us-west-2"))
-        first, second = keys_of(client)[0], keys_of(client)[0]
+        factory = client_factory(
+            configure(f"StsAssumeRoleCredentialsProvider|{ROLE}|me|endpoint={short.url}^us-west-2")
+        )
+        client = create_by(factory)
+        assert (keys_of(client)[0], keys_of(client)[0]) == ("AKSTS1", "AKSTS1")
+        factory.service_time.offset_s = 240.0
+        new_keys_of(client, "AKSTS1")
     finally:
         short.stop()
-    assert first != second
 
 
 def test_a_refused_role_is_reported_without_its_external_id(
@@ -418,9 +408,11 @@ def test_an_own_provider_with_an_expiry_is_asked_again(configure: Configure, own
         "    soon = datetime.now(timezone.utc) + timedelta(minutes=5)\n"
         "    return {'access_key': f'AK{n}', 'secret_key': 'SK', 'token': 'T', 'expiry': soon}\n"
     )
-    client = create(configure(OWN))
-    first, second = keys_of(client)[0], keys_of(client)[0]
-    assert first != second
+    factory = client_factory(configure(OWN))
+    client = create_by(factory)
+    assert keys_of(client)[0] == "AK1"
+    factory.service_time.offset_s = 240.0
+    new_keys_of(client, "AK1")
 
 
 @pytest.mark.parametrize(

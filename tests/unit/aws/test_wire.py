@@ -27,6 +27,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
 
 from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
@@ -344,7 +345,7 @@ async def wire(
         name=service,
         read_timeout_s=2,
         connect_timeout_s=2,
-        wall=wall,
+        service_time=ServiceTime(wall),
     )
     await made.open()
     try:
@@ -653,21 +654,6 @@ async def test_operations_of_other_kinds_go_through_botocore() -> None:
 
 
 # --- what is left to botocore ----------------------------------------------------------------------------------------
-
-
-async def test_behind_a_proxy_calls_go_through_botocore(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    with Server(answer(b'{"Records":[]}')) as proxy, Server() as server:
-        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        monkeypatch.delenv("no_proxy", raising=False)
-        async with wire(server) as service:
-            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) == b'{"Records":[]}'
-        assert (len(proxy.requests), len(server.requests)) == (1, 0)
-    assert "kinesis is called through botocore: a proxy" in caplog.text
 
 
 async def test_an_endpoint_with_a_path_goes_through_botocore(caplog: pytest.LogCaptureFixture) -> None:

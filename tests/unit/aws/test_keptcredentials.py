@@ -1,0 +1,327 @@
+"""Credentials whose provider goes away are used until they really expire, by both clients."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.credentials import Credentials, DeferredRefreshableCredentials, RefreshableCredentials
+from botocore.utils import ContainerMetadataFetcher
+
+from mld.aws import keptcredentials
+from mld.aws.keptcredentials import PAUSE_S, RENEW_BEFORE_S, CredentialsExpiredError, KeptCredentials, kept
+from mld.aws.services import service_of
+from mld.aws.servicetime import ServiceTime
+from mld.aws.sessions import client_factory
+from mld.errors import AwsUnreachableError
+from tests.support.strict_aws import StrictAws
+from tests.unit.aws.conftest import Configure
+
+T0 = 1_800_000_000.0
+LIFE_S = 3600.0
+ROLE = "arn:aws:iam::123456789012:role/reader"
+
+
+# --- in virtual time --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Agent:
+    """Hands out keys of an hour; `fails` raises instead. Work that is to be done elsewhere waits in `elsewhere`."""
+
+    now_s: float = T0
+    calls: int = 0
+    fails: Exception | None = None
+    life_s: float = LIFE_S
+    elsewhere: list[Callable[[], None]] = field(default_factory=list)
+
+    def fetch(self) -> dict[str, Any]:
+        self.calls += 1
+        if self.fails is not None:
+            raise self.fails
+        return {
+            "access_key": f"AK{self.calls}",
+            "secret_key": "SK",
+            "token": "T",
+            "expiry_time": datetime.fromtimestamp(self.now_s + self.life_s, UTC).isoformat(),
+        }
+
+    def kept(self) -> KeptCredentials:
+        return KeptCredentials(
+            DeferredRefreshableCredentials(self.fetch, "agent"),
+            ServiceTime(lambda: self.now_s),
+            provider="agent",
+            spawn=self.elsewhere.append,
+        )
+
+    def do_what_is_elsewhere(self) -> None:
+        while self.elsewhere:
+            self.elsewhere.pop(0)()
+
+
+def key_of(credentials: Credentials) -> str | None:
+    return credentials.get_frozen_credentials().access_key
+
+
+def test_keys_are_renewed_before_they_expire_without_holding_up_a_call() -> None:
+    agent = Agent()
+    credentials = agent.kept()
+    agent.now_s += LIFE_S - RENEW_BEFORE_S - 1
+    assert (key_of(credentials), len(agent.elsewhere)) == ("AK1", 0)
+    agent.now_s += 1
+    assert [key_of(credentials) for _ in range(3)] == ["AK1"] * 3
+    assert (agent.calls, len(agent.elsewhere)) == (1, 1)
+    agent.do_what_is_elsewhere()
+    assert (key_of(credentials), agent.calls) == ("AK2", 2)
+
+
+def test_keys_whose_renewal_fails_are_used_until_they_expire_and_then_the_reason_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Agent()
+    credentials = agent.kept()
+    agent.fails = OSError("the agent is gone")
+    agent.now_s = T0 + LIFE_S - RENEW_BEFORE_S
+    while agent.now_s < T0 + LIFE_S:
+        assert key_of(credentials) == "AK1"
+        agent.do_what_is_elsewhere()
+        agent.now_s += 1
+    assert agent.calls == 1 + RENEW_BEFORE_S / PAUSE_S
+    agent.now_s += PAUSE_S
+    with pytest.raises(CredentialsExpiredError, match=r"agent expired at 2027-01-15T09:00:00Z .*: the agent is gone"):
+        credentials.get_frozen_credentials()
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert [record.__dict__["action"] for record in warnings] == ["credentials_not_renewed"]
+
+
+def test_without_good_keys_each_call_learns_why_at_once() -> None:
+    agent = Agent()
+    credentials = agent.kept()
+    agent.fails = OSError("gone")
+    agent.now_s += LIFE_S
+    for _ in range(20):
+        with pytest.raises(CredentialsExpiredError):
+            credentials.get_frozen_credentials()
+    assert agent.calls == 2
+
+
+def test_a_provider_that_is_back_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    agent = Agent()
+    credentials = agent.kept()
+    agent.now_s += LIFE_S
+    agent.fails = OSError("gone")
+    with pytest.raises(CredentialsExpiredError):
+        credentials.get_frozen_credentials()
+    agent.fails = None
+    agent.now_s += PAUSE_S
+    assert key_of(credentials) == "AK3"
+    assert [record.__dict__["action"] for record in caplog.records] == [
+        "credentials_not_renewed",
+        "credentials_renewed",
+    ]
+
+
+def test_keys_that_were_just_issued_are_used_even_if_our_clock_says_that_they_have_expired() -> None:
+    agent = Agent(life_s=-7200.0)
+    credentials = agent.kept()
+    assert [key_of(credentials) for _ in range(3)] == ["AK1"] * 3
+    agent.now_s += PAUSE_S
+    assert [key_of(credentials) for _ in range(3)] == ["AK2"] * 3
+
+
+def test_of_keys_that_live_short_half_the_life_is_used() -> None:
+    agent = Agent(life_s=120.0)
+    credentials = agent.kept()
+    agent.now_s += 59
+    key_of(credentials)
+    assert agent.elsewhere == []
+    agent.now_s += 1
+    key_of(credentials)
+    assert len(agent.elsewhere) == 1
+
+
+def test_a_renewal_without_all_its_fields_has_failed() -> None:
+    agent = Agent()
+    credentials = agent.kept()
+    agent.fetch = dict  # type: ignore[method-assign]
+    credentials._fetch = dict
+    agent.now_s += LIFE_S
+    with pytest.raises(CredentialsExpiredError, match="returned no access_key, secret_key, token, expiry_time"):
+        credentials.get_frozen_credentials()
+
+
+def test_credentials_that_botocore_does_not_renew_are_left_alone() -> None:
+    class Own(RefreshableCredentials):
+        def get_frozen_credentials(self) -> Any:
+            raise AssertionError("not asked here")
+
+    agent = Agent()
+    own = Own("a", "b", "c", datetime.now(UTC), agent.fetch, "own")
+    for credentials in (Credentials("a", "b"), own):
+        assert kept(credentials, ServiceTime(), provider="p", reason_of=str) is credentials
+
+
+# --- with providers that go away --------------------------------------------------------------------------------------
+
+
+class Endpoint:
+    """Credentials for containers and instances, and STS, with a life of five minutes; may go away and come back."""
+
+    def __init__(self, aws: StrictAws) -> None:
+        self.aws = aws
+        self.issued = 0
+        self._server: ThreadingHTTPServer | None = None
+        self._port = 0
+        self.come()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def come(self) -> None:
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._say("role" if self.path.endswith("/security-credentials/") else endpoint.keys())
+
+            def do_PUT(self) -> None:
+                self._say("imds-token")
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                action = "AssumeRoleWithWebIdentity" if b"WebIdentity" in body else "AssumeRole"
+                keys = json.loads(endpoint.keys())
+                names = {"AccessKeyId": "", "SecretAccessKey": "", "Expiration": ""}
+                fields = "".join(f"<{name}>{keys[name]}</{name}>" for name in names)
+                self._say(
+                    f"<{action}Response><{action}Result><Credentials>{fields}<SessionToken>T</SessionToken>"
+                    f"</Credentials></{action}Result></{action}Response>"
+                )
+
+            def _say(self, text: str) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+
+    def go(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def keys(self) -> str:
+        self.issued += 1
+        self.aws.secrets[key := f"AK{self.issued}"] = "SK"
+        expiry = datetime.fromtimestamp(self.aws.now(), UTC) + timedelta(minutes=5)
+        self.aws.expiries_s[key] = expiry.timestamp()
+        return json.dumps(
+            {"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": "x", "Version": 1, "AccessKeyId": key,
+             "SecretAccessKey": "SK", "Token": "T", "SessionToken": "T", "Expiration": f"{expiry:%Y-%m-%dT%H:%M:%SZ}"}
+        )  # fmt: skip
+
+
+@pytest.fixture
+def aws() -> Iterator[StrictAws]:
+    with StrictAws(ahead_s=0.0, secrets={}) as server:
+        yield server
+
+
+@pytest.fixture
+def endpoint(aws: StrictAws, monkeypatch: pytest.MonkeyPatch, no_aws_environment: None) -> Iterator[Endpoint]:
+    monkeypatch.setattr(keptcredentials, "PAUSE_S", 0.0)
+    monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
+    server = Endpoint(aws)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/creds")
+    yield server
+    server.go()
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_calls_go_on_until_the_keys_expire_and_with_new_ones_when_the_endpoint_is_back(
+    configure: Configure, aws: StrictAws, endpoint: Endpoint, caplog: pytest.LogCaptureFixture, lean: bool
+) -> None:
+    settings = configure("ContainerCredentialsProvider", f"dynamoDBEndpoint={aws.url}")
+    dynamo = service_of(
+        client_factory(settings), "dynamodb", label="DynamoDB", lean=lean, threads_max=2, calls_max=2,
+        read_timeout_s=5, connect_timeout_s=5,
+    )  # fmt: skip
+    get = {"TableName": "t", "Key": {"k": {"S": "x"}}}
+    await dynamo.open()
+    try:
+        endpoint.go()
+        for operation, params in [("GetItem", get), ("DescribeTable", {"TableName": "t"})] * 5:
+            await dynamo.call(operation, params)
+        assert aws.keys_used == ["AK1"] * 10
+
+        aws.ahead_s = 400.0  # at AWS, time has passed: the keys have expired
+        for operation, params in [("DescribeTable", {"TableName": "t"}), ("GetItem", get)]:
+            with pytest.raises(
+                AwsUnreachableError, match=r"ContainerCredentialsProvider expired at .* cannot be renewed"
+            ):
+                await dynamo.call(operation, params)
+        assert caplog.text.count("cannot be renewed") == 1
+
+        endpoint.come()
+        for operation, params in [("GetItem", get), ("DescribeTable", {"TableName": "t"})]:
+            await dynamo.call(operation, params)
+        assert set(aws.keys_used[10:]) == {f"AK{endpoint.issued}"}
+    finally:
+        await dynamo.close()
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [
+        "ContainerCredentialsProvider",
+        "InstanceProfileCredentialsProvider",
+        "WebIdentityTokenFileCredentialsProvider",
+        f"StsAssumeRoleCredentialsProvider|{ROLE}|me",
+        "ProfileCredentialsProvider|process",
+        "ProfileCredentialsProvider|role",
+        "DefaultCredentialsProvider",
+    ],
+)
+def test_no_provider_that_goes_away_takes_good_keys_with_it(
+    configure: Configure, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
+) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(endpoint.keys())
+    script = tmp_path / "process.py"
+    script.write_text(f"print(open({str(keys)!r}).read())")
+    (tmp_path / "config").write_text(
+        f"[profile process]\ncredential_process = {sys.executable} {script}\n"
+        f"[profile role]\nrole_arn={ROLE}\nregion=eu-west-1\ncredential_source=EcsContainer\n"
+    )
+    (tmp_path / "token").write_text("web-token")
+    if "WebIdentity" in provider:
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint.url)
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint.url)
+    factory = client_factory(configure(provider))
+    credentials = factory.credentials_of("kinesis")
+    assert isinstance(credentials, Credentials)
+    first = key_of(credentials)
+    endpoint.go()
+    keys.unlink()
+    factory.service_time.offset_s = 200.0
+    assert [key_of(credentials) for _ in range(3)] == [first] * 3
