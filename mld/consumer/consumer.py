@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from mld.clock import Clock, millis_since
@@ -285,7 +286,7 @@ class ShardConsumer:
     async def _judge_missing(self) -> Outcome:
         """The reader keeps its place; asked again, it looks again."""
         try:
-            verdict = await self._parts.care.judge_missing(self._lease)
+            verdict = await self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
         except (StreamError, TableError) as error:
             log.warning("cannot tell whether the shard is over: %s", error, extra=self._about("shard_unknown"))
             verdict = MissingVerdict.UNKNOWN

@@ -25,7 +25,7 @@ from protocol.messages import Dialect
 
 
 class MissingVerdict(Enum):
-    """What "resource not found" means for a shard, judged by evidence."""
+    """What "resource not found", or the refusal of a position, means for a shard, judged by evidence."""
 
     OVER = "over"  # the right stream, and this shard is past its retention
     LISTED = "listed"  # the shard is there after all: try again
@@ -41,7 +41,9 @@ class ShardCare(Protocol):
         """Make the children's lease rows; True when SHARD_END may be checkpointed, False to try again later."""
         ...
 
-    async def judge_missing(self, lease: Lease) -> MissingVerdict: ...
+    async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        """`lease` with the last position that was read as its checkpoint."""
+        ...
 
     def ended(self, lease: Lease) -> None:
         """The row is at SHARD_END: wake waiting children, note the row for clean-up."""
