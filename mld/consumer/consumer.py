@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from mld.clock import Clock, millis_since
 from mld.consumer.host import ChildStartError
 from mld.consumer.lifecycle import Outcome, State, Stop, next_state
-from mld.consumer.ports import ConsumerParts, ConsumerSettings, MissingVerdict
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
 from mld.errors import (
     LeaseLostError,
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is asked for again at least this often
 SHARD_END_RETRY_MAX_S = 2.0  # the child shards wait for it
+ENDS_DOUBTED_MAX = 6  # readings of an end that proves nothing, half a minute; then another worker may see more
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
 PARKED_POLL_MAX_S = 60.0  # doubling up to this: someone has to repair a name or a region
 
@@ -67,6 +68,7 @@ class ShardConsumer:
         self._failure = ""
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
+        self._ends_doubted = 0  # since the last records
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
@@ -221,6 +223,7 @@ class ShardConsumer:
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
             self._delivered = batch.largest
+            self._ends_doubted = 0
         try:
             with _SlowTaskWarning(self, "processRecords"):
                 await self._processor.process_records(batch.line(), self._checkpoint)
@@ -243,8 +246,11 @@ class ShardConsumer:
 
     async def _end_shard(self) -> Outcome:
         try:
-            if not await self._parts.care.prepare_end(self._lease, self._children):
-                return await self._retry_later(SHARD_END_RETRY_MAX_S)
+            match await self._parts.care.prepare_end(self._lease, self._children):
+                case EndVerdict.READ_AGAIN:
+                    return await self._doubt_end()
+                case EndVerdict.WAIT:
+                    return await self._retry_later(SHARD_END_RETRY_MAX_S)
         except LeaseLostError:
             self.lose_lease()
             return Outcome.RETRY
@@ -254,6 +260,20 @@ class ShardConsumer:
         if self._stop is not None:  # the wait may have been long; the stop comes first, the end is met again later
             return Outcome.RETRY
         return await self._send_shard_ended()
+
+    async def _doubt_end(self) -> Outcome:
+        """Read the end again; in the end look its children up, and then hand the lease on to who may see more."""
+        if self._ends_doubted < ENDS_DOUBTED_MAX:
+            delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
+            self._ends_doubted += 1
+            await self._pause(delay_s)
+            return Outcome.END_DOUBTED
+        if self._children:
+            self._children = ()
+            return Outcome.RETRY
+        log.error("the end of the shard stays in doubt; it is handed on", extra=self._about("shard_end_handed_on"))
+        self.request_stop()
+        return Outcome.RETRY
 
     async def _send_shard_ended(self) -> Outcome:
         assert self._processor is not None

@@ -32,13 +32,21 @@ class MissingVerdict(Enum):
     UNKNOWN = "unknown"  # the stream is missing or may be the wrong one: keep the checkpoint, wait
 
 
+class EndVerdict(Enum):
+    """What may follow the end of a shard that was read."""
+
+    READY = "ready"  # its children have rows: SHARD_END may be checkpointed
+    WAIT = "wait"  # something else must come first: ask again later
+    READ_AGAIN = "read again"  # the end contradicts itself or the listing: it proves nothing
+
+
 class ShardCare(Protocol):
     """The table's side of a shard's beginning and end. TableError or StreamError: it cannot be told now."""
 
     async def parents_complete(self, lease: Lease) -> bool: ...
 
-    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> bool:
-        """Make the children's lease rows; True when SHARD_END may be checkpointed, False to try again later."""
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
+        """Make the children's lease rows. Without `children` they are looked up in the listing."""
         ...
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:

@@ -22,7 +22,7 @@ from mld.local.kinesis.consumers import Consumer
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.reading import Page
 from mld.retrieval.page import RecordsPage
-from mld.streams import ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
+from mld.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from protocol.messages import Record
 
 _ERRORS: dict[str, type[StreamError]] = {
@@ -38,7 +38,8 @@ _ERRORS: dict[str, type[StreamError]] = {
 
 
 class ModelStreams:
-    """One stream of `model` as one worker sees it. `faults(operation)` may return an error to raise."""
+    """One stream of `model` as one worker sees it. `faults(operation)` may return an error to raise; `bend_page` and
+    `bend_listing` alter what is answered."""
 
     def __init__(
         self,
@@ -49,6 +50,8 @@ class ModelStreams:
         latency_s: float = 0.005,
         faults: Callable[[str], StreamError | None] = lambda operation: None,
     ) -> None:
+        self.bend_page: Callable[[RecordsPage], RecordsPage] = lambda page: page
+        self.bend_listing: Callable[[Shard], Shard] = lambda shard: shard
         self._model = model
         self._name = stream_name
         self._clock = clock
@@ -65,7 +68,7 @@ class ModelStreams:
                 None if next_token else self._name, now=now, token=next_token, shard_filter=wanted
             ),
         )
-        return ShardsPage(tuple(state.view() for state in page.shards), page.next_token)
+        return ShardsPage(tuple(self.bend_listing(state.view()) for state in page.shards), page.next_token)
 
     async def describe(self) -> StreamSummary:
         stream = await self._ask("DescribeStreamSummary", lambda now: self._model.stream(self._name, now))
@@ -80,7 +83,7 @@ class ModelStreams:
         page, following = await self._ask(
             "GetRecords", lambda now: self._model.get_records(iterator, now=now, limit=limit, ref=self._name)
         )
-        return page_of(page, following)
+        return self.bend_page(page_of(page, following))
 
     async def _ask(self, operation, act):
         await self._clock.sleep(self._latency_s)
@@ -133,21 +136,22 @@ class ModelFanOut(ModelStreams):
         opened = await self._ask(
             "SubscribeToShard", lambda now: self._model.subscribe(consumer_arn, shard_id, start, now=now)
         )
-        return ModelSubscription(opened, self._clock)
+        return ModelSubscription(opened, self._clock, lambda page: self.bend_page(page))
 
 
 class ModelSubscription:
     """An open subscription of the model; its holder pulls what the service would push."""
 
-    def __init__(self, service: served.Subscription, clock: Clock) -> None:
+    def __init__(self, service: served.Subscription, clock: Clock, bend: Callable[[RecordsPage], RecordsPage]) -> None:
         self._service = service
         self._clock = clock
+        self._bend = bend
 
     async def next(self) -> RecordsPage | None:
         while True:
             match self._service.next_step(self._clock.wall()):
                 case served.Event(page=page, continuation=continuation):
-                    return page_of(page, continuation)
+                    return self._bend(page_of(page, continuation))
                 case served.Finished(error=None):
                     return None
                 case served.Finished(error=error):
