@@ -194,7 +194,14 @@ class ShardConsumer:
             child = await self._parts.host.start(self.key)
             took_ms = millis_since(self.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
-            self._processor = Processor(child, self.key, self._settings.dialect, self._settings.reply_timeout_s)
+            self._processor = Processor(
+                child,
+                self.key,
+                self._settings.dialect,
+                self.clock,
+                reply_timeout_s=self._settings.reply_timeout_s,
+                warn_after_s=self._settings.warn_after_s,
+            )
 
     async def _process(self) -> Outcome:
         assert self._reader is not None and self._processor is not None
@@ -225,8 +232,7 @@ class ShardConsumer:
             self._delivered = batch.largest
             self._ends_doubted = 0
         try:
-            with _SlowTaskWarning(self, "processRecords"):
-                await self._processor.process_records(batch.line(), self._checkpoint)
+            await self._processor.process_records(batch.line(), self._checkpoint, lambda: _holding(page, batch))
         except ProcessorError as error:
             return await self._child_failed(error)
         self._warn_of_malformed(batch)
@@ -279,8 +285,7 @@ class ShardConsumer:
         assert self._processor is not None
         self._range = self._range.at_shard_end()
         try:
-            with _SlowTaskWarning(self, "shardEnded"):
-                await self._processor.shard_ended(self._checkpoint)
+            await self._processor.shard_ended(self._checkpoint)
             if not self._range.is_complete:
                 raise ProcessorError(
                     "answered shardEnded without a successful checkpoint; it must call checkpoint() "
@@ -459,32 +464,10 @@ class ShardConsumer:
     def clock(self) -> Clock:
         return self._parts.clock
 
-    @property
-    def warn_after_s(self) -> float | None:
-        return self._settings.warn_after_s
 
-
-class _SlowTaskWarning:
-    """Warns once when the child takes longer than `logWarningForTaskAfterMillis` over one action."""
-
-    def __init__(self, consumer: ShardConsumer, what: str) -> None:
-        self._after_s = consumer.warn_after_s
-        self._key = consumer.key
-        self._what = what
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> None:
-        if self._after_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._after_s, self._warn)
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _warn(self) -> None:
-        log.warning(
-            "%s takes longer than %.1f s", self._what, self._after_s, extra={"action": "slow_task", "shard": self._key}
-        )
+def _holding(page: Page, batch: Batch) -> dict[str, object]:
+    """What a child has in its hands: Kinesis records of the page, of which it may have had the first ones before."""
+    return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 
 
 async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:

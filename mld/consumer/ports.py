@@ -81,7 +81,7 @@ class ConsumerSettings:
     parent_poll_s: float
     task_backoff_s: float
     deliver_empty_batches: bool
-    warn_after_s: float | None
+    warn_after_s: float
 
 
 def _nobody(key: str) -> str | None:
