@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from mld.clock import Clock, millis_since
+from mld.consumer.aggregates import AggregateReports
 from mld.consumer.host import ChildStartError
 from mld.consumer.lifecycle import Outcome, State, Stop, next_state
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
@@ -52,6 +53,7 @@ class ShardConsumer:
         self.key = held.lease.key
         self.token = held.token
         self.state = State.WAITING_ON_PARENTS
+        self.aggregates = AggregateReports(self.key)
         self._lease = held.lease
         self._parts = parts
         self._settings = settings
@@ -226,6 +228,7 @@ class ShardConsumer:
         assert self._processor is not None
         batch = page.after(self._delivered, self._lease.hash_range)
         if batch.largest is None and not self._settings.deliver_empty_batches:
+            self.aggregates.note(batch, self._lease.hash_range)
             return Outcome.DONE
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
@@ -235,20 +238,10 @@ class ShardConsumer:
             await self._processor.process_records(batch.line(), self._checkpoint, lambda: _holding(page, batch))
         except ProcessorError as error:
             return await self._child_failed(error)
-        self._warn_of_malformed(batch)
+        self.aggregates.note(batch, self._lease.hash_range)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         return Outcome.DONE
-
-    def _warn_of_malformed(self, batch: Batch) -> None:
-        if batch.malformed:
-            sequence, reason = next(iter(batch.malformed.items()))
-            log.warning(
-                "KPL aggregate %s cannot be opened (%s); it was delivered as it came: its producer must be repaired",
-                sequence,
-                reason,
-                extra=self._about("aggregate_malformed", aggregates=len(batch.malformed)),
-            )
 
     async def _end_shard(self) -> Outcome:
         try:
@@ -416,6 +409,7 @@ class ShardConsumer:
 
     async def _abandon(self) -> None:
         """Nothing may outlive the consumer, even when it is cancelled."""
+        self.aggregates.close()
         if self._stop_waiter is not None:
             self._stop_waiter.cancel()
         processor, self._processor = self._processor, None
