@@ -15,14 +15,15 @@ from mld.clock import LoopClock
 from mld.consumer.child import PIPE_BYTES, PipeHost, _Input, find_executable, runnable
 from mld.consumer.host import ChildStartError
 
-STOP_TIMEOUT_S = 0.3
+STOP_TIMEOUT_S = 0.3  # where the time has to run out
+NEVER_S = 1e6  # a stop timeout that no test sits out
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-u", "-c", textwrap.dedent(code)]
 
 
-def host(command, stop_timeout_s=STOP_TIMEOUT_S, **environment):
+def host(command, stop_timeout_s=NEVER_S, **environment):
     return PipeHost(command, LoopClock(), stop_timeout_s=stop_timeout_s, environment=environment)
 
 
@@ -84,14 +85,14 @@ async def test_writing_to_a_child_that_closed_its_stdin_says_so():
 
 
 async def test_a_child_that_ignores_the_end_of_its_input_is_terminated():
-    child = await start(python("import time; print('up'); time.sleep(600)"))
+    child = await start(python("import time; print('up'); time.sleep(600)"), stop_timeout_s=STOP_TIMEOUT_S)
     assert await child.read_line() == "up"
     assert "SIGTERM" in await child.end()
 
 
 async def test_a_child_that_ignores_sigterm_too_is_killed():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)"
-    child = await start(python(code))
+    child = await start(python(code), stop_timeout_s=STOP_TIMEOUT_S)
     assert await child.read_line() == "up"
     assert "SIGKILL" in await child.end()
 
@@ -109,9 +110,6 @@ async def test_a_grandchild_that_holds_the_pipes_cannot_hold_us():
     await gone(grandchild)
 
 
-NEVER_S = 1e6  # a stop timeout that no test sits out
-
-
 @pytest.mark.parametrize("held", [(1,), (2,), (1, 2), (0, 1, 2)])
 @pytest.mark.parametrize("detached", [True, False])
 async def test_the_end_of_a_child_does_not_wait_for_a_grandchild_that_holds_its_pipes(held, detached):
@@ -124,7 +122,7 @@ async def test_the_end_of_a_child_does_not_wait_for_a_grandchild_that_holds_its_
         print(child.pid)
         os.read(0, 1)
     """
-    child = await start(python(code), stop_timeout_s=NEVER_S)
+    child = await start(python(code))
     grandchild = int(await child.read_line())
     try:
         assert "exited with status 0" in await asyncio.wait_for(child.end(), 20)
@@ -153,7 +151,7 @@ async def test_a_grandchild_of_the_group_that_ignores_sigterm_is_killed():
         child = subprocess.Popen([sys.executable, '-c', deaf])
         print(child.pid)
     """
-    child = await start(python(code), stop_timeout_s=NEVER_S)
+    child = await start(python(code))
     lines = {await child.read_line(), await child.read_line()}
     [grandchild] = lines - {"deaf"}
     await asyncio.wait_for(child.end(), 20)
@@ -178,7 +176,7 @@ async def test_a_write_does_not_wait_for_a_grandchild_that_holds_stdin():
 
 
 async def test_a_child_may_say_much_at_the_end_of_its_input():
-    child = await start(python("import os; os.read(0, 1)\nfor n in range(100_000): print(n)"), stop_timeout_s=NEVER_S)
+    child = await start(python("import os; os.read(0, 1)\nfor n in range(100_000): print(n)"))
     assert "exited with status 0" in await asyncio.wait_for(child.end(), 20)
 
 
