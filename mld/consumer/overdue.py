@@ -97,8 +97,7 @@ class Overdue:
             state = f"it is silent for {silent_s:.0f} s, and without timeoutInSeconds nothing ends it"
         holding = f"; it holds {', '.join(f'{name} {value}' for name, value in held.items())}" if held else ""
         log.warning(
-            "the child (%s) takes longer than %.0f s over %s: %s%s",
-            self._child,
+            "the child takes longer than %.0f s over %s: %s%s",
             running_s,
             request,
             state,
