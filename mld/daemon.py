@@ -397,7 +397,6 @@ def initial_position(settings: Settings) -> InitialPosition:
 def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSettings:
     """Milliseconds of the file to seconds of the core, policy to numbers."""
     exits = settings.child_failure_policy is ChildFailurePolicy.EXIT
-    warn_after = settings.log_warning_for_task_after_millis
     timeout = settings.timeout_in_seconds
     consumer = ConsumerSettings(
         initial=initial,
@@ -411,7 +410,7 @@ def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSetti
         parent_poll_s=settings.parent_shard_poll_interval_millis / 1000,
         task_backoff_s=settings.task_backoff_time_millis / 1000,
         deliver_empty_batches=settings.call_process_records_even_for_empty_record_list,
-        warn_after_s=None if warn_after is None else warn_after / 1000,
+        warn_after_s=settings.log_warning_for_task_after_millis / 1000,
     )
     return WorkerSettings(
         consumer=consumer,

@@ -100,6 +100,10 @@ class StreamNotFoundError(StreamError):
     """ResourceNotFound: the shard is past retention, or the stream is gone, or it is the wrong stream or region."""
 
 
+class PositionRefusedError(StreamNotFoundError):
+    """A sequence number that the stream does not take for one of its own: it was made anew, or is another stream."""
+
+
 class StreamInUseError(StreamError):
     """ResourceInUse: the stream is neither ACTIVE nor UPDATING."""
 

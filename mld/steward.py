@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from mld.clock import Clock
-from mld.consumer.ports import MissingVerdict, Signal
-from mld.errors import InvalidStreamResponseError
+from mld.consumer.ports import EndVerdict, MissingVerdict, Signal
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
 from mld.shards.cleanup import LeaseCleanup
@@ -68,17 +67,18 @@ class Steward:
             )
         return False
 
-    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> bool:
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
         match await self._ending.prepare(lease, children):
             case Prepared(created):
                 if created:
                     self._on_created(created)
-                return True
+                return EndVerdict.READY
             case Blocked(reason):
                 log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
-                return False
+                return EndVerdict.WAIT
             case Invalid(reason):
-                raise InvalidStreamResponseError(reason)
+                log.warning("%s; it is read again", reason, extra={"action": "shard_end_doubted", "shard": lease.key})
+                return EndVerdict.READ_AGAIN
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
         match (await self._survey()).judge(lease):

@@ -112,6 +112,21 @@ class StartingPoint:
     timestamp_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Misrouted:
+    """An aggregate of which nothing is delivered, because one of its user records belongs to another shard (7.3).
+
+    `sub_sequence` is that of the first such record, `hash_key` its hash key: given (`is_explicit`), or the hash of its
+    partition key, which has `key_bytes`.
+    """
+
+    user_records: int
+    sub_sequence: int
+    hash_key: int
+    is_explicit: bool
+    key_bytes: int
+
+
 class Batch(Protocol):
     """User records that are ready for a child: those of one page after de-aggregation and the checkpoint filter."""
 
@@ -123,6 +138,11 @@ class Batch(Protocol):
     @property
     def malformed(self) -> Mapping[str, str]:
         """KPL aggregates that are delivered as they came: sequence number to reason; complete as `data_bytes` is."""
+        ...
+
+    @property
+    def misrouted(self) -> Mapping[str, Misrouted]:
+        """KPL aggregates that are not delivered, by sequence number; complete as `data_bytes` is, or if it is empty."""
         ...
 
     @property

@@ -262,8 +262,9 @@ _COORDINATOR = (
 _LIFECYCLE = (
     Key("taskBackoffTimeMillis", LONG, Section.LIFECYCLE, "Pause after a failed step of a shard consumer.",
         default=500, minimum=1),
-    Key("logWarningForTaskAfterMillis", LONG, Section.LIFECYCLE, "Warn about steps that take longer.",
-        default_text="off", boxed=True, minimum=0),
+    Key("logWarningForTaskAfterMillis", LONG, Section.LIFECYCLE,
+        "Warn when a child takes longer over one request, and again each time this has doubled, at least hourly.",
+        default=60_000, boxed=True, minimum=0, note="Java's default is off; it repeats the warning every second."),
     Key("callProcessRecordsEvenForEmptyRecordList", BOOL, Section.LIFECYCLE, "Deliver empty batches too.",
         default=False),
     Key("validateSequenceNumberBeforeCheckpointing", BOOL, Section.LIFECYCLE,

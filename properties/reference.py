@@ -122,6 +122,7 @@ _DEVIATIONS = """\
 | Unknown, misspelled or old key | ignored silently | ignored with a warning and the nearest key |
 | `cleanupLeasesUponShardCompletion=false` | ignored | honoured |
 | `shutdownGraceMillis` | default 0: no graceful stop | default 25000 |
+| `logWarningForTaskAfterMillis` | off; each second; a silent stream too | 60000; doubling; children only |
 | `timeoutInSeconds` of 0 or less | ends the daemon at the first child | an error |
 | `workerId` empty | accepted | an error |
 | Both initial positions, or two spellings of one key | order of a hash table | fixed, with a warning |

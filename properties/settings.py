@@ -129,7 +129,7 @@ class Settings:
     shard_prioritization: str | None
 
     task_backoff_time_millis: int
-    log_warning_for_task_after_millis: int | None
+    log_warning_for_task_after_millis: int
     call_process_records_even_for_empty_record_list: bool
     validate_sequence_number_before_checkpointing: bool
 

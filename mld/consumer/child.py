@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
 LINE_BYTES_MAX = 256 * 1024 * 1024  # of one line of stdout, the memory one mad child may take; of more the rest is cut
 STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
-EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes open: how long to wait for the rest of the output after exit
+EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
 LARGE_PIECE_BYTES = 64 * 1024
 PIPE_BYTES = 256 * 1024  # of stdin: fewer switches to and fro; Linux allows a user 64 MiB, then pipes stay at 64 KiB
@@ -131,9 +131,10 @@ class PipeChild:
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
+        self._ending = False  # nobody reads its lines any more; they are logged, however many there are
         self._stdin: _Input | None = None
         self._stdout: asyncio.ReadTransport | None = None
-        self._outputs: list[asyncio.BaseTransport] = []
+        self._outputs: list[asyncio.ReadTransport] = []
         self._exit_watch: Callable[[], None] | None = None
         self._eof_timer: asyncio.TimerHandle | None = None
 
@@ -190,8 +191,12 @@ class PipeChild:
         return lines
 
     def _stdout_bytes(self, data: bytes) -> None:
+        if self._stdout_closed.is_set():  # not the child's: see `_if_held`
+            return
         self._add_lines(self._splitter.feed(data))
-        if len(self._lines) >= UNREAD_LINES_MAX and self._stdout is not None:
+        if self._ending:
+            self._log_unread()
+        elif len(self._lines) >= UNREAD_LINES_MAX and self._stdout is not None:
             self._stdout.pause_reading()
 
     def _stdout_eof(self) -> None:
@@ -233,7 +238,6 @@ class PipeChild:
 
     async def end(self) -> str:
         self._close_stdin()
-        self._resume_stdout()
         try:
             if not await self._gone_within(self._stop_timeout_s):
                 self._signal_group(signal.SIGTERM)
@@ -251,12 +255,13 @@ class PipeChild:
         return self._closed_status()
 
     async def _gone_within(self, timeout_s: float) -> bool:
-        """Whether the process has exited and both outputs are at their end within the time."""
-        deadline = self._clock.monotonic() + timeout_s
-        for event in (self._exited, self._stdout_closed, self._stderr_closed):
-            self._log_unread()
-            if not await wait_for_event(event, max(0.0, deadline - self._clock.monotonic())):
-                return False
+        """Whether the process exits within the time; the ends of its outputs, which `_on_exit` bounds, are awaited."""
+        self._ending = True
+        self._log_unread()
+        if not await wait_for_event(self._exited, timeout_s):
+            return False
+        await self._stdout_closed.wait()
+        await self._stderr_closed.wait()
         self._log_unread()
         return True
 
@@ -265,9 +270,13 @@ class PipeChild:
             if line:
                 log.debug("drained: %s", line[:500], extra={"action": "child_drained", "shard": self._shard_id})
 
-    def _signal_group(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    def _signal_group(self, number: signal.Signals) -> bool:
+        """False if there is nobody in the child's process group, or nobody whom we may signal."""
+        try:
             os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def _closed_status(self) -> str:
         self._close()
@@ -286,8 +295,7 @@ class PipeChild:
             self._exit_watch = None
         self._process.poll()
         self._close_stdin()
-        for transport in self._outputs:
-            transport.close()
+        self._close_outputs()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None and not self._outputs:  # never connected
                 pipe.close()
@@ -322,8 +330,35 @@ class PipeChild:
             self._exit_watch()
             self._exit_watch = None
         self._exited.set()
-        # The pipes normally close by themselves now; a grandchild may hold them, and then the child's end decides.
-        self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._stdout_eof)
+        self._close_stdin()  # whoever writes must not wait for a grandchild to read
+        self._let_outputs_end(self._end_group)
+
+    # --- what a grandchild holds -------------------------------------------------------------------------------------
+    #
+    # The outputs normally end with the child. A grandchild may have inherited them, and nobody waits for it: one that
+    # stayed in the child's process group is ended, a detached one loses its pipes.
+
+    def _let_outputs_end(self, otherwise: Callable[[], None]) -> None:
+        self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._if_held, otherwise)
+
+    def _if_held(self, otherwise: Callable[[], None]) -> None:
+        self._stdout_eof()  # the child's end decides: nobody answers in its place
+        if not all(output.is_closing() for output in self._outputs):
+            otherwise()
+
+    def _end_group(self) -> None:
+        if self._signal_group(signal.SIGTERM):
+            self._let_outputs_end(self._kill_group)
+        else:
+            self._close_outputs()
+
+    def _kill_group(self) -> None:
+        self._signal_group(signal.SIGKILL)
+        self._close_outputs()
+
+    def _close_outputs(self) -> None:
+        for output in self._outputs:
+            output.close()
 
 
 class _Input:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from mld.clock import Clock, millis_since
+from mld.consumer.aggregates import AggregateReports
 from mld.consumer.host import ChildStartError
 from mld.consumer.lifecycle import Outcome, State, Stop, next_state
-from mld.consumer.ports import ConsumerParts, ConsumerSettings, MissingVerdict
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
 from mld.errors import (
     LeaseLostError,
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is asked for again at least this often
 SHARD_END_RETRY_MAX_S = 2.0  # the child shards wait for it
+ENDS_DOUBTED_MAX = 6  # readings of an end that proves nothing, half a minute; then another worker may see more
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
 PARKED_POLL_MAX_S = 60.0  # doubling up to this: someone has to repair a name or a region
 
@@ -50,6 +53,7 @@ class ShardConsumer:
         self.key = held.lease.key
         self.token = held.token
         self.state = State.WAITING_ON_PARENTS
+        self.aggregates = AggregateReports(self.key)
         self._lease = held.lease
         self._parts = parts
         self._settings = settings
@@ -66,6 +70,7 @@ class ShardConsumer:
         self._failure = ""
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
+        self._ends_doubted = 0  # since the last records
 
     # --- from outside ------------------------------------------------------------------------------------------------
 
@@ -191,7 +196,14 @@ class ShardConsumer:
             child = await self._parts.host.start(self.key)
             took_ms = millis_since(self.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
-            self._processor = Processor(child, self.key, self._settings.dialect, self._settings.reply_timeout_s)
+            self._processor = Processor(
+                child,
+                self.key,
+                self._settings.dialect,
+                self.clock,
+                reply_timeout_s=self._settings.reply_timeout_s,
+                warn_after_s=self._settings.warn_after_s,
+            )
 
     async def _process(self) -> Outcome:
         assert self._reader is not None and self._processor is not None
@@ -216,34 +228,28 @@ class ShardConsumer:
         assert self._processor is not None
         batch = page.after(self._delivered, self._lease.hash_range)
         if batch.largest is None and not self._settings.deliver_empty_batches:
+            self.aggregates.note(batch, self._lease.hash_range)
             return Outcome.DONE
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
             self._delivered = batch.largest
+            self._ends_doubted = 0
         try:
-            with _SlowTaskWarning(self, "processRecords"):
-                await self._processor.process_records(batch.line(), self._checkpoint)
+            await self._processor.process_records(batch.line(), self._checkpoint, lambda: _holding(page, batch))
         except ProcessorError as error:
             return await self._child_failed(error)
-        self._warn_of_malformed(batch)
+        self.aggregates.note(batch, self._lease.hash_range)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
         return Outcome.DONE
 
-    def _warn_of_malformed(self, batch: Batch) -> None:
-        if batch.malformed:
-            sequence, reason = next(iter(batch.malformed.items()))
-            log.warning(
-                "KPL aggregate %s cannot be opened (%s); it was delivered as it came: its producer must be repaired",
-                sequence,
-                reason,
-                extra=self._about("aggregate_malformed", aggregates=len(batch.malformed)),
-            )
-
     async def _end_shard(self) -> Outcome:
         try:
-            if not await self._parts.care.prepare_end(self._lease, self._children):
-                return await self._retry_later(SHARD_END_RETRY_MAX_S)
+            match await self._parts.care.prepare_end(self._lease, self._children):
+                case EndVerdict.READ_AGAIN:
+                    return await self._doubt_end()
+                case EndVerdict.WAIT:
+                    return await self._retry_later(SHARD_END_RETRY_MAX_S)
         except LeaseLostError:
             self.lose_lease()
             return Outcome.RETRY
@@ -254,12 +260,25 @@ class ShardConsumer:
             return Outcome.RETRY
         return await self._send_shard_ended()
 
+    async def _doubt_end(self) -> Outcome:
+        """Read the end again; in the end look its children up, and then hand the lease on to who may see more."""
+        if self._ends_doubted < ENDS_DOUBTED_MAX:
+            delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
+            self._ends_doubted += 1
+            await self._pause(delay_s)
+            return Outcome.END_DOUBTED
+        if self._children:
+            self._children = ()
+            return Outcome.RETRY
+        log.error("the end of the shard stays in doubt; it is handed on", extra=self._about("shard_end_handed_on"))
+        self.request_stop()
+        return Outcome.RETRY
+
     async def _send_shard_ended(self) -> Outcome:
         assert self._processor is not None
         self._range = self._range.at_shard_end()
         try:
-            with _SlowTaskWarning(self, "shardEnded"):
-                await self._processor.shard_ended(self._checkpoint)
+            await self._processor.shard_ended(self._checkpoint)
             if not self._range.is_complete:
                 raise ProcessorError(
                     "answered shardEnded without a successful checkpoint; it must call checkpoint() "
@@ -285,7 +304,7 @@ class ShardConsumer:
     async def _judge_missing(self) -> Outcome:
         """The reader keeps its place; asked again, it looks again."""
         try:
-            verdict = await self._parts.care.judge_missing(self._lease)
+            verdict = await self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
         except (StreamError, TableError) as error:
             log.warning("cannot tell whether the shard is over: %s", error, extra=self._about("shard_unknown"))
             verdict = MissingVerdict.UNKNOWN
@@ -390,6 +409,7 @@ class ShardConsumer:
 
     async def _abandon(self) -> None:
         """Nothing may outlive the consumer, even when it is cancelled."""
+        self.aggregates.close()
         if self._stop_waiter is not None:
             self._stop_waiter.cancel()
         processor, self._processor = self._processor, None
@@ -438,32 +458,10 @@ class ShardConsumer:
     def clock(self) -> Clock:
         return self._parts.clock
 
-    @property
-    def warn_after_s(self) -> float | None:
-        return self._settings.warn_after_s
 
-
-class _SlowTaskWarning:
-    """Warns once when the child takes longer than `logWarningForTaskAfterMillis` over one action."""
-
-    def __init__(self, consumer: ShardConsumer, what: str) -> None:
-        self._after_s = consumer.warn_after_s
-        self._key = consumer.key
-        self._what = what
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> None:
-        if self._after_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._after_s, self._warn)
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _warn(self) -> None:
-        log.warning(
-            "%s takes longer than %.1f s", self._what, self._after_s, extra={"action": "slow_task", "shard": self._key}
-        )
+def _holding(page: Page, batch: Batch) -> dict[str, object]:
+    """What a child has in its hands: Kinesis records of the page, of which it may have had the first ones before."""
+    return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 
 
 async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:

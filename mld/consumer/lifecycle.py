@@ -15,6 +15,8 @@ the child's hands is always answered first), and the stop decides the next state
                               |            |   PARKED -------+  (Kinesis says "not found": over, or the wrong stream?)
                               |            v                 v
                               +------- BACKING_OFF <---------+  (the child failed: restart from the last checkpoint)
+                              ^                              |
+                              +------------------------------+  (the end proves nothing: it is read again)
 
     stop requested: SHUTDOWN_REQUESTED -----------------> LEASE_LOST -> RELEASING -> FINISHED
     handoff:        SHUTDOWN_REQUESTED -> TRANSFERRING -> LEASE_LOST -> RELEASING -> FINISHED  (nothing left to release)
@@ -53,6 +55,7 @@ class Outcome(Enum):
     RETRY = "retry"  # an error of the world; the same activity again after its back-off
     ALREADY_COMPLETE = "already complete"  # the row is at SHARD_END: nothing to read, only to clean up
     SHARD_ENDED = "shard ended"
+    END_DOUBTED = "end doubted"  # what was read as the end proves nothing: read it again from the checkpoint
     SHARD_MISSING = "shard missing"
     CHILD_FAILED = "child failed"
     GAVE_UP = "gave up"
@@ -80,6 +83,7 @@ _NEXT: dict[tuple[State, Outcome], State] = {
     (State.PROCESSING, Outcome.CHILD_FAILED): State.BACKING_OFF,
     (State.SHARD_ENDING, Outcome.DONE): State.FINISHED,
     (State.SHARD_ENDING, Outcome.RETRY): State.SHARD_ENDING,
+    (State.SHARD_ENDING, Outcome.END_DOUBTED): State.INITIALIZING,
     (State.SHARD_ENDING, Outcome.CHILD_FAILED): State.BACKING_OFF,
     (State.BACKING_OFF, Outcome.DONE): State.INITIALIZING,
     (State.BACKING_OFF, Outcome.GAVE_UP): State.RELEASING,

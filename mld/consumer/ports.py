@@ -25,11 +25,19 @@ from protocol.messages import Dialect
 
 
 class MissingVerdict(Enum):
-    """What "resource not found" means for a shard, judged by evidence."""
+    """What "resource not found", or the refusal of a position, means for a shard, judged by evidence."""
 
     OVER = "over"  # the right stream, and this shard is past its retention
     LISTED = "listed"  # the shard is there after all: try again
     UNKNOWN = "unknown"  # the stream is missing or may be the wrong one: keep the checkpoint, wait
+
+
+class EndVerdict(Enum):
+    """What may follow the end of a shard that was read."""
+
+    READY = "ready"  # its children have rows: SHARD_END may be checkpointed
+    WAIT = "wait"  # something else must come first: ask again later
+    READ_AGAIN = "read again"  # the end contradicts itself or the listing: it proves nothing
 
 
 class ShardCare(Protocol):
@@ -37,11 +45,13 @@ class ShardCare(Protocol):
 
     async def parents_complete(self, lease: Lease) -> bool: ...
 
-    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> bool:
-        """Make the children's lease rows; True when SHARD_END may be checkpointed, False to try again later."""
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
+        """Make the children's lease rows. Without `children` they are looked up in the listing."""
         ...
 
-    async def judge_missing(self, lease: Lease) -> MissingVerdict: ...
+    async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        """`lease` with the last position that was read as its checkpoint."""
+        ...
 
     def ended(self, lease: Lease) -> None:
         """The row is at SHARD_END: wake waiting children, note the row for clean-up."""
@@ -71,7 +81,7 @@ class ConsumerSettings:
     parent_poll_s: float
     task_backoff_s: float
     deliver_empty_batches: bool
-    warn_after_s: float | None
+    warn_after_s: float
 
 
 def _nobody(key: str) -> str | None:

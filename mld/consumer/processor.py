@@ -11,7 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from mld.clock import Clock
 from mld.consumer.host import Child
+from mld.consumer.overdue import Holds, Overdue
 from protocol.conversation import ActionDone, CheckpointAsked, Conversation, Event, Noise, ProcessorError, StaleAnswer
 from protocol.messages import (
     ActionName,
@@ -31,10 +33,24 @@ CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName 
 
 
 class Processor:
-    """A started child. Actions are performed one at a time; `reply_timeout_s` bounds each wait for a message."""
+    """A started child. Actions are performed one at a time.
 
-    def __init__(self, child: Child, shard_id: str, dialect: Dialect, reply_timeout_s: float | None) -> None:
+    `reply_timeout_s` bounds each wait for a message; an action that takes longer than `warn_after_s` is warned of.
+    """
+
+    def __init__(
+        self,
+        child: Child,
+        shard_id: str,
+        dialect: Dialect,
+        clock: Clock,
+        *,
+        reply_timeout_s: float | None,
+        warn_after_s: float,
+    ) -> None:
         self._child = child
+        is_bounded = reply_timeout_s is not None
+        self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
         self._shard_id = shard_id
         self._conversation = Conversation(dialect)
         self._reply_timeout_s = reply_timeout_s
@@ -53,10 +69,13 @@ class Processor:
         await self._send(message, None)
         self.initialized = True
 
-    async def process_records(self, line: Iterable[bytes], on_checkpoint: CheckpointHandler) -> None:
+    async def process_records(
+        self, line: Iterable[bytes], on_checkpoint: CheckpointHandler, holds: Holds = dict
+    ) -> None:
+        """`holds` says what is in the line, for a warning."""
         self._discard_stale()
         self._conversation.begin(ActionName.PROCESS_RECORDS)
-        await self._exchange(ActionName.PROCESS_RECORDS, line, on_checkpoint)
+        await self._exchange(ActionName.PROCESS_RECORDS, line, on_checkpoint, holds)
 
     async def shutdown_requested(self, on_checkpoint: CheckpointHandler) -> None:
         await self._send(ShutdownRequested(), on_checkpoint)
@@ -69,9 +88,11 @@ class Processor:
 
     async def end(self) -> str:
         """End the child: close its stdin, wait, TERM, KILL. Says how it ended."""
+        self._overdue.close()
         return await self._child.end()
 
     async def kill(self) -> str:
+        self._overdue.close()
         return await self._child.kill()
 
     # --- one exchange ------------------------------------------------------------------------------------------------
@@ -85,15 +106,16 @@ class Processor:
         await self._exchange(action.name, [self._conversation.send(action)], on_checkpoint)
 
     async def _exchange(
-        self, action: ActionName, line: Iterable[bytes], on_checkpoint: CheckpointHandler | None
+        self, action: ActionName, line: Iterable[bytes], on_checkpoint: CheckpointHandler | None, holds: Holds = dict
     ) -> None:
+        self._overdue.begin(action.value, holds)
         writing = asyncio.ensure_future(self._child.write(line))
         try:
             while isinstance(event := await self._next_event(action), CheckpointAsked):
                 error = event.refused
                 if error is None:
                     assert on_checkpoint is not None, "an action without a handler allows no checkpoint"
-                    error = await on_checkpoint(event.request)
+                    error = await self._stored(event.request, on_checkpoint)
                 await self._bounded_write(writing, f"{action.value}")
                 reply = self._conversation.reply(event.request.reply(error))
                 await self._bounded_write(
@@ -101,7 +123,18 @@ class Processor:
                 )
             await self._bounded_write(writing, action.value)
         finally:
+            self._overdue.end()
             await _settle(writing)
+
+    async def _stored(self, request: CheckpointRequest, on_checkpoint: CheckpointHandler) -> CheckpointErrorName | None:
+        """Carry the checkpoint out; meanwhile it is not the child that is waited for."""
+        self._overdue.heard()
+        self._overdue.is_storing = True
+        try:
+            return await on_checkpoint(request)
+        finally:
+            self._overdue.is_storing = False
+            self._overdue.heard()
 
     async def _next_event(self, action: ActionName) -> ActionDone | CheckpointAsked:
         """The next message that means something. Each valid message restarts the clock; noise does not."""

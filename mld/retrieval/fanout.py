@@ -16,7 +16,14 @@ import logging
 from random import Random
 
 from mld.clock import Clock
-from mld.errors import InvalidStreamResponseError, StreamError, StreamNotFoundError, StreamUnavailableError
+from mld.errors import (
+    InvalidStreamArgumentError,
+    InvalidStreamResponseError,
+    PositionRefusedError,
+    StreamError,
+    StreamNotFoundError,
+    StreamUnavailableError,
+)
 from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, positions, subscribing
 from mld.retrieval.deliveries import Delivery, Records, ShardEnded
@@ -141,6 +148,10 @@ class FanOutReader(PrefetchingReader):
         except TimeoutError:
             reason = f"SubscribeToShard of shard {self.shard_id}: no answer within {OPEN_TIMEOUT_S:g} s"
             raise StreamUnavailableError(reason) from None
+        except InvalidStreamArgumentError as error:
+            if point.sequence is None:
+                raise
+            raise PositionRefusedError(str(error)) from error
 
     def _opened(self, subscription: Subscription) -> None:
         previous, self._open = self._open, subscription

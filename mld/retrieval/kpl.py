@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hashlib import md5
 from typing import TypeAlias
 
-from mld.streams import HASH_KEY_MAX, HashRange
+from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
 from protocol.messages import Record
 
 MAGIC = b"\xf3\x89\x9a\xc2"
@@ -44,6 +44,14 @@ class MalformedAggregateError(ValueError):
     """The digest is right, but the content cannot be understood; the text says why."""
 
 
+class MisroutedAggregateError(Exception):
+    """The aggregate was built for another shard: nothing of it is delivered."""
+
+    def __init__(self, misrouted: Misrouted) -> None:
+        super().__init__(f"user record {misrouted.sub_sequence} belongs to another shard")
+        self.misrouted = misrouted
+
+
 def bears_magic(record: Record) -> bool:
     """Whether the record may be an aggregate: the cheap test that every record has to pass."""
     return record.data.startswith(MAGIC)
@@ -52,8 +60,9 @@ def bears_magic(record: Record) -> bool:
 def user_records(record: Record, hash_range: HashRange | None) -> Sequence[Record]:
     """What the producer wrote: the user records of an aggregate, or the record itself if it is none.
 
-    Nothing at all if one of them does not belong into `hash_range` (None: unknown): the producer, who built it for
-    another shard, sends them all again (7.3). Raises MalformedAggregateError.
+    Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
+    be delivered then, as the producer, who built it for another shard, sends them all again (7.3). Raises
+    MalformedAggregateError.
     """
     data = record.data
     start, end = len(MAGIC), len(data) - DIGEST_BYTES
@@ -62,8 +71,7 @@ def user_records(record: Record, hash_range: HashRange | None) -> Sequence[Recor
     if md5(memoryview(data)[start:end], usedforsecurity=False).digest() != data[end:]:
         return (record,)
     keys, hash_keys, entries = _parse(data, start, end)
-    if not _belong(keys, hash_keys, entries, hash_range):
-        return ()
+    _require_in_range(keys, hash_keys, entries, hash_range)
     texts = [key.decode("utf-8", "replace") for key in keys]
     sequence, arrival_ms = record.sequence_number, record.approximate_arrival_ms
     return [
@@ -75,8 +83,10 @@ def user_records(record: Record, hash_range: HashRange | None) -> Sequence[Recor
 # --- hash keys -------------------------------------------------------------------------------------------------------
 
 
-def _belong(keys: list[bytes], hash_keys: list[bytes], entries: list[Entry], hash_range: HashRange | None) -> bool:
-    """Whether all user records lie in the range. In order: what comes after one that does not is not looked at."""
+def _require_in_range(
+    keys: list[bytes], hash_keys: list[bytes], entries: list[Entry], hash_range: HashRange | None
+) -> None:
+    """All user records lie in the range. In order: what comes after one that does not is not looked at."""
     for key, explicit in dict.fromkeys([entry[:2] for entry in entries]):
         if key >= len(keys) or explicit >= len(hash_keys):
             raise MalformedAggregateError("a key's index is beyond its table")
@@ -87,8 +97,16 @@ def _belong(keys: list[bytes], hash_keys: list[bytes], entries: list[Entry], has
         else:
             hash_key = _hash_of(keys[key])
         if hash_range is not None and not hash_range.start <= hash_key <= hash_range.end:
-            return False
-    return True
+            sub_sequence = next(sub for sub, entry in enumerate(entries) if entry[:2] == (key, explicit))
+            raise MisroutedAggregateError(
+                Misrouted(
+                    user_records=len(entries),
+                    sub_sequence=sub_sequence,
+                    hash_key=hash_key,
+                    is_explicit=explicit != _ABSENT,
+                    key_bytes=len(keys[key]),
+                )
+            )
 
 
 def _hash_of(key: bytes) -> int:

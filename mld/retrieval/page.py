@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import AnyStr
 
 from mld.positions import Position
-from mld.retrieval.kpl import MalformedAggregateError, bears_magic, user_records
-from mld.streams import ChildShard, HashRange
+from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, bears_magic, user_records
+from mld.streams import ChildShard, HashRange, Misrouted
 from protocol.codec import encode_process_records
 from protocol.messages import Record
 
@@ -80,6 +80,10 @@ class RecordsBatch:
     def malformed(self) -> Mapping[str, str]:
         return {}
 
+    @property
+    def misrouted(self) -> Mapping[str, Misrouted]:
+        return {}
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         return encode_process_records(self.records, self.millis_behind_latest, PIECE_BYTES)
@@ -88,7 +92,7 @@ class RecordsBatch:
 class AggregatesBatch:
     """User records of Kinesis records some of which are aggregates: those of `head`, then `last`.
 
-    `data_bytes` and `malformed` are those of the records framed by the latest `line`, and grow with it.
+    `data_bytes`, `malformed` and `misrouted` are those of the records framed by the latest `line`, and grow with it.
     """
 
     def __init__(
@@ -116,6 +120,10 @@ class AggregatesBatch:
     def malformed(self) -> Mapping[str, str]:
         return self._opened.malformed
 
+    @property
+    def misrouted(self) -> Mapping[str, Misrouted]:
+        return self._opened.misrouted
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         self.data_bytes = 0
@@ -133,10 +141,11 @@ class AggregatesBatch:
 
 
 class Aggregates:
-    """Opens records, and remembers those that cannot be opened: sequence numbers and reasons."""
+    """Opens records, and remembers by sequence number those that cannot be opened, and those of another shard."""
 
     def __init__(self, number: int, sub: int, hash_range: HashRange | None) -> None:
         self.malformed: dict[str, str] = {}
+        self.misrouted: dict[str, Misrouted] = {}
         self._number = number
         self._sub = sub
         self._hash_range = hash_range
@@ -151,6 +160,9 @@ class Aggregates:
         except MalformedAggregateError as error:
             self.malformed[record.sequence_number] = str(error)
             users = (record,)
+        except MisroutedAggregateError as error:
+            self.misrouted[record.sequence_number] = error.misrouted
+            return ()
         if number > self._number:
             return users
         return [user for user in users if user.sub_sequence_number > self._sub]

@@ -18,8 +18,10 @@ from typing import TypeVar
 
 from mld.clock import Clock, millis_since
 from mld.errors import (
+    InvalidStreamArgumentError,
     InvalidStreamResponseError,
     IteratorExpiredError,
+    PositionRefusedError,
     StreamError,
     StreamNotFoundError,
     StreamUnavailableError,
@@ -201,7 +203,12 @@ class PollingReader(PrefetchingReader):
 
     async def _renew_iterator(self, point: StartingPoint) -> str:
         issued_s = self._clock.monotonic()
-        iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")
+        try:
+            iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")
+        except InvalidStreamArgumentError as error:
+            if point.sequence is None:
+                raise
+            raise PositionRefusedError(str(error)) from error
         self._iterator, self._iterator_issued_s = iterator, issued_s
         logger.debug("iterator of shard %s", self.shard_id, extra=self._about("reader_positioned", issued_s))
         return iterator

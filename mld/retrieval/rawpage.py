@@ -20,7 +20,7 @@ from mld.positions import Position
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
 from mld.retrieval.page import PIECE_BYTES, Aggregates, extremes
 from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, Odds, Run, index_of, size_of
-from mld.streams import ChildShard, HashRange, child_shard_of
+from mld.streams import ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import RECORD_FRAME, RECORDS_HEAD, encode_record, records_tail
 from protocol.messages import Record
 
@@ -152,6 +152,10 @@ class RawBatch:
     def malformed(self) -> Mapping[str, str]:
         return {}
 
+    @property
+    def misrouted(self) -> Mapping[str, Misrouted]:
+        return {}
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         parts = [RECORDS_HEAD]
@@ -235,7 +239,7 @@ def _frame(parts: list[bytes], columns: Columns) -> Iterator[bytes]:
 class RawAggregatesBatch:
     """User records of a page with aggregates, which are opened one by one while the line is framed.
 
-    `data_bytes` and `malformed` are those of the records framed by the latest `line`, and grow with it.
+    `data_bytes`, `malformed` and `misrouted` are those of the records framed by the latest `line`, and grow with it.
     """
 
     def __init__(
@@ -255,6 +259,10 @@ class RawAggregatesBatch:
     @property
     def malformed(self) -> Mapping[str, str]:
         return self._opened.malformed
+
+    @property
+    def misrouted(self) -> Mapping[str, Misrouted]:
+        return self._opened.misrouted
 
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""

@@ -11,6 +11,7 @@ the ordinary end       at once a new subscription AFTER the continuation
 `RENEW_AFTER_S`        a new subscription AFTER the continuation beside the old one, which is read until the new one is
                        open; what comes twice is removed by the checkpoint filter, as after every restart
 an error               a wait, then a new subscription from the same place
+a place is refused     the same, from the last record or the start: a continuation may be of a stream that is no more
 =====================  ===============================================================================================
 
 A place moves by accepted events and nothing else. So whatever an open subscription still held when it was given up is
@@ -22,7 +23,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mld.errors import StreamError, StreamInUseError, StreamNotFoundError, StreamThrottledError
+from mld.errors import (
+    PositionRefusedError,
+    StreamError,
+    StreamInUseError,
+    StreamNotFoundError,
+    StreamThrottledError,
+)
 from mld.retrieval import pacing, positions
 from mld.streams import IteratorType, Page, StartingPoint
 
@@ -117,7 +124,8 @@ def accepted(course: Course, page: Page) -> Course:
 
 def failed(course: Course, error: StreamError, where: Where, now_s: float) -> Course:
     reaction = reaction_to(error, where, course.failures)
-    return replace(course, failures=course.failures + 1, failed_s=now_s, reaction=reaction)
+    continuation = None if isinstance(error, PositionRefusedError) else course.continuation
+    return replace(course, failures=course.failures + 1, failed_s=now_s, reaction=reaction, continuation=continuation)
 
 
 def delay_s(course: Course, now_s: float, jitter: float) -> float:

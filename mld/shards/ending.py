@@ -46,7 +46,7 @@ class BlockedOnMergeParent:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """The child list contradicts itself; `reason` is a sentence. Give the lease up and read the end again."""
+    """The end contradicts itself or the listing; `reason` is a sentence. It is no evidence: read the end again."""
 
     reason: str
 
@@ -83,12 +83,15 @@ def plan_shard_end(
     retention (`trimmed`) and its lease can never come back. Java stays blocked in both cases.
     """
     assert children, "the end of a shard without children is looked up first"
+    strange = next((child for child in children if lease.key not in child.parents), None)
+    if strange is not None:
+        return Invalid(f"shard {lease.key} ended with the child {strange.shard_id}, which does not name it as a parent")
     if len(children) == 1:
         parents = children[0].parents
         if len(parents) != MERGE_PARENTS:
             return Invalid(
                 f"shard {lease.key} ended with the single child {children[0].shard_id}, which names {len(parents)} "
-                "parents instead of 2; the end of the shard is read again"
+                "parents instead of 2"
             )
         missing = sorted(parents - set(parent_rows_present))
         if len(missing) == 1 and not child_row_present and missing[0] not in trimmed:
@@ -158,10 +161,10 @@ class ShardEnding:
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
         if any(shard.shard_id == lease.key and shard.is_open for shard in shards):
-            return Blocked(f"shard {lease.key} seemed to end, but ListShards shows it open; it is read again")
+            return Invalid(f"shard {lease.key} seemed to end, but ListShards shows it open")
         children = children_in(shards, lease.key)
         if not children:
-            return Blocked(f"shard {lease.key} is closed, but ListShards does not name its children yet")
+            return Invalid(f"shard {lease.key} ended, but neither its end nor ListShards names its children")
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:

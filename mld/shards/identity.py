@@ -34,7 +34,7 @@ class ShardIsOver:
 
 @dataclass(frozen=True, slots=True)
 class ShardIsListed:
-    """The shard exists after all; ResourceNotFound was a passing answer. Ask again."""
+    """The shard exists, and nothing says that it is another stream's; the answer was a passing one. Ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,12 @@ def foreign_evidence_steps(shards: Sequence[Shard], leases: Sequence[Lease]) -> 
         shard = listed.get(lease.key)
         contradiction = None if shard is None else _contradiction(shard, lease)
         if contradiction is not None:
-            return f"the lease table belongs to another stream: {contradiction}; {REMEDY}"
+            return _foreign(contradiction)
     return None
+
+
+def _foreign(contradiction: str) -> str:
+    return f"the lease table belongs to another stream: {contradiction}; {REMEDY}"
 
 
 def _contradiction(shard: Shard, lease: Lease) -> str | None:
@@ -86,7 +90,7 @@ def _contradiction(shard: Shard, lease: Lease) -> str | None:
 
 
 def judge_missing_shard(lease: Lease, all_leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Verdict:
-    """What ResourceNotFound for the shard of `lease` means; `Survey.judge` for one question."""
+    """`Survey.judge` for one question."""
     return Survey(all_leases, shards).judge(lease)
 
 
@@ -122,7 +126,10 @@ class Survey:
         return self.graph is not None and shard_id in self.graph.shards
 
     def judge(self, lease: Lease) -> Verdict:
-        """What ResourceNotFound for the shard of `lease` means. A shard is over only if
+        """What ResourceNotFound for the shard of `lease` means, or the refusal of a position in it.
+
+        `lease.checkpoint` may be any later position that was read in the shard. Whatever is listed, a table that is
+        certainly another stream's is parked. A shard is over only if
 
         1. the listing is not empty, does not name it and does not contradict any row, and
         2. every listed shard that shares hash keys with it began after its checkpoint, as its descendants did (its
@@ -132,12 +139,13 @@ class Survey:
         """
         if self.graph is None:
             return _park(lease, "the stream cannot be listed")
-        if lease.key in self.graph.shards:
-            return ShardIsListed()
-        if not self.graph.shards:
-            return _park(lease, "ListShards names no shard at all")
         if self._foreign is not None:
             return Park(self._foreign)
+        if (listed := self.graph.shards.get(lease.key)) is not None:
+            contradiction = _contradiction(listed, lease)
+            return ShardIsListed() if contradiction is None else Park(_foreign(contradiction))
+        if not self.graph.shards:
+            return _park(lease, "ListShards names no shard at all")
         successors = [shard for shard in self.graph.shards.values() if _shares_keys(shard, lease)]
         number = lease.checkpoint.number
         for shard in successors:

@@ -12,7 +12,7 @@ import pytest
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
-from mld.streams import HASH_KEY_MAX, Batch, ChildShard, HashRange, Page
+from mld.streams import HASH_KEY_MAX, Batch, ChildShard, HashRange, Misrouted, Page
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, sealed
 
@@ -189,6 +189,20 @@ def test_a_malformed_aggregate_is_delivered_as_it_came_and_named(page: MakePage)
     batch = page(record("7", MALFORMED), record("8")).after(LATEST)
     assert records_of(batch)[0]["data"] == base64.b64encode(MALFORMED).decode()
     assert list(batch.malformed) == ["7"]
+
+
+def test_an_aggregate_of_another_shard_yields_nothing_and_is_named(page: MakePage) -> None:
+    there = HashRange(20000, HASH_KEY_MAX)  # 12345, the explicit hash key of the second user record, is outside
+    found = Misrouted(user_records=2, sub_sequence=1, hash_key=12345, is_explicit=True, key_bytes=4)
+    batch = page(record("6", VECTOR), record("7", b"plain"), record("8", VECTOR)).after(LATEST, there)
+    for _ in range(2):
+        assert [r["sequenceNumber"] for r in records_of(batch)] == ["7"]
+        assert batch.misrouted == {"6": found, "8": found}
+    assert batch.malformed == {}
+    nothing = page(record("6", VECTOR)).after(LATEST, there)
+    assert (nothing.largest, nothing.misrouted) == (None, {"6": found})
+    assert page(record("6", VECTOR)).after(Position("6", 1), HashRange(0, 2**127)).misrouted == {}
+    assert page(record("7", b"plain")).after(LATEST, there).misrouted == {}
 
 
 @pytest.mark.parametrize("data", [VECTOR[:4], VECTOR[:20], VECTOR[:-1] + b"\x00", b"x" + VECTOR])

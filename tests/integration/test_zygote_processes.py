@@ -5,6 +5,7 @@ This process is the daemon in the part of the owner; where the owner has to die,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
@@ -20,6 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from mld.clock import LoopClock
+from mld.consumer.child import PipeHost
+from mld.consumer.forks import ForkedProcess
 from tests.support.daemon import until
 
 pytestmark = [
@@ -519,3 +523,23 @@ def test_a_server_keeps_nothing_of_children_that_are_gone(bench: Bench) -> None:
     looked: Callable[[], bool] = lambda: _descriptors(server) == before  # noqa: E731
     until(looked, what="descriptors closed")
     assert kept.ask("1") == "1"
+
+
+# --- a forked child of the daemon's own ------------------------------------------------------------------------------
+
+
+async def test_the_end_of_a_forked_child_does_not_wait_for_its_detached_grandchild(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bench.directory)
+    environment = {"XDG_RUNTIME_DIR": str(bench.runtime)}
+    host = PipeHost([ZYGOTE, "kid.py"], LoopClock(), stop_timeout_s=1e6, environment=environment)
+    first = await host.start("0")  # asks the server through a process of its own
+    assert await asyncio.wait_for(first.read_line(), ANSWER_S) is not None
+    second = await host.start("1")
+    assert isinstance(second._process, ForkedProcess)
+    assert await asyncio.wait_for(second.read_line(), ANSWER_S) is not None
+    for child in (first, second):
+        await child.write([b"do import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)\n"])
+        assert await asyncio.wait_for(child.read_line(), ANSWER_S) == "done"
+        assert "exited with status 0" in await asyncio.wait_for(child.end(), ANSWER_S)

@@ -18,7 +18,7 @@ from mld.local.kinesis import Kinesis, PutEntry
 from properties.loader import load
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo
-from tests.twins.kinesis_model import ModelStreams
+from tests.twins.kinesis_model import ModelFanOut
 from tests.twins.streams import VirtualClock
 
 STREAM = "clicks"
@@ -91,11 +91,21 @@ class Fleet:
     ) -> Running:
         settings = settings_of(**{**self.keys, **keys})
         host = MemoryHost(script or self.recorder)
-        streams = ModelStreams(self.kinesis, settings.stream_name, self.clock)
+        streams = ModelFanOut(self.kinesis, settings.stream_name, self.clock)
+        fan_out = streams if settings.reads_by_fan_out else None
         dynamo = self.dynamo.client(worker_id)
         table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
         worker = assemble(
-            settings, worker_id, streams, table, dynamo, host, self.clock, Random(seed), detect_load=detect_load
+            settings,
+            worker_id,
+            streams,
+            table,
+            dynamo,
+            host,
+            self.clock,
+            Random(seed),
+            detect_load=detect_load,
+            fan_out=fan_out,
         )
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
         running = Running(worker, task, host, streams, worker_id)
@@ -115,6 +125,12 @@ class Fleet:
 
     def merge(self, one: str, other: str) -> None:
         self.kinesis.merge_shards(STREAM, one, other, now=self.clock.wall())
+
+    async def recreate_stream(self, shard_count: int = 1, *, gone_s: float = 0.0) -> None:
+        """Delete the stream and make another one under its name, `gone_s` later."""
+        self.kinesis.delete_stream(STREAM, now=self.clock.wall(), with_consumers=True)
+        await self.advance(gone_s)
+        self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=shard_count)
 
     def shards(self):
         return self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards

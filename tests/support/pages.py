@@ -30,6 +30,7 @@ def assert_same(page: Page, reference: RecordsPage, rng: Random) -> None:
         assert ours.largest == theirs.largest, position
         assert b"".join(ours.line()) == b"".join(theirs.line()), position
         assert (ours.data_bytes, ours.malformed) == (theirs.data_bytes, theirs.malformed), position
+        assert ours.misrouted == theirs.misrouted, position
 
 
 def positions_around(page: RecordsPage, rng: Random) -> list[Position]:

@@ -1,4 +1,5 @@
-"""`ModelStreams`: the `Streams` port over the pure Kinesis model of `mld.local`, in process and in the loop's time."""
+"""`ModelStreams` and `ModelFanOut`: the ports over the pure Kinesis model of `mld.local`, in process and in the loop's
+time."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ from mld.errors import (
     StreamUnavailableError,
 )
 from mld.local.kinesis import Kinesis, KinesisError
+from mld.local.kinesis import subscription as served
+from mld.local.kinesis.consumers import Consumer
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.reading import Page
 from mld.retrieval.page import RecordsPage
-from mld.streams import ShardFilter, ShardsPage, StartingPoint, StreamSummary
+from mld.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from protocol.messages import Record
 
 _ERRORS: dict[str, type[StreamError]] = {
@@ -35,7 +38,8 @@ _ERRORS: dict[str, type[StreamError]] = {
 
 
 class ModelStreams:
-    """One stream of `model` as one worker sees it. `faults(operation)` may return an error to raise."""
+    """One stream of `model` as one worker sees it. `faults(operation)` may return an error to raise; `bend_page` and
+    `bend_listing` alter what is answered."""
 
     def __init__(
         self,
@@ -46,6 +50,8 @@ class ModelStreams:
         latency_s: float = 0.005,
         faults: Callable[[str], StreamError | None] = lambda operation: None,
     ) -> None:
+        self.bend_page: Callable[[RecordsPage], RecordsPage] = lambda page: page
+        self.bend_listing: Callable[[Shard], Shard] = lambda shard: shard
         self._model = model
         self._name = stream_name
         self._clock = clock
@@ -62,7 +68,7 @@ class ModelStreams:
                 None if next_token else self._name, now=now, token=next_token, shard_filter=wanted
             ),
         )
-        return ShardsPage(tuple(state.view() for state in page.shards), page.next_token)
+        return ShardsPage(tuple(self.bend_listing(state.view()) for state in page.shards), page.next_token)
 
     async def describe(self) -> StreamSummary:
         stream = await self._ask("DescribeStreamSummary", lambda now: self._model.stream(self._name, now))
@@ -77,7 +83,7 @@ class ModelStreams:
         page, following = await self._ask(
             "GetRecords", lambda now: self._model.get_records(iterator, now=now, limit=limit, ref=self._name)
         )
-        return page_of(page, following)
+        return self.bend_page(page_of(page, following))
 
     async def _ask(self, operation, act):
         await self._clock.sleep(self._latency_s)
@@ -91,6 +97,70 @@ class ModelStreams:
             return act(self._clock.wall())
         except KinesisError as error:
             raise stream_error(operation, error) from None
+
+
+PUSH_S = 0.07
+"""How often an idle subscription looks for records that have come."""
+
+
+class ModelFanOut(ModelStreams):
+    """The `FanOut` of one stream of `model`."""
+
+    async def consumer_named(self, stream_arn: str, name: str) -> StreamConsumer:
+        return await self._consumer(
+            "DescribeStreamConsumer", lambda now: self._model.consumer(now=now, stream_arn=stream_arn, name=name)
+        )
+
+    async def consumer(self, arn: str) -> StreamConsumer:
+        return await self._consumer("DescribeStreamConsumer", lambda now: self._model.consumer(now=now, arn=arn))
+
+    async def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
+        return await self._consumer(
+            "RegisterStreamConsumer", lambda now: self._model.register_consumer(stream_arn, name, now=now)
+        )
+
+    async def deregister_consumer(self, arn: str) -> None:
+        def leave(now: float) -> None:
+            self._model.deregister_consumer(self._model.consumer(now=now, arn=arn), now=now)
+
+        await self._ask("DeregisterStreamConsumer", leave)
+
+    async def _consumer(self, operation: str, act: Callable[[float], Consumer]) -> StreamConsumer:
+        def seen(now: float) -> StreamConsumer:
+            consumer = act(now)
+            return StreamConsumer(consumer.arn, consumer.status(now))
+
+        return await self._ask(operation, seen)
+
+    async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> ModelSubscription:
+        opened = await self._ask(
+            "SubscribeToShard", lambda now: self._model.subscribe(consumer_arn, shard_id, start, now=now)
+        )
+        return ModelSubscription(opened, self._clock, lambda page: self.bend_page(page))
+
+
+class ModelSubscription:
+    """An open subscription of the model; its holder pulls what the service would push."""
+
+    def __init__(self, service: served.Subscription, clock: Clock, bend: Callable[[RecordsPage], RecordsPage]) -> None:
+        self._service = service
+        self._clock = clock
+        self._bend = bend
+
+    async def next(self) -> RecordsPage | None:
+        while True:
+            match self._service.next_step(self._clock.wall()):
+                case served.Event(page=page, continuation=continuation):
+                    return self._bend(page_of(page, continuation))
+                case served.Finished(error=None):
+                    return None
+                case served.Finished(error=error):
+                    raise stream_error("SubscribeToShard", error)
+                case served.Idle():
+                    await self._clock.sleep(PUSH_S)
+
+    def close(self) -> None:
+        self._service.stop()
 
 
 def page_of(page: Page, following: str | None) -> RecordsPage:

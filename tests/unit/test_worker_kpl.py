@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from hashlib import md5
 from typing import Any
 
 import pytest
@@ -154,6 +155,67 @@ async def test_an_aggregate_built_for_the_parent_yields_nothing_in_a_child():
         await world.advance(30)
         got = sorted((d.shard_id, d.data) for d in world.recorder.deliveries)
         assert got == [(SHARD_1, b"low")] * 2 + [(SHARD_2, b"high")] * 2
+
+
+@pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
+def test_misrouted_user_records_are_counted_and_reported_once_a_minute(mode: str, caplog: pytest.LogCaptureFixture):
+    secret = "somebody@example.com"
+    low = [User(secret, b"low", "5")]
+    astray = [*low, User(secret, b"high", str(MIDDLE + 1)), *low]
+
+    def reports():
+        return [r for r in caplog.records if getattr(r, "action", "") == "aggregate_misrouted"]
+
+    async def story() -> None:
+        async with fleet(2, retrievalMode=mode) as world:
+            running = world.start()
+            await world.until(lambda: len(running.host.living()) == 2)
+            first = put(world, *astray)
+            await world.until(lambda: bool(reports()))
+            for _ in range(100):
+                put(world, *astray)
+                put(world, *low, *low)
+                await world.advance(1.0)
+            await world.until(lambda: len(world.recorder.deliveries) == 200)
+            await running.host.living()[0].kill()  # what is read again counts once
+            await running.host.living()[0].kill()
+            await world.advance(120)
+            assert [(r.shard, r.user_records_total) for r in reports()][-1] == (SHARD_0, 303)
+            assert sum(r.user_records for r in reports()) == 303
+            assert len(reports()) == 3  # at once, and after each minute with something new
+            consumer = running.worker._consumers[SHARD_0].consumer
+            assert consumer.aggregates.misrouted_user_records == 303
+            assert consumer.aggregates.misrouted_aggregates == 101
+            assert running.worker._consumers[SHARD_1].consumer.aggregates.misrouted_user_records == 0
+            text = reports()[0].getMessage()
+            assert f"{first}/1" in text and "0x80000000" in text and "0x7fffffff" in text
+            put(world, *astray)
+            await world.until(lambda: len(reports()) == 4)
+            put(world, *astray)
+            await world.advance(5)
+            assert await running.stop()
+            assert sum(r.user_records for r in reports()) == 309, "the rest is told at the end"
+        assert secret not in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(story())
+
+
+def test_of_a_partition_key_only_its_length_and_some_of_its_hash_are_logged(caplog: pytest.LogCaptureFixture):
+    key = "somebody@example.com"
+    hash_key = int.from_bytes(md5(key.encode(), usedforsecurity=False).digest())
+    away = 0 if hash_key >= MIDDLE else MIDDLE
+
+    async def story() -> None:
+        async with fleet(2) as world:
+            put(world, User(key, b"x"), hash_key=away)
+            world.start()
+            await world.until(lambda: "aggregate_misrouted" in [getattr(r, "action", "") for r in caplog.records])
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(story())
+    assert f"0x{hash_key >> 96:08x}… (hash of a partition key of 20 bytes)" in caplog.text
+    assert key not in caplog.text and str(hash_key) not in caplog.text
 
 
 def test_a_malformed_aggregate_reaches_the_child_and_is_reported(caplog: pytest.LogCaptureFixture):

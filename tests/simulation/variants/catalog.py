@@ -273,8 +273,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "SHARD_END is checkpointed before the children have rows",
         (
             "consumer.consumer",
-            "            if not await self._parts.care.prepare_end(self._lease, self._children):\n",
-            "            if False:\n",
+            "            match await self._parts.care.prepare_end(self._lease, self._children):\n",
+            "            match EndVerdict.READY:\n",
         ),
     ),
     _variant(

@@ -1,6 +1,7 @@
 """Real processes behind the ProcessorHost port (protocol spec, 1, 2, 10)."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
@@ -14,19 +15,20 @@ from mld.clock import LoopClock
 from mld.consumer.child import PIPE_BYTES, PipeHost, _Input, find_executable, runnable
 from mld.consumer.host import ChildStartError
 
-STOP_TIMEOUT_S = 0.3
+STOP_TIMEOUT_S = 0.3  # where the time has to run out
+NEVER_S = 1e6  # a stop timeout that no test sits out
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-u", "-c", textwrap.dedent(code)]
 
 
-def host(command, **environment):
-    return PipeHost(command, LoopClock(), stop_timeout_s=STOP_TIMEOUT_S, environment=environment)
+def host(command, stop_timeout_s=NEVER_S, **environment):
+    return PipeHost(command, LoopClock(), stop_timeout_s=stop_timeout_s, environment=environment)
 
 
-async def start(command, **environment):
-    return await host(command, **environment).start("shardId-000000000007")
+async def start(command, **keys):
+    return await host(command, **keys).start("shardId-000000000007")
 
 
 async def lines_until_eof(child):
@@ -83,14 +85,14 @@ async def test_writing_to_a_child_that_closed_its_stdin_says_so():
 
 
 async def test_a_child_that_ignores_the_end_of_its_input_is_terminated():
-    child = await start(python("import time; print('up'); time.sleep(600)"))
+    child = await start(python("import time; print('up'); time.sleep(600)"), stop_timeout_s=STOP_TIMEOUT_S)
     assert await child.read_line() == "up"
     assert "SIGTERM" in await child.end()
 
 
 async def test_a_child_that_ignores_sigterm_too_is_killed():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)"
-    child = await start(python(code))
+    child = await start(python(code), stop_timeout_s=STOP_TIMEOUT_S)
     assert await child.read_line() == "up"
     assert "SIGKILL" in await child.end()
 
@@ -106,6 +108,76 @@ async def test_a_grandchild_that_holds_the_pipes_cannot_hold_us():
     assert await asyncio.wait_for(lines_until_eof(child), 20) == []
     await asyncio.wait_for(child.end(), 20)
     await gone(grandchild)
+
+
+@pytest.mark.parametrize("held", [(1,), (2,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("detached", [True, False])
+async def test_the_end_of_a_child_does_not_wait_for_a_grandchild_that_holds_its_pipes(held, detached):
+    code = f"""
+        import os, subprocess
+        pipes = [fd if fd in {held} else subprocess.DEVNULL for fd in range(3)]
+        stdin, stdout, stderr = pipes
+        sleep, pipes = ['sleep', '600'], dict(stdin=stdin, stdout=stdout, stderr=stderr)
+        child = subprocess.Popen(sleep, **pipes, start_new_session={detached})
+        print(child.pid)
+        os.read(0, 1)
+    """
+    child = await start(python(code))
+    grandchild = int(await child.read_line())
+    try:
+        assert "exited with status 0" in await asyncio.wait_for(child.end(), 20)
+        if not detached:
+            await gone(grandchild)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(grandchild, signal.SIGKILL)
+
+
+async def test_a_killed_child_is_not_waited_for_beyond_its_own_end(monkeypatch):
+    monkeypatch.setattr("mld.consumer.child.KILL_WAIT_S", NEVER_S)
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid); input()"
+    child = await start(python(code))
+    grandchild = int(await child.read_line())
+    try:
+        assert "SIGKILL" in await asyncio.wait_for(child.kill(), 20)
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+
+
+async def test_a_grandchild_of_the_group_that_ignores_sigterm_is_killed():
+    code = """
+        import subprocess, sys
+        deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+        child = subprocess.Popen([sys.executable, '-c', deaf])
+        print(child.pid)
+    """
+    child = await start(python(code))
+    lines = {await child.read_line(), await child.read_line()}
+    [grandchild] = lines - {"deaf"}
+    await asyncio.wait_for(child.end(), 20)
+    await gone(int(grandchild))
+
+
+async def test_a_write_does_not_wait_for_a_grandchild_that_holds_stdin():
+    code = """
+        import subprocess
+        child = subprocess.Popen(['sleep', '600'], stdin=0, stdout=-3, stderr=-3, start_new_session=True)
+        print(child.pid)
+        input()
+    """
+    child = await start(python(code))
+    grandchild = int(await child.read_line())
+    try:
+        with pytest.raises(BrokenPipeError):
+            await asyncio.wait_for(child.write([b"\n" + bytes(10 * PIPE_BYTES)]), 20)
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        await child.end()
+
+
+async def test_a_child_may_say_much_at_the_end_of_its_input():
+    child = await start(python("import os; os.read(0, 1)\nfor n in range(100_000): print(n)"))
+    assert "exited with status 0" in await asyncio.wait_for(child.end(), 20)
 
 
 async def gone(pid: int) -> None:

@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.retrieval.kpl import DIGEST_BYTES, GROUP_DEPTH_MAX, MAGIC, MalformedAggregateError, user_records
+from mld.retrieval.kpl import (
+    DIGEST_BYTES,
+    GROUP_DEPTH_MAX,
+    MAGIC,
+    MalformedAggregateError,
+    MisroutedAggregateError,
+    user_records,
+)
 from mld.retrieval.page import RecordsPage
-from mld.streams import HASH_KEY_MAX, HashRange
+from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, field, number, sealed, varint
 
@@ -31,7 +38,11 @@ def outer(data: bytes, sequence: str = "7") -> Record:
 
 
 def users_of(data: bytes, hash_range: HashRange | None = None) -> list[tuple[str, bytes, int]]:
-    return [(r.partition_key, r.data, r.sub_sequence_number) for r in user_records(outer(data), hash_range)]
+    """The user records; nothing if the aggregate is misrouted."""
+    try:
+        return [(r.partition_key, r.data, r.sub_sequence_number) for r in user_records(outer(data), hash_range)]
+    except MisroutedAggregateError:
+        return []
 
 
 def opened(message: bytes) -> list[tuple[str, bytes, int]]:
@@ -66,6 +77,21 @@ def test_the_vector_is_opened_where_all_its_records_belong(hash_range: HashRange
 )
 def test_the_vector_yields_nothing_if_one_record_belongs_elsewhere(hash_range: HashRange) -> None:
     assert users_of(VECTOR, hash_range) == []
+
+
+@pytest.mark.parametrize(
+    ("hash_range", "misrouted"),
+    [
+        (HashRange(20000, HASH_KEY_MAX), Misrouted(2, 1, 12345, True, 4)),
+        (HashRange(0, PK_A_HASH - 1), Misrouted(2, 0, PK_A_HASH, False, 4)),
+    ],
+)
+def test_a_misrouted_aggregate_says_what_is_lost_and_the_first_record_that_belongs_elsewhere(
+    hash_range: HashRange, misrouted: Misrouted
+) -> None:
+    with pytest.raises(MisroutedAggregateError) as raised:
+        user_records(outer(VECTOR), hash_range)
+    assert raised.value.misrouted == misrouted
 
 
 # --- is it one? (7.2) ------------------------------------------------------------------------------------------------

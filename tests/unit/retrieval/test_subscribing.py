@@ -78,6 +78,14 @@ def test_after_an_event_it_is_the_continuation_that_counts(
     assert subscribing.point_of(subscribing.failed(course, BROKEN, READING, 1.0)) == point
 
 
+def test_a_refused_continuation_is_forgotten() -> None:
+    refused = errors.PositionRefusedError("not of this stream")
+    idle = subscribing.accepted(subscribing.called(course_from(TRIM_HORIZON), 0.0), event(continuation=30))
+    assert subscribing.point_of(subscribing.failed(idle, refused, OPENING, 1.0)) == idle.read.start
+    read = subscribing.accepted(idle, event(35, continuation=40))
+    assert subscribing.point_of(subscribing.failed(read, refused, OPENING, 1.0)) == after(35)
+
+
 def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
     course = subscribing.accepted(course_from(LATEST), event(continuation=30))
     assert course.read.anchor_s == WALL_S - positions.LATEST_MARGIN_S
@@ -97,6 +105,7 @@ def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
         (errors.StreamUnavailableError("x"), OPENING, 0, Reaction.AGAIN),
         (errors.StreamUnavailableError("x"), READING, 0, Reaction.AGAIN),
         (errors.InvalidStreamArgumentError("x"), OPENING, 0, Reaction.AGAIN),
+        (errors.PositionRefusedError("x"), OPENING, 0, Reaction.ASK),
         (errors.InvalidStreamResponseError("x"), READING, 0, Reaction.AGAIN),
     ],
 )

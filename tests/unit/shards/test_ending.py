@@ -79,6 +79,13 @@ def test_a_merge_does_not_wait_for_a_row_that_cannot_come_or_that_nobody_waits_f
     assert isinstance(plan_shard_end(row(0, 15), MERGE, {sid(0)}, child_row_present=True), Create)
 
 
+def test_a_child_that_names_other_parents_only_is_invalid() -> None:
+    plan = plan_shard_end(row(0, 15), (SPLIT[0], child(9, 8)), ())
+
+    assert isinstance(plan, Invalid)
+    assert sid(9) in plan.reason
+
+
 def test_a_single_child_with_one_parent_is_invalid() -> None:
     plan = plan_shard_end(row(0, 15), (child(1, 0),), {sid(0)})
 
@@ -181,7 +188,7 @@ def test_children_that_the_service_no_longer_names_are_looked_up() -> None:
 def test_a_listed_shard_does_not_end_without_children(shards: tuple[Shard, ...]) -> None:
     table, outcome = _prepare([row(0, 15), row(3)], row(0, 15), (), shards)
 
-    assert isinstance(outcome, Blocked)
+    assert isinstance(outcome, Invalid)
     assert table.writes == []
 
 

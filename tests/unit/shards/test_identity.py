@@ -62,6 +62,15 @@ def test_a_listed_shard_is_asked_again() -> None:
     assert judge_missing_shard(LOST, [LOST], GRAPH_S) == ShardIsListed()
 
 
+def test_a_listed_shard_of_another_stream_is_parked() -> None:
+    foreign = row(3, hash_range=HashRange(1, 2))
+
+    for lease, leases in ((LOST, [LOST, foreign]), (row(0, 9), [row(0)]), (row(0, 20), [row(0)])):
+        verdict = judge_missing_shard(lease, leases, GRAPH_S)
+        assert isinstance(verdict, Park)
+        assert "belongs to another stream" in verdict.reason
+
+
 @pytest.mark.parametrize("shards", [None, ()])
 def test_without_a_list_of_shards_the_lease_is_parked(shards: tuple[Shard, ...] | None) -> None:
     verdict = judge_missing_shard(LOST, [LOST], shards)

@@ -1,0 +1,111 @@
+"""Says which KPL aggregates a child did not get as their user records: malformed ones, and those of another shard.
+
+Rules: retrieval spec, 7.3 and 12.6. A malformed one is delivered as it came. Of one whose user records do not all
+belong to the hash range of the shard nothing is delivered, which is counted and said once a minute. A producer that
+packed it before a reshard sends its records again, so nothing is lost. One that does not, because it packs aggregates
+by rules of its own or under wrong keys, loses them by this rule for ever; Java says nothing.
+
+Partition keys may be personal data: of a key only its length and the first digits of its hash key are logged, which
+show whose shard it belongs to and can be compared with a known key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from mld.streams import Batch, HashRange, Misrouted
+
+log = logging.getLogger(__name__)
+
+REPORT_INTERVAL_S = 60.0  # a wrong producer misroutes every aggregate it makes
+HASH_KEY_BITS = 128
+SHOWN_BITS = 32
+
+
+class AggregateReports:
+    """Of one shard, as long as one consumer serves it. The counters may be read at any time."""
+
+    def __init__(self, shard_id: str) -> None:
+        self.misrouted_user_records = 0
+        """User records that were not delivered; those of a batch that is read again count once."""
+        self.misrouted_aggregates = 0
+        self._shard_id = shard_id
+        self._last = -1  # sequence number that was counted last
+        self._reported = 0
+        self._example = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, batch: Batch, hash_range: HashRange | None) -> None:
+        """What a batch shows that was delivered, or has nothing to deliver, of a lease with this hash range."""
+        if batch.malformed:
+            self._warn_of_malformed(batch.malformed)
+        if batch.misrouted:
+            self._count(batch.misrouted, hash_range)
+
+    def _warn_of_malformed(self, malformed: Mapping[str, str]) -> None:
+        sequence, reason = next(iter(malformed.items()))
+        log.warning(
+            "KPL aggregate %s cannot be opened (%s); it was delivered as it came: its producer must be repaired",
+            sequence,
+            reason,
+            extra={"action": "aggregate_malformed", "shard": self._shard_id, "aggregates": len(malformed)},
+        )
+
+    def _count(self, misrouted: Mapping[str, Misrouted], hash_range: HashRange | None) -> None:
+        for sequence, found in sorted(misrouted.items(), key=lambda item: int(item[0])):
+            if int(sequence) > self._last:
+                self._last = int(sequence)
+                self.misrouted_aggregates += 1
+                self.misrouted_user_records += found.user_records
+                self._example = _example(sequence, found, hash_range)
+        if self._timer is None:
+            self._report()
+
+    def close(self) -> None:
+        """Say what was not said yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._report()
+            self._cancel()
+
+    def _report(self) -> None:
+        """Report what is new, and no more for a minute; silence ends the reports."""
+        self._cancel()
+        dropped = self.misrouted_user_records - self._reported
+        if not dropped:
+            return
+        self._reported = self.misrouted_user_records
+        log.warning(
+            "%d user records were not delivered, because their aggregates do not belong to this shard: %s. A producer "
+            "that packed them before a reshard sends them again; if there was none, it packs them wrongly",
+            dropped,
+            self._example,
+            extra={
+                "action": "aggregate_misrouted",
+                "shard": self._shard_id,
+                "user_records": dropped,
+                "user_records_total": self.misrouted_user_records,
+                "aggregates_total": self.misrouted_aggregates,
+            },
+        )
+        self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL_S, self._report)
+
+    def _cancel(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+
+def _example(sequence: str, found: Misrouted, hash_range: HashRange | None) -> str:
+    source = "explicit hash key" if found.is_explicit else f"hash of a partition key of {found.key_bytes} bytes"
+    within = "" if hash_range is None else f", outside {_shown(hash_range.start)} to {_shown(hash_range.end)}"
+    return f"record {sequence}/{found.sub_sequence} has the hash key {_shown(found.hash_key)} ({source}){within}"
+
+
+def _shown(hash_key: int) -> str:
+    """The first digits of a hash key, in hexadecimal. An explicit one may lie outside of what a shard can have."""
+    if not 0 <= hash_key < 1 << HASH_KEY_BITS:
+        return "out of bounds"
+    return f"0x{hash_key >> (HASH_KEY_BITS - SHOWN_BITS):08x}…"

@@ -1,0 +1,114 @@
+"""Says when a child takes long over one request: how long, since when it is silent, and what it holds.
+
+It ends nothing; that is `timeoutInSeconds`. The first warning comes after `logWarningForTaskAfterMillis`, further ones
+each time the duration has doubled, at least one an hour. A request that is answered in time costs two assignments: the
+timer of a child is not cancelled and set again with each, but looks, when it fires, what is under way by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from mld.clock import Clock
+
+log = logging.getLogger(__name__)
+
+REPEAT_MIN_S = 1.0  # with 0 as the first duration, as Java looks once a second
+REPEAT_MAX_S = 3600.0  # who looks at an hour of the log sees it
+TIMER_SLACK_S = 0.001  # a timer may fire a hair too early; it must not be set again and again for that
+
+Holds = Callable[[], Mapping[str, object]]
+"""What the child has in its hands, as fields of the log; asked for only when there is a warning."""
+
+
+def next_warning_s(running_s: float) -> float:
+    """After how long a request is warned of again that was warned of at `running_s`."""
+    return running_s + min(max(running_s, REPEAT_MIN_S), REPEAT_MAX_S)
+
+
+class Overdue:
+    """Watches the requests of one child, one at a time."""
+
+    def __init__(self, clock: Clock, shard_id: str, child: str, first_s: float, *, is_bounded: bool) -> None:
+        self._clock = clock
+        self._shard_id = shard_id
+        self._child = child
+        self._first_s = first_s
+        self._is_bounded = is_bounded
+        self._request: str | None = None
+        self._holds: Holds = dict
+        self._began_s = self._heard_s = 0.0
+        self._due_s = first_s
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_storing = False
+        """The child waits for us: its checkpoint is being written."""
+
+    def begin(self, request: str, holds: Holds) -> None:
+        """The child gets a request."""
+        self._request, self._holds = request, holds
+        self._began_s = self._heard_s = self._clock.monotonic()
+        self._due_s = self._first_s
+        if self._timer is None:
+            self._look_after(self._first_s)
+
+    def heard(self) -> None:
+        """The child has said something that means something."""
+        self._heard_s = self._clock.monotonic()
+
+    def end(self) -> None:
+        """The request is answered, or given up."""
+        self._request, self._holds = None, dict
+        if self._due_s != self._first_s:  # it was warned of, and the timer waits for its next warning
+            self._forget_timer()
+
+    def close(self) -> None:
+        """There will be no more requests."""
+        self.end()
+        self._forget_timer()
+
+    def _forget_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _look_after(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._request is None:
+            return
+        running_s = self._clock.monotonic() - self._began_s
+        if running_s >= self._due_s - TIMER_SLACK_S:
+            self._warn(self._request, running_s)
+            self._due_s = next_warning_s(running_s)
+        self._look_after(self._due_s - running_s)
+
+    def _warn(self, request: str, running_s: float) -> None:
+        silent_s = self._clock.monotonic() - self._heard_s
+        held = dict(self._holds())
+        if self.is_storing:
+            state = "the lease table has not answered its checkpoint yet"
+        elif self._is_bounded:
+            state = f"it is silent for {silent_s:.0f} s"
+        else:
+            state = f"it is silent for {silent_s:.0f} s, and without timeoutInSeconds nothing ends it"
+        holding = f"; it holds {', '.join(f'{name} {value}' for name, value in held.items())}" if held else ""
+        log.warning(
+            "the child takes longer than %.0f s over %s: %s%s",
+            running_s,
+            request,
+            state,
+            holding,
+            extra={
+                "action": "slow_task",
+                "shard": self._shard_id,
+                "child": self._child,
+                "request": request,
+                "running_s": round(running_s, 1),
+                "silent_s": round(silent_s, 1),
+                **held,
+            },
+        )

@@ -1,0 +1,89 @@
+"""A stream that is deleted and made again under its name while a worker reads it: named, parked, nothing ended."""
+
+import logging
+
+import pytest
+
+from tests.support.fleet import TABLE, fleet
+from tests.virtual_time import run_virtual
+
+SHARD_0 = "shardId-000000000000"
+SHARD_1 = "shardId-000000000001"
+
+
+def sentences(caplog) -> list[tuple[str, str]]:
+    """Each time the log says what happened: shard and sentence."""
+    return [
+        (record.shard, record.getMessage())
+        for record in caplog.records
+        if getattr(record, "action", "") == "shard_parked" and "belongs to another stream" in record.getMessage()
+    ]
+
+
+@pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
+@pytest.mark.parametrize("gone_s", [0.0, 120.0])
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_stream_recreated_under_a_running_worker_is_named_and_parked(mode, gone_s, checkpoints, caplog) -> None:
+    async def story() -> None:
+        async with fleet(1, retrievalMode=mode) as world:
+            world.recorder.checkpoint_every_batch = checkpoints
+            worker = world.start()
+            world.put(5)
+            await world.until(world.all_delivered)
+            before = len(world.recorder.deliveries)
+            checkpoint = world.lease(SHARD_0).checkpoint
+            await world.advance(10)
+            await world.recreate_stream(gone_s=gone_s)
+            world.put(5)
+            await world.advance(600)
+            [(shard, sentence)] = sentences(caplog)
+            assert shard == SHARD_0
+            assert "applicationName" in sentence
+            assert len(world.recorder.deliveries) == before
+            assert world.recorder.actions_of(SHARD_0) == ["initialize"]
+            lease = world.lease(SHARD_0)
+            assert (lease.checkpoint, lease.owner) == (checkpoint, "w1")
+            # The remedy that the sentence names.
+            world.dynamo.delete_row(TABLE, SHARD_0)
+            await world.until(world.all_delivered, 600)
+            assert await worker.stop()
+
+    caplog.set_level(logging.INFO)
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
+def test_a_child_that_starts_on_the_recreated_stream_is_parked_too(mode, caplog) -> None:
+    async def story() -> None:
+        async with fleet(2, retrievalMode=mode) as world:
+            world.start()
+            world.put(20)
+            await world.until(world.all_delivered)
+            checkpoints = {shard: world.lease(shard).checkpoint for shard in (SHARD_0, SHARD_1)}
+            await world.recreate_stream(2)
+            await world.running[0].host.living()[0].kill()
+            before = len(world.recorder.deliveries)
+            world.put(20)
+            await world.advance(600)
+            assert sorted(shard for shard, _ in sentences(caplog)) == [SHARD_0, SHARD_1]
+            assert {shard: world.lease(shard).checkpoint for shard in (SHARD_0, SHARD_1)} == checkpoints
+            assert len(world.recorder.deliveries) == before
+            assert "shardEnded" not in [action for _, action in world.recorder.actions]
+
+    caplog.set_level(logging.INFO)
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
+def test_an_application_without_any_progress_reads_the_new_stream(mode, caplog) -> None:
+    async def story() -> None:
+        async with fleet(1, retrievalMode=mode) as world:
+            world.start()
+            await world.advance(60)
+            await world.recreate_stream()
+            world.put(5)
+            await world.until(world.all_delivered, 120)
+            assert sentences(caplog) == []
+
+    caplog.set_level(logging.INFO)
+    run_virtual(story())
