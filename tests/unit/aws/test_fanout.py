@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mld import errors
@@ -144,7 +144,6 @@ ODD_HEADERS = (
         *(eventstream.frame(headers, LARGE) for headers in ODD_HEADERS),
     ],
 )
-@settings(deadline=None)
 @given(cuts=CUTS)
 def test_a_large_frame_in_pieces_is_what_the_parser_makes_of_it(frame: bytes, cuts: list[int]) -> None:
     assert outcome(lambda: message_in(pieces_of(frame, cuts))) == outcome(lambda: message_of(frame))
@@ -156,7 +155,6 @@ def test_a_large_frame_in_pieces_is_what_the_parser_makes_of_it(frame: bytes, cu
     cuts=CUTS,
     is_resealed=st.booleans(),
 )
-@settings(deadline=None)
 def test_a_large_frame_with_any_byte_changed_is_what_the_parser_makes_of_it(
     place: int, change: int, cuts: list[int], is_resealed: bool
 ) -> None:

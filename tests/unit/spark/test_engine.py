@@ -149,7 +149,7 @@ def test_no_room_in_the_spool_is_waited_for(tmp_path):
     assert numbers(bed.sinks["out"]) == [*range(9)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sets(st.integers(1, 40), max_size=4), st.integers(1, 12))
 def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
     dead = MemorySink("deadLetter")
