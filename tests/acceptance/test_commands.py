@@ -14,6 +14,7 @@ import pytest
 
 import mld as package
 from tests.acceptance.commands import CRON_PATH, MLD, ROOT, mld
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -153,13 +154,13 @@ def test_local_says_what_to_paste_serves_and_stops(number: signal.Signals) -> No
             first = process.stdout.readline()
             endpoint = re.search(r"http://127\.0\.0\.1:\d+", first)
             assert endpoint, first
-            with urllib.request.urlopen(endpoint[0] + "/_mld/health", timeout=10) as answer:
+            with urllib.request.urlopen(endpoint[0] + "/_mld/health", timeout=PATIENCE_S) as answer:
                 assert json.loads(answer.read())["ready"] is True
             process.send_signal(number)
             rest = process.stdout.read()
             assert process.stderr is not None
             errors = process.stderr.read()
-            process.wait(20)
+            process.wait(PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 0

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.commands import COMMAND_TIMEOUT_S, CRON_PATH, MLD
+from tests.acceptance.commands import CRON_PATH, MLD
 from tests.support.fetch_sdks import NEWCOMERS, jars, node_packages
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import find_node, require
 
 SHELL, LAST = "For a shell:", "Stop it with Ctrl-C."
@@ -51,7 +52,7 @@ def records_of(program: Sequence[object], pasted: str, home: Path, more: Mapping
     script = f"{pasted}\nexec {shlex.join(map(str, program))}\n"
     environment = {"PATH": CRON_PATH, "HOME": str(home), "LANG": "C.UTF-8", **LEFT_OVERS, **(more or {})}
     done = subprocess.run(
-        ["/bin/sh", "-c", script], env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
+        ["/bin/sh", "-c", script], env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(done.stdout.splitlines())

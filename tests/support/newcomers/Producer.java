@@ -21,7 +21,7 @@ import software.amazon.awssdk.services.kinesis.model.SubscribeToShardResponseHan
  */
 public class Producer {
   static final int RECORDS = 20;
-  static final long PATIENCE_S = 60;
+  static final long PATIENCE_S = 100;
 
   public static void main(String[] arguments) throws Exception {
     if (arguments.length > 0 && arguments[0].equals("async")) {

@@ -11,7 +11,7 @@ const StreamName = "of-javascript", RECORDS = 20, DAY_MS = 86_400_000;
 async function main() {
   const client = new KinesisClient();
   await client.send(new CreateStreamCommand({ StreamName, ShardCount: 2 }));
-  await waitUntilStreamExists({ client, maxWaitTime: 60, minDelay: 1 }, { StreamName });
+  await waitUntilStreamExists({ client, maxWaitTime: 100, minDelay: 1 }, { StreamName });
   const Records = [...Array(RECORDS).keys()].map((n) => ({ PartitionKey: `k${n}`, Data: Buffer.from(`é ${n}`) }));
   const put = await client.send(new PutRecordsCommand({ StreamName, Records }));
   if (put.FailedRecordCount !== 0) throw new Error(JSON.stringify(put));

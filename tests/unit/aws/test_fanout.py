@@ -21,6 +21,7 @@ from mld.aws.wire.source import AHEAD_BYTES, FrameSource
 from mld.local import eventstream
 from mld.retrieval.rawpage import RawPage, page_of_event
 from mld.streams import IteratorType, StartingPoint, StreamConsumer
+from tests.support.patience import PATIENCE_S
 from tests.twins.streams import MemoryStreams
 
 T = TypeVar("T")
@@ -200,7 +201,7 @@ def with_source(body: Callable[[FrameSource, socket.socket], Any], first: bytes 
         ours, theirs = socket.socketpair()
         source = FrameSource(ours, first, chunked=chunked)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await body(source, theirs)
         finally:
             source.close()

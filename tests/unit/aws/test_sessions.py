@@ -21,6 +21,7 @@ from mld.aws.credentials import CredentialsUnavailableError
 from mld.aws.sessions import USER_AGENT_TOKEN, ServiceName, client_factory
 from mld.errors import StartupError
 from properties import Settings, load
+from tests.support.patience import PATIENCE_S
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 Configure = Callable[..., Settings]
@@ -456,5 +457,5 @@ def test_clients_may_be_created_from_several_threads(configure: Configure, monke
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_S)
     assert len(made) == 3

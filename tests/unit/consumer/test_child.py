@@ -13,20 +13,22 @@ import pytest
 from mld.clock import LoopClock
 from mld.consumer.child import PIPE_BYTES, PipeHost, _Input, find_executable, runnable
 from mld.consumer.host import ChildStartError
+from tests.support.patience import PATIENCE_S
 
-STOP_TIMEOUT_S = 0.3
+AT_ONCE_S = 0.3  # for children that do not heed what they are told: it runs out
+TERM_S = 3.0  # runs out once, and then a signal has to be obeyed, on a busy machine too
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-u", "-c", textwrap.dedent(code)]
 
 
-def host(command, **environment):
-    return PipeHost(command, LoopClock(), stop_timeout_s=STOP_TIMEOUT_S, environment=environment)
+def host(command, stop_timeout_s=PATIENCE_S, **environment):
+    return PipeHost(command, LoopClock(), stop_timeout_s=stop_timeout_s, environment=environment)
 
 
-async def start(command, **environment):
-    return await host(command, **environment).start("shardId-000000000007")
+async def start(command, stop_timeout_s=PATIENCE_S, **environment):
+    return await host(command, stop_timeout_s, **environment).start("shardId-000000000007")
 
 
 async def lines_until_eof(child):
@@ -83,14 +85,14 @@ async def test_writing_to_a_child_that_closed_its_stdin_says_so():
 
 
 async def test_a_child_that_ignores_the_end_of_its_input_is_terminated():
-    child = await start(python("import time; print('up'); time.sleep(600)"))
+    child = await start(python("import time; print('up'); time.sleep(600)"), TERM_S)
     assert await child.read_line() == "up"
     assert "SIGTERM" in await child.end()
 
 
 async def test_a_child_that_ignores_sigterm_too_is_killed():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)"
-    child = await start(python(code))
+    child = await start(python(code), AT_ONCE_S)
     assert await child.read_line() == "up"
     assert "SIGKILL" in await child.end()
 
@@ -101,10 +103,10 @@ async def test_a_grandchild_that_holds_the_pipes_cannot_hold_us():
         child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
         print(child.pid)
     """
-    child = await start(python(code))
+    child = await start(python(code), AT_ONCE_S)
     grandchild = int(await child.read_line())
-    assert await asyncio.wait_for(lines_until_eof(child), 20) == []
-    await asyncio.wait_for(child.end(), 20)
+    assert await asyncio.wait_for(lines_until_eof(child), PATIENCE_S) == []
+    await asyncio.wait_for(child.end(), PATIENCE_S)
     await gone(grandchild)
 
 
@@ -244,7 +246,7 @@ async def test_a_writer_is_woken_when_its_reader_goes_away():
     await asyncio.sleep(0)
     os.close(read_end)
     with pytest.raises(BrokenPipeError):
-        await asyncio.wait_for(writing, 10)
+        await asyncio.wait_for(writing, PATIENCE_S)
     child_input.close()
 
 

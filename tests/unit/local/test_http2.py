@@ -13,9 +13,9 @@ from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceive
 
 from mld.local.http import App, Connection, Cuttable, HttpRequest, HttpResponse, Peer
 from mld.local.http2 import Http2Connection
+from tests.support.patience import PATIENCE_S
 
 LARGE = b"x" * 1_000_000  # the windows are 65,535 bytes at first
-PATIENCE_S = 60.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS_ON_NO_STREAM = b"\0\0\1\1\0\0\0\0\0x"
 

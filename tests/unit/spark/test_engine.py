@@ -70,7 +70,6 @@ def test_a_sink_that_is_down_is_no_poison(tmp_path):
     assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2, 3], [])
 
 
-@pytest.mark.timeout(20)
 def test_a_sink_that_cannot_be_opened_because_the_session_is_gone_is_not_waited_for(tmp_path):
     bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1"))
 
