@@ -31,6 +31,7 @@ test-tools: $(DEV)
 	$(BIN)/python tests/support/fetch_kclpy.py
 	$(BIN)/python tests/support/fetch_kinesis_local.py
 	$(BIN)/python tests/support/make_ministack.py
+	$(BIN)/python -m tests.support.fetch_sdks
 
 # What lives in memory and virtual time first; then, file by file, what starts servers, daemons and children, which mostly
 # wait; then a slice of what starts a Spark session: the tour, the engine, a kill in streaming mode. All of that: make test-spark.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -13,22 +13,34 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mld import sparkhosts
+from mld import price, sparkhosts
 from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
 from properties.errors import ConfigurationError
 from properties.keytypes import Section
 from properties.loader import Loaded, load
 from properties.remarks import Level, Remark
+from properties.settings import Settings
 from properties.spark import CONF_PREFIX, PREFIX, PROGRAM
+from properties.values import ClientVersion, Heartbeat
 
 EXIT_OK = 0
 EXIT_CONFIGURATION = 2
+LEASES_SHOWN, WORKERS_SHOWN = (1, 10, 100), (1, 10)
+"""Sizes of a fleet whose price is shown unless one is asked for."""
 _PLAIN_WIDTH = 160  # columns where stdout is no terminal
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
 
-def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all: bool) -> int:
-    """Print to stdout; returns the exit code: 2 with errors, else 0."""
+def print_check(
+    file: str,
+    overrides: Sequence[str],
+    *,
+    as_json: bool,
+    show_all: bool,
+    leases: int | None = None,
+    workers: int | None = None,
+) -> int:
+    """Print to stdout; returns the exit code: 2 with errors, else 0. `leases` and `workers`: the fleet to be priced."""
     try:
         loaded = load(file, overrides, os.environ)
     except ConfigurationError as error:
@@ -38,8 +50,12 @@ def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all:
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
     sessions = _sessions(loaded)
+    prices = list(
+        _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
+    )
     if as_json:
         document = loaded.to_json() | ({} if sessions is None else {"spark": sessions})
+        document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
         print(json.dumps(document, indent=2))  # noqa: T201
         return EXIT_OK
     console = _console()
@@ -51,6 +67,7 @@ def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all:
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):
             console.print(Text(line), soft_wrap=True)
+    _print_prices(console, prices, loaded.settings)
     _print_remarks(console, loaded.remarks)
     return EXIT_OK
 
@@ -81,6 +98,40 @@ def _session_lines(application: str, sessions: dict[str, Any]) -> Iterator[str]:
             f"No Spark session of {application} runs on this machine for this user. "
             f"Its UI will be {sessions['nextUi']}."
         )
+
+
+def _prices(settings: Settings, leases: Collection[int], workers: Collection[int]) -> Iterator[dict[str, float]]:
+    rates = price.Rates.of(settings)
+    for lease_count in leases:
+        for worker_count in workers:
+            yield {"leases": lease_count, "workers": worker_count} | {
+                kind.value: round(
+                    price.units(lease_count, worker_count, rates.with_heartbeat(kind)).dollars_per_month, 2
+                )
+                for kind in Heartbeat
+            }
+
+
+def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings: Settings) -> None:
+    table = Table(title="What a fleet at rest costs in DynamoDB, dollars a month", title_justify="left")
+    for column in ("leases", "workers"):
+        table.add_column(column, justify="right")
+    for kind in Heartbeat:
+        chosen = " (this file)" if kind is settings.heartbeat else ""
+        table.add_column(f"mld.heartbeat={kind.value}{chosen}", justify="right")
+    for row in prices:
+        dollars = (f"{row[kind.value]:,.2f}" for kind in Heartbeat)
+        table.add_row(f"{row['leases']:,}", f"{row['workers']:,}", *dollars)
+    console.print(table)
+    notes = [
+        f"By the {price.LIST_PRICE}: {price.WRITE_DOLLARS_PER_MILLION} a million write units, "
+        f"{price.READ_DOLLARS_PER_MILLION} a million read units. Prices change: check them, and those of your region.",
+        f"Checkpoints come on top: {price.checkpoint_dollars():.2f} a month for one a second.",
+    ]
+    if settings.client_version_config is not ClientVersion.VERSION_3X:
+        notes.append("For a fleet in 3.x mode, which this one may not have reached yet.")
+    for note in notes:
+        console.print(Text(note, style="dim"), soft_wrap=True)
 
 
 def _console() -> Console:

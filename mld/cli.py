@@ -144,16 +144,26 @@ def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log
 @_define
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--all", "show_all", is_flag=True, help="Show keys at their defaults too.")
+@click.option("--leases", type=click.IntRange(min=1), help="Price of a fleet with so many leases (shards).")
+@click.option("--workers", type=click.IntRange(min=1), help="Price of a fleet of so many workers.")
 def check(
-    argument_file: str | None, option_file: str | None, overrides: Sequence[str], as_json: bool, show_all: bool
+    argument_file: str | None,
+    option_file: str | None,
+    overrides: Sequence[str],
+    as_json: bool,
+    show_all: bool,
+    leases: int | None,
+    workers: int | None,
 ) -> None:
-    """Show what a properties file means, and what is wrong with it.
+    """Show what a properties file means, what is wrong with it, and what it costs.
 
-    Every key with its effective value, where it comes from, and remarks. Exit code 2 if there are errors.
+    Every key with its effective value, where it comes from, and remarks; then the monthly price of DynamoDB for a fleet
+    at rest, with and without mld.heartbeat=worker. Exit code 2 if there are errors.
     """
     from mld.check import print_check
 
-    sys.exit(print_check(_chosen_file(option_file, argument_file), overrides, as_json=as_json, show_all=show_all))
+    file = _chosen_file(option_file, argument_file)
+    sys.exit(print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers))
 
 
 @commands.command(context_settings={"ignore_unknown_options": True})

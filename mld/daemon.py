@@ -29,6 +29,7 @@ from mld.errors import MldError
 from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fleet, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import RENEWALS_PER_LEASE
 from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
@@ -59,7 +60,6 @@ EXIT_FAILURE = 1
 EXIT_CONFIGURATION = 2
 EXIT_SIGNAL_BASE = 128
 
-RENEWALS_PER_LEASE = 3
 EPSILON_S = 0.025  # Java's epsilonMillis
 KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
 KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away

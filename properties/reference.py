@@ -24,7 +24,8 @@ _INTRODUCTION = """\
 The daemon reads the `.properties` file of Amazon's MultiLangDaemon (KCL 3.x for Java). One file can serve both:
 keys that only this daemon knows begin with `mld.` (and `cloudWatchEndpoint`), which Java ignores.
 
-`mld check app.properties` shows every key with its value in effect and where it comes from, and every problem
+`mld check app.properties` shows every key with its value in effect and where it comes from, what the fleet costs in
+DynamoDB, and every problem
 with its remedy. A file needs at least:
 
 ```properties

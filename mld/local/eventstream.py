@@ -8,8 +8,9 @@ from __future__ import annotations
 import struct
 import zlib
 
+from mld.local.encodings import JSON, Encoding
+
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
-_JSON = "application/x-amz-json-1.1"
 _STRING_TYPE = 7
 
 
@@ -23,14 +24,17 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
     return start + payload + struct.pack(">I", zlib.crc32(payload, zlib.crc32(start)))
 
 
-def initial_response() -> bytes:
+def initial_response(encoding: Encoding = JSON) -> bytes:
     """Must come first, or boto3 refuses the stream."""
-    return event("initial-response", b"{}")
+    return event("initial-response", b"{}", encoding)
 
 
-def event(event_type: str, payload: bytes) -> bytes:
-    return frame({":event-type": event_type, ":content-type": _JSON, ":message-type": "event"}, payload)
+def event(event_type: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
+    """`payload` is JSON, and is sent in `encoding`."""
+    headers = {":event-type": event_type, ":content-type": encoding.content_type, ":message-type": "event"}
+    return frame(headers, encoding.write(payload))
 
 
-def exception(code: str, payload: bytes) -> bytes:
-    return frame({":exception-type": code, ":content-type": _JSON, ":message-type": "exception"}, payload)
+def exception(code: str, payload: bytes, encoding: Encoding = JSON) -> bytes:
+    headers = {":exception-type": code, ":content-type": encoding.content_type, ":message-type": "exception"}
+    return frame(headers, encoding.write(payload))

@@ -7,15 +7,19 @@ the other. Everything is bounded; a request that breaks a bound ends its connect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 32 * 1024 * 1024
 """PutRecords takes 10 MiB of data, which is 13.4 MiB of base64, and its keys."""
 _JOINED_BYTES_MAX = 64 * 1024
 """Up to this size head and body leave in one packet; beyond, copying the body costs more than a packet."""
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too Large", 500: "Internal Server Error"}
 
 
@@ -37,21 +41,52 @@ class HttpResponse:
     headers: list[tuple[str, str]] = field(default_factory=list)
 
 
-class App(Protocol):
-    def handle(self, request: HttpRequest, connection: Connection) -> HttpResponse | Coroutine[None, None, None]:
-        """Answer at once, or return a coroutine that answers through the connection."""
+class Peer(Protocol):
+    """Who asked, as far as one request goes. Everything but `is_open` does nothing once the client has gone."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def respond(self, response: HttpResponse) -> None: ...
+
+    def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
+        """Begin an answer of unknown length; `send` and `end_stream` follow."""
         ...
 
-    def opened(self, connection: Connection) -> None: ...
+    async def send(self, chunk: bytes) -> None:
+        """One piece of the stream; waits until the client has taken enough of what was sent before."""
+        ...
 
-    def closed(self, connection: Connection) -> None: ...
+    def end_stream(self) -> None: ...
+
+    def abort(self) -> None:
+        """Cut the exchange off, without an answer."""
+        ...
+
+
+class Cuttable(Protocol):
+    def abort(self) -> None: ...
+
+
+class App(Protocol):
+    def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
+        """Answer at once, or return a coroutine that answers through `peer`."""
+        ...
+
+    def opened(self, connection: Cuttable) -> None: ...
+
+    def closed(self, connection: Cuttable) -> None: ...
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are answered in the order they came; the next one waits for the answer before."""
+    """One client. Requests are answered in the order they came; the next one waits for the answer before.
 
-    def __init__(self, app: App) -> None:
+    A client that begins with the preface of HTTP/2 is handed to what `http2` makes; without it, it is cut off.
+    """
+
+    def __init__(self, app: App, http2: Callable[[App], asyncio.Protocol] | None = None) -> None:
         self._app = app
+        self._http2 = http2
         self._buffer = bytearray()
         self._head: tuple[HttpRequest, int, int] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -122,11 +157,31 @@ class Connection(asyncio.Protocol):
         self._head = None
         return request
 
+    def _hand_over(self) -> None:
+        """To HTTP/2, with all that has come in."""
+        assert self._transport is not None
+        if self._http2 is None:
+            log.warning(
+                "A client speaks HTTP/2, which needs the package h2 of the extra 'local': pip install 'mld[local]'",
+                extra={"action": "local_http2_missing"},
+            )
+            self.abort()
+            return
+        transport, self._transport = self._transport, None
+        self._app.closed(self)
+        successor = self._http2(self._app)
+        transport.set_protocol(successor)
+        successor.connection_made(transport)
+        successor.data_received(bytes(self._buffer))
+
     def _read_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             if len(self._buffer) > HEAD_BYTES_MAX:
                 self.abort()
+            return False
+        if self._buffer.startswith(_HTTP2_PREFACE):
+            self._hand_over()
             return False
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         parts = lines[0].split(" ")
@@ -164,12 +219,10 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
-        """Begin an answer of unknown length; `send` and `end_stream` follow."""
         if self._transport is not None:
             self._transport.write(_head(200, content_type, headers) + b"Transfer-Encoding: chunked\r\n\r\n")
 
     async def send(self, chunk: bytes) -> None:
-        """One piece of the stream; waits until the client has taken enough of what was sent before."""
         if self._transport is not None:
             self._transport.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         await self._writable.wait()
@@ -181,7 +234,6 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection, without an answer."""
         if self._transport is not None:
             self._transport.abort()
 

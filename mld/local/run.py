@@ -10,21 +10,31 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from urllib.request import getproxies
 
 from mld.local.kinesis import StateDelays
+from mld.local.kinesis.model import REGION
 from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
 
+_PROXIES_OF_HTTP = ("http", "all")
 
-def usage_lines(endpoint: str) -> str:
-    """What a user pastes into a shell and into a properties file to use the server."""
+
+def usage_lines(endpoint: str, host: str = DEFAULT_HOST, *, behind_proxy: bool = False) -> str:
+    """What a user pastes into a shell and into a properties file to use the server.
+
+    The region twice: boto3 reads only the second variable, the other SDKs the first. A profile would bring keys and
+    endpoints of its own. `behind_proxy`: the shell has a proxy for http, which cannot reach this machine's loopback.
+    """
+    direct = f"  export no_proxy={host}${{no_proxy:+,$no_proxy}} NO_PROXY={host}${{NO_PROXY:+,$NO_PROXY}}\n"
     return f"""\
 The embedded AWS listens on {endpoint} (Kinesis, DynamoDB, CloudWatch, STS, Glue; nothing is kept after it stops).
 
 For a shell:
-  export AWS_ENDPOINT_URL={endpoint} AWS_REGION=us-east-1 AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local
-
+  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={REGION} AWS_DEFAULT_REGION={REGION}
+  export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local; unset AWS_PROFILE AWS_SESSION_TOKEN
+{direct if behind_proxy else ""}
 For a .properties file:
-  regionName = us-east-1
+  regionName = {REGION}
   kinesisEndpoint = {endpoint}
   dynamoDBEndpoint = {endpoint}
   cloudWatchEndpoint = {endpoint}
@@ -93,5 +103,6 @@ class _Announcement:
             part.write_text(line)
             part.replace(self._ready_file)
         # Last, so that whoever reads the line finds the file.
-        self._write(line if self._as_json else usage_lines(server.endpoint))
+        behind_proxy = not getproxies().keys().isdisjoint(_PROXIES_OF_HTTP)
+        self._write(line if self._as_json else usage_lines(server.endpoint, server.host, behind_proxy=behind_proxy))
         sys.stdout.flush()

@@ -12,13 +12,14 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from urllib.parse import parse_qs, urlsplit
 
 from mld.local import control, eventstream
+from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
-from mld.local.http import Connection, HttpRequest, HttpResponse
+from mld.local.http import App, Connection, Cuttable, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, wire
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Event, Finished, Idle, Subscription, event_json
@@ -47,7 +48,7 @@ class EmbeddedServer:
         self._enforce = enforce
         self._regions: dict[str, Kinesis] = {}
         self._watchers: dict[_Key, set[asyncio.Event]] = {}
-        self._connections: set[Connection] = set()
+        self._connections: set[Cuttable] = set()
         self._requests = 0
         self._others: OtherServices | None = None
         self._listener: asyncio.Server | None = None
@@ -58,8 +59,9 @@ class EmbeddedServer:
 
     async def start(self, port: int) -> None:
         loop = asyncio.get_running_loop()
+        http2 = _http2()
         self._listener = await loop.create_server(
-            lambda: Connection(self), self.host, port, backlog=_OPEN_CONNECTIONS_BACKLOG
+            lambda: Connection(self, http2), self.host, port, backlog=_OPEN_CONNECTIONS_BACKLOG
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._others = OtherServices(self.port)
@@ -100,50 +102,54 @@ class EmbeddedServer:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Cuttable) -> None:
         self._connections.add(connection)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Cuttable) -> None:
         self._connections.discard(connection)
 
-    def handle(self, request: HttpRequest, connection: Connection) -> HttpResponse | Coroutine[None, None, None]:
+    def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
         if request.target.startswith(control.PREFIX):
             return control.handle(self, request)
         region, service, operation = identify(request)
         name = f"{service}.{operation}"
         self.calls[name] = self.calls.get(name, 0) + 1
+        if service == _KINESIS:
+            try:
+                request.body = encoding_of(request.headers).read(request.body)
+            except KinesisError as error:
+                return self._refusal(JSON, error.code, error.message, error.status)
         fault = self.faults.take(service, operation, request.body) if len(self.faults) else None
         if service == _KINESIS and operation == "SubscribeToShard":
-            return self._subscribe(region, request, connection, fault)
+            return self._subscribe(region, request, peer, fault)
         if fault is not None:
-            return self._answer_with_fault(region, service, operation, request, connection, fault)
+            return self._answer_with_fault(region, service, operation, request, peer, fault)
         if service == _KINESIS:
             return self._kinesis(region, operation, request)
-        return self._answer_from_others(request, connection)
+        return self._answer_from_others(request, peer)
 
     def _kinesis(self, region: str, operation: str, request: HttpRequest) -> HttpResponse:
-        if "cbor" in request.headers.get("content-type", ""):
-            return self._refusal("SerializationException", "CBOR is not supported; switch it off in the client", 415)
+        encoding = encoding_of(request.headers)
         try:
             answer = wire.dispatch(self.kinesis(region), operation, request.body, self.now())
         except KinesisError as error:
-            return self._refusal(error.code, error.message, error.status)
+            return self._refusal(encoding, error.code, error.message, error.status)
         except Exception:
             # A bug of the model must not look like a network failure to the client.
             log.exception(
                 "The embedded Kinesis failed", extra={"action": "local_kinesis_failed", "operation": operation}
             )
-            return self._refusal("InternalFailure", f"{operation} failed; see the server's log", 500)
+            return self._refusal(encoding, "InternalFailure", f"{operation} failed; see the server's log", 500)
         if operation not in wire.READ_ONLY:
             self._wake_all()
         for stream, shard_id in answer.touched:
             for event in self._watchers.get((region, stream, shard_id), ()):
                 event.set()
-        return HttpResponse(answer.body, headers=self._request_id())
+        return self._answer(encoding, answer.body)
 
-    async def _answer_from_others(self, request: HttpRequest, connection: Connection) -> None:
+    async def _answer_from_others(self, request: HttpRequest, peer: Peer) -> None:
         assert self._others is not None
-        connection.respond(await self._others.answer(request))
+        peer.respond(await self._others.answer(request))
 
     async def _answer_with_fault(
         self,
@@ -151,7 +157,7 @@ class EmbeddedServer:
         service: str,
         operation: str,
         request: HttpRequest,
-        connection: Connection,
+        peer: Peer,
         fault: Fault,
     ) -> None:
         assert self._others is not None
@@ -164,20 +170,25 @@ class EmbeddedServer:
             kinesis = service == _KINESIS
             response = self._kinesis(region, operation, request) if kinesis else await self._others.answer(request)
         if fault.drop:
-            connection.abort()
+            peer.abort()
         elif fault.code:
-            connection.respond(self._refusal(fault.code, fault.message, fault.status))
+            peer.respond(self._refusal(encoding_of(request.headers), fault.code, fault.message, fault.status))
         elif response is not None:
-            connection.respond(response)
+            peer.respond(response)
 
     def _empty_page(self, region: str, request: HttpRequest) -> HttpResponse:
+        encoding = encoding_of(request.headers)
         try:
-            return HttpResponse(wire.empty_page(self.kinesis(region), wire.parse(request.body), self.now()))
+            page = wire.empty_page(self.kinesis(region), wire.parse(request.body), self.now())
         except KinesisError as error:
-            return self._refusal(error.code, error.message, error.status)
+            return self._refusal(encoding, error.code, error.message, error.status)
+        return self._answer(encoding, page)
 
-    def _refusal(self, code: str, message: str, status: int) -> HttpResponse:
-        return HttpResponse(wire.error_body(code, message), status, headers=self._request_id())
+    def _answer(self, encoding: Encoding, body: bytes, status: int = 200) -> HttpResponse:
+        return HttpResponse(encoding.write(body), status, encoding.content_type, self._request_id())
+
+    def _refusal(self, encoding: Encoding, code: str, message: str, status: int) -> HttpResponse:
+        return self._answer(encoding, wire.error_body(code, message), status)
 
     def _request_id(self) -> list[tuple[str, str]]:
         self._requests += 1
@@ -185,44 +196,50 @@ class EmbeddedServer:
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
-    async def _subscribe(self, region: str, request: HttpRequest, connection: Connection, fault: Fault | None) -> None:
+    async def _subscribe(self, region: str, request: HttpRequest, peer: Peer, fault: Fault | None) -> None:
+        encoding = encoding_of(request.headers)
         if fault is not None and fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         if fault is not None and fault.after_events is None and not fault.is_late_only:
             if fault.drop:
-                connection.abort()
+                peer.abort()
             else:
-                connection.respond(self._refusal(fault.code, fault.message, fault.status))
+                peer.respond(self._refusal(encoding, fault.code, fault.message, fault.status))
             return
         try:
             subscription, watch = wire.open_subscription(self.kinesis(region), wire.parse(request.body), self.now())
         except KinesisError as error:
-            connection.respond(self._refusal(error.code, error.message, error.status))
+            peer.respond(self._refusal(encoding, error.code, error.message, error.status))
             return
         # Another subscription may just have been taken over: its own stream has to hear of it.
         self._wake((region, *watch))
         async with self._watching((region, *watch)) as wake:
             try:
-                await self._stream(subscription, connection, wake, fault)
+                await self._stream(subscription, peer, encoding, wake, fault)
             finally:
                 subscription.stop()
 
     async def _stream(
-        self, subscription: Subscription, connection: Connection, wake: asyncio.Event, fault: Fault | None
+        self,
+        subscription: Subscription,
+        peer: Peer,
+        encoding: Encoding,
+        wake: asyncio.Event,
+        fault: Fault | None,
     ) -> None:
-        connection.start_stream(eventstream.CONTENT_TYPE, self._request_id())
-        await connection.send(eventstream.initial_response())
+        peer.start_stream(eventstream.CONTENT_TYPE, self._request_id())
+        await peer.send(eventstream.initial_response(encoding))
         sent = 0
-        while connection.is_open:
+        while peer.is_open:
             if fault is not None and fault.after_events is not None and sent >= fault.after_events:
                 if not fault.code:
-                    connection.abort()
+                    peer.abort()
                     return
                 subscription.stop(KinesisError(fault.code, fault.message, fault.status))
             wake.clear()
             match subscription.next_step(self.now()):
                 case Event() as event:
-                    await connection.send(eventstream.event("SubscribeToShardEvent", event_json(event)))
+                    await peer.send(eventstream.event("SubscribeToShardEvent", event_json(event), encoding))
                     sent += 1
                 case Idle(until_s):
                     with contextlib.suppress(TimeoutError):
@@ -231,8 +248,8 @@ class EmbeddedServer:
                 case Finished(error):
                     if error is not None:
                         body = wire.error_body(error.code, error.message)
-                        await connection.send(eventstream.exception(error.code, body))
-                    connection.end_stream()
+                        await peer.send(eventstream.exception(error.code, body, encoding))
+                    peer.end_stream()
                     return
 
     @contextlib.asynccontextmanager
@@ -271,6 +288,15 @@ def identify(request: HttpRequest) -> tuple[str, str, str]:
         return region, service, path.rpartition("/")[2]
     form = parse_qs(request.body.decode("latin-1")) if request.method == "POST" else {}
     return region, service, form.get("Action", [request.method])[0]
+
+
+def _http2() -> Callable[[App], asyncio.Protocol] | None:
+    """What takes over a connection of HTTP/2; None without the extra `local`."""
+    try:
+        from mld.local.http2 import Http2Connection
+    except ImportError:
+        return None
+    return Http2Connection
 
 
 async def serve(

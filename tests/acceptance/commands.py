@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 MLD = ROOT / "bin" / "mld"
-COMMAND_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = PATIENCE_S
 CRON_PATH = "/usr/bin:/bin"
 
 

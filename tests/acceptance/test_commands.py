@@ -14,6 +14,7 @@ import pytest
 
 import mld as package
 from tests.acceptance.commands import CRON_PATH, MLD, ROOT, mld
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +84,27 @@ def test_check_as_json_is_one_document(good: Path) -> None:
     assert values["failoverTimeMillis"]["source"] == "default"
 
 
+def test_check_prints_the_monthly_price_with_and_without_heartbeats_of_the_worker(good: Path) -> None:
+    result = mld("check", good)
+    rows = re.findall(r"^│ +(\d+) │ +(\d+) │ +([\d,.]+) │ +([\d,.]+) │$", result.stdout, re.MULTILINE)
+    assert [row[:2] for row in rows] == [(leases, workers) for leases in ("1", "10", "100") for workers in ("1", "10")]
+    assert "mld.heartbeat=lease (this file)" in result.stdout
+    assert "November 2024" in result.stdout
+    assert "check them" in result.stdout
+
+
+def test_check_prices_the_fleet_that_is_asked_for_by_the_settings_of_the_file(good: Path) -> None:
+    def fleet(*more: str) -> dict[str, float]:
+        document = json.loads(mld("check", "--json", good, "--leases", "64", "--workers", "4", *more).stdout)
+        (only,) = document["dynamoDbDollarsPerMonth"]["fleets"]
+        assert (only.pop("leases"), only.pop("workers")) == (64, 4)
+        return dict(only)
+
+    usual, patient = fleet(), fleet("-D", "failoverTimeMillis=30000")
+    assert patient["lease"] < usual["lease"] / 2
+    assert usual["worker"] < usual["lease"]
+
+
 def test_check_reports_every_error_at_once_with_exit_2(good: Path) -> None:
     good.write_text(GOOD + "failoverTimeMillis = soon\nmaxRecords = -1\n")
     result = mld("check", good)
@@ -132,13 +154,13 @@ def test_local_says_what_to_paste_serves_and_stops(number: signal.Signals) -> No
             first = process.stdout.readline()
             endpoint = re.search(r"http://127\.0\.0\.1:\d+", first)
             assert endpoint, first
-            with urllib.request.urlopen(endpoint[0] + "/_mld/health", timeout=10) as answer:
+            with urllib.request.urlopen(endpoint[0] + "/_mld/health", timeout=PATIENCE_S) as answer:
                 assert json.loads(answer.read())["ready"] is True
             process.send_signal(number)
             rest = process.stdout.read()
             assert process.stderr is not None
             errors = process.stderr.read()
-            process.wait(20)
+            process.wait(PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 0

@@ -18,12 +18,13 @@ from mld.quickstart.plain import PlainTour
 from mld.quickstart.tour import Tour
 from tests.acceptance.commands import MLD, ROOT, mld
 from tests.support.daemon import until
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
 TOUR_S = 60.0
 """What the tour promises on two cores of its own, once everything is installed."""
-GONE_S = 60.0
+GONE_S = PATIENCE_S
 
 
 def quickstart(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from protocol.conformance import run
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,4 +16,4 @@ def test_the_processor_of_the_readme_conforms(tmp_path: Path) -> None:
     program = tmp_path / "printer.py"
     program.write_text("def handle(key, data): pass\n\n" + block)
     verdict = io.StringIO()
-    assert run([sys.executable, str(program)], timeout_s=60, out=verdict), verdict.getvalue()
+    assert run([sys.executable, str(program)], timeout_s=PATIENCE_S, out=verdict), verdict.getvalue()

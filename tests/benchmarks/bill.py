@@ -100,16 +100,19 @@ def purpose_of(sender: str, operation: str, params: Mapping[str, Any]) -> str:
     return OTHER
 
 
-async def measure(leases: int, workers: int, **keys: str) -> Costs:
-    """What a fleet at rest costs in an hour, by purpose."""
+async def measure(
+    leases: int, workers: int, *, settle_s: float | None = None, window_s: float | None = None, **keys: str
+) -> Costs:
+    """What a fleet at rest costs in an hour, by purpose; the times are those of its size unless given."""
+    settle_s, window_s = settle_s or SETTLE_S[leases], window_s or MEASURED_S[leases]
     world = Fleet(leases, **QUIET, **keys)
     world.dynamo = SortingDynamo(world.clock, priced=True, page_rows_max=PAGE_ROWS_MAX)
     try:
         names = [f"w{number:03d}".ljust(UUID_LENGTH, "-") for number in range(workers)]
         for number, name in enumerate(names):
             world.start(name, seed=number)
-        await _pass(world, SETTLE_S[leases])
-        before, window_s = _holders(world), MEASURED_S[leases]
+        await _pass(world, settle_s)
+        before = _holders(world)
         world.dynamo.forget_usage()
         await _pass(world, window_s)
         assert sum(map(len, before)) == leases and before == _holders(world), "the fleet is not at rest"

@@ -26,9 +26,10 @@ from protocol.messages import (
     ShutdownRequested,
 )
 from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
+from tests.support.patience import PATIENCE_S
 
 CHILDREN = Path(__file__).parent / "children"
-END_TIMEOUT_S = 30
+END_TIMEOUT_S = PATIENCE_S
 RECORDS = (
     Record(b"", "schl\u00fcssel", "49590338271490256608559692538361571095", 0, 1_476_889_707_123),
     Record(b"\xff\x00\r\n", '"\\\u2028\U0001f511', "49590338271490256608559692538361571096", 7, 1),

@@ -12,10 +12,11 @@ import pytest
 
 from protocol.conformance import run
 from tests.support.fetch_kclpy import installed
+from tests.support.patience import PATIENCE_S
 
 CHILDREN = Path(__file__).parent / "children"
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

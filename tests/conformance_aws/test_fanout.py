@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from tests.conformance_aws.conftest import StreamHandle, Target, code_of, settle
 from tests.conformance_aws.test_shards import clock, stamp
 
+HOUR_S = 3600.0
 Make = Callable[..., StreamHandle]
 PassTime = Callable[[float], None]
 MEBIBYTE = 1024 * 1024
@@ -58,9 +59,7 @@ def test_records_arrive_live_and_in_order(make_stream: Make) -> None:
     with subscribed(stream, stream.consumer("app"), shard, "LATEST") as subscription:
         for number in range(3):
             stream.put(b"%d" % number)
-        started = time.monotonic()
         assert subscription.until(3) == [b"0", b"1", b"2"]
-        assert time.monotonic() - started < 5
 
 
 def test_each_starting_position_starts_where_it_says(make_stream: Make, pass_time: PassTime, target: Target) -> None:
@@ -98,11 +97,9 @@ def test_the_continuation_goes_on_after_the_event(make_stream: Make) -> None:
 def test_an_idle_shard_sends_events_without_records(make_stream: Make) -> None:
     stream = make_stream()
     with subscribed(stream, stream.consumer("app"), stream.open_ids()[0], "LATEST") as subscription:
-        started = time.monotonic()
         events = [subscription.next() for _ in range(2)]
     assert all(event["Records"] == [] and event["ContinuationSequenceNumber"] for event in events)
     assert [event["MillisBehindLatest"] for event in events] == [0, 0]
-    assert time.monotonic() - started < 15
 
 
 def test_the_lag_is_told_while_there_is_more(make_stream: Make, pass_time: PassTime) -> None:
@@ -193,12 +190,14 @@ def test_a_later_call_takes_the_subscription_over(make_stream: Make, pass_time: 
 
 
 def test_a_closed_connection_frees_the_subscription(make_stream: Make, target: Target) -> None:
-    if target.name == "aws":
+    if target.embedded is None:
         pytest.skip("the service keeps the place for five seconds")
     stream = make_stream()
     shard, consumer = stream.open_ids()[0], stream.consumer("app")
+    target.embedded.advance_clock(HOUR_S)
     with subscribed(stream, consumer, shard, "LATEST") as first:
         first.next()
+    target.embedded.advance_clock(-HOUR_S)  # so that the five seconds for which a place is kept do not pass
 
     def again() -> bool:
         try:
@@ -209,9 +208,7 @@ def test_a_closed_connection_frees_the_subscription(make_stream: Make, target: T
             return False
         return True
 
-    started = time.monotonic()
     settle(again)
-    assert time.monotonic() - started < 4
 
 
 def test_unknown_consumers_and_shards_are_refused_before_the_stream(make_stream: Make, kinesis: Any) -> None:

@@ -174,7 +174,7 @@ def test_a_worker_frozen_beyond_its_lease_is_refused_when_it_wakes_and_its_child
     world.until(lambda: world.aws.log().get("kinesis.GetRecords", 0) >= 5, what="the batch is read")
     zombie.freeze()
     os.kill(child.pid, signal.SIGCONT)
-    world.until_delivered(within_s=20)
+    world.until_delivered()
     frozen_at = world.lease("0").checkpoint
     heir = world.daemon("w2", **mode)
     world.until(lambda: world.lease("0").owner == "w2", what="the lease moves")

@@ -20,13 +20,14 @@ from mld.daemon import assemble
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis
 from tests.support.fleet import STREAM, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws, Ministack, ServerProcess
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.kinesis_model import ModelStreams
 
 THREADS_MAX = 16
-WITHIN_S = 60.0  # a loaded test machine is no reason to fail
-REQUEST_TIMEOUT_S = 20.0
+WITHIN_S = PATIENCE_S
+REQUEST_TIMEOUT_S = PATIENCE_S
 INDEX = "LeaseOwnerToLeaseKeyIndex"
 QUICK = {"failoverTimeMillis": "6000", "leaseAssignmentIntervalMillis": "2000", "shutdownGraceMillis": "20000"}
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}

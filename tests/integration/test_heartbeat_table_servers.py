@@ -13,9 +13,10 @@ from mld.fleet.values import LEASE_TABLE_KEY, Place
 from tests.contract.heartbeat_table import HeartbeatTableContract
 from tests.contract.test_lock_table_memory import make_table
 from tests.integration.test_lock_table_servers import ServerRows
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws, Ministack, ServerProcess
 
-REQUEST_TIMEOUT_S = 30.0  # a loaded test machine is no reason to fail
+REQUEST_TIMEOUT_S = PATIENCE_S
 THREADS_MAX = 20
 _table_numbers = itertools.count(1)
 

@@ -15,9 +15,10 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from tests.contract.lease_table import LeaseTableContract
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws, Ministack, ServerProcess, free_port, make_client
 
-REQUEST_TIMEOUT_S = 30.0  # a loaded test machine is no reason to fail
+REQUEST_TIMEOUT_S = PATIENCE_S
 THREADS_MAX = 16
 _table_numbers = itertools.count(1)
 

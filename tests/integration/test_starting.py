@@ -10,13 +10,14 @@ import pytest
 from tests.integration.conftest import MakeWorld
 from tests.integration.world import ENVIRONMENT, World
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import free_port
 
 pytestmark = pytest.mark.slow
 
 FAILS = 1
 MISCONFIGURED = 2
-START_TIMEOUT_S = 40.0
+START_TIMEOUT_S = PATIENCE_S
 
 
 def table_with_checkpoints(world: World) -> dict[str, str]:

@@ -23,6 +23,7 @@ from mld.streams import IteratorType, Page, StartingPoint
 from tests.integration import test_dynamo_servers as dynamo
 from tests.integration.conftest import MakeWorld
 from tests.support.kpl import User, aggregate
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import ACCOUNT, Ministack, ServerProcess
 
 SHARD = "shardId-000000000000"
@@ -43,8 +44,8 @@ def wire_of(server: ServerProcess, service: str) -> WireService:
         threads_max=4,
         calls_max=4,
         name=service,
-        read_timeout_s=30,
-        connect_timeout_s=5,
+        read_timeout_s=PATIENCE_S,
+        connect_timeout_s=PATIENCE_S,
         service_time=ServiceTime(),
     )
 

@@ -14,6 +14,7 @@ from tests.integration.conftest import MakeWorld
 from tests.integration.world import ENVIRONMENT, World
 from tests.support.daemon import Daemon
 from tests.support.fetch_kclpy import installed
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,18 +84,18 @@ class Fleet:
         return [words for words in lines if words[0] == word]
 
     def until_said(self, word: str, count: int, shard: str | None = None) -> list[list[str]]:
-        self.world.until(lambda: len(self.said(word, shard)) >= count, 30.0, f"{count} x {word}")
+        self.world.until(lambda: len(self.said(word, shard)) >= count, PATIENCE_S, f"{count} x {word}")
         return self.said(word, shard)
 
     def until_delivered(self) -> None:
         def is_delivered() -> bool:
             return {put.sequence for put in self.world.puts} <= {int(words[1]) for words in self.said("got")}
 
-        self.world.until(is_delivered, 40.0, "all records delivered")
+        self.world.until(is_delivered, PATIENCE_S, "all records delivered")
         self.world.until_caught_up()
 
     def until_nothing_lives(self) -> None:
-        self.world.until(lambda: self.daemon.survivors() == [], 5.0, "the end of all processes")
+        self.world.until(lambda: self.daemon.survivors() == [], PATIENCE_S, "the end of all processes")
         assert list(self.runtime.glob("*/*")) == []
 
 
@@ -181,7 +182,7 @@ def test_a_script_that_starts_threads_while_it_is_imported_has_plain_children(
     warnings = fleet.said("mld-zygote:")
     assert len(warnings) == 1 and "threads" in " ".join(warnings[0])
     assert fleet.daemon.stop() == 0
-    world.until(lambda: fleet.daemon.survivors() == [], 5.0, "the end of all processes")
+    world.until(lambda: fleet.daemon.survivors() == [], PATIENCE_S, "the end of all processes")
 
 
 def test_a_changed_script_is_what_the_next_child_runs(make_world: MakeWorld, short: Path) -> None:

@@ -14,11 +14,12 @@ from mld.leases.rows import parse_row
 from tests.integration import history
 from tests.integration.history import History, Put
 from tests.support.daemon import Daemon, child_command, until
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import ACCOUNT, EmbeddedAws, ServerProcess
 from tests.support.wiretap import RowWrite, WireTap
 
 PUT_BATCH = 500  # of PutRecords
-DELIVERY_TIMEOUT_S = 40.0
+DELIVERY_TIMEOUT_S = PATIENCE_S
 QUICK = {
     # Long enough that no lease expires by itself on a loaded machine; `SHORT_LEASE` is for tests of takeovers.
     "failoverTimeMillis": 10_000,
@@ -178,7 +179,7 @@ class World:
         wanted = {(put.shard, put.sequence) for put in (self.puts if puts is None else puts)}
         self.until(lambda: wanted <= self.history.delivered(), within_s, "all records delivered")
 
-    def until(self, condition: Callable[[], Any], within_s: float = 20.0, what: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], within_s: float = PATIENCE_S, what: str = "") -> Any:
         """As `support.daemon.until`; what the daemons said last is in the error."""
         try:
             return until(condition, within_s, what)
@@ -198,7 +199,7 @@ class World:
         parsed = (parse_row(item) for item in items)
         return {lease.key: lease for lease in parsed if lease is not None}
 
-    def until_caught_up(self, within_s: float = 20.0) -> None:
+    def until_caught_up(self, within_s: float = PATIENCE_S) -> None:
         """Until the checkpoints of all open shards stand at the last record put into them."""
         last: dict[str, int] = {}
         for put in self.puts:

@@ -124,7 +124,7 @@ def draw_write(data: st.DataObject, known: list[Lease]) -> Do:
     return lambda table: table.release(lease)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_lean_table_answers_every_history_as_dynamodb_does(data: st.DataObject) -> None:
     async def main() -> None:

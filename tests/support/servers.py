@@ -27,6 +27,8 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 KINESIS_LOCAL_VERSION = "0.6.2"
 KINESIS_LOCAL_MAIN = ROOT / ".cache" / "kinesis-local" / KINESIS_LOCAL_VERSION / "package" / "main.js"
@@ -34,9 +36,9 @@ NODE_PREFIX = ROOT / ".cache" / "node"
 MINISTACK_PYTHON = ROOT / ".venv-ministack" / "bin" / "python"
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 10.0
-CONTROL_TIMEOUT_S = 10.0
+START_TIMEOUT_S = PATIENCE_S
+STOP_TIMEOUT_S = PATIENCE_S
+CONTROL_TIMEOUT_S = PATIENCE_S
 _PROBE_PAUSE_S = 0.1
 
 
@@ -54,7 +56,7 @@ def require(found: bool, what: str) -> None:
     pytest.skip(reason)
 
 
-def make_client(service: str, endpoint: str, *, region: str = REGION, timeout_s: float = 30.0) -> Any:
+def make_client(service: str, endpoint: str, *, region: str = REGION, timeout_s: float = PATIENCE_S) -> Any:
     """A botocore client without retries and without real credentials. The access key of twelve digits is what
     kinesis-local and ministack take for the account."""
     return botocore.session.Session().create_client(
@@ -65,7 +67,7 @@ def make_client(service: str, endpoint: str, *, region: str = REGION, timeout_s:
         aws_secret_access_key="local",
         config=Config(
             retries={"total_max_attempts": 1},
-            connect_timeout=5,
+            connect_timeout=PATIENCE_S,
             read_timeout=timeout_s,
             max_pool_connections=50,
             parameter_validation=False,

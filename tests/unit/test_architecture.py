@@ -38,7 +38,8 @@ ROOMS: dict[str, set[str]] = {
         "mld.worker",
     },
     "mld.logs": set(),
-    "mld.check": {"mld.sparkhosts"},
+    "mld.check": {"mld.price", "mld.sparkhosts"},
+    "mld.price": {"mld.fleet", "mld.leases", "mld.shards"},
     "mld.sparkhosts": set(),
     "mld.siblings": set(),
     "mld.cli": {"mld.daemon", "mld.check", "mld.local", "mld.logs", "mld.quickstart", "mld.siblings"},
@@ -47,6 +48,7 @@ ROOMS: dict[str, set[str]] = {
 # Modules that decide: values in, values out.
 PURE = (
     "mld/positions.py",
+    "mld/price.py",
     "mld/leases/lease.py",
     "mld/leases/rows.py",
     "mld/leases/writes.py",

@@ -22,9 +22,10 @@ from tests.benchmarks.path.records import Records, chunk, event_records_max, ind
 from tests.benchmarks.path.rig import PYTHON_SINK, Stand, Tools, build
 from tests.benchmarks.path.subject import Notes
 from tests.benchmarks.path.yardsticks import BOTO3, per
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import make_client
 
-LIVE_TOLERANCE_S = 5.0
+LIVE_TOLERANCE_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from botocore.stub import Stubber
 from mld.aws import client as client_module
 from mld.aws.client import BotoService, plain_code
 from mld.errors import AwsError, AwsUnreachableError, StartupError
+from tests.support.patience import PATIENCE_S
 
 
 class FakeClient:
@@ -79,13 +80,13 @@ class Gate:
             self._running += 1
             self.running_max = max(self.running_max, self._running)
         self.entered.release()
-        self.opened.wait(10)
+        self.opened.wait(PATIENCE_S)
         with self._lock:
             self._running -= 1
         return params
 
     async def wait_entered(self) -> None:
-        assert await asyncio.to_thread(self.entered.acquire, timeout=10)
+        assert await asyncio.to_thread(self.entered.acquire, timeout=PATIENCE_S)
 
 
 async def test_a_call_goes_to_the_client_in_a_thread_of_its_own() -> None:
@@ -127,7 +128,7 @@ async def test_the_client_is_created_once_and_only_when_needed() -> None:
 
 
 async def test_services_open_in_parallel() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=PATIENCE_S)
 
     def factory() -> Any:
         together.wait()
@@ -304,14 +305,16 @@ asyncio.run(main())
 
 
 def test_a_stuck_thread_does_not_keep_the_process_alive() -> None:
-    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "GetItem: no answer: no answer within 0.1 s\n"
     assert done.stderr == ""
 
 
 def test_importing_the_module_does_not_import_botocore() -> None:
     script = "import sys, mld.aws.client, mld.aws.kinesis; print([m for m in sys.modules if m.startswith('boto')])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout == "[]\n"
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mld import errors
@@ -21,6 +21,7 @@ from mld.aws.wire.source import AHEAD_BYTES, FrameSource
 from mld.local import eventstream
 from mld.retrieval.rawpage import RawPage, page_of_event
 from mld.streams import IteratorType, StartingPoint, StreamConsumer
+from tests.support.patience import PATIENCE_S
 from tests.twins.streams import MemoryStreams
 
 T = TypeVar("T")
@@ -144,7 +145,6 @@ ODD_HEADERS = (
         *(eventstream.frame(headers, LARGE) for headers in ODD_HEADERS),
     ],
 )
-@settings(deadline=None)
 @given(cuts=CUTS)
 def test_a_large_frame_in_pieces_is_what_the_parser_makes_of_it(frame: bytes, cuts: list[int]) -> None:
     assert outcome(lambda: message_in(pieces_of(frame, cuts))) == outcome(lambda: message_of(frame))
@@ -156,7 +156,6 @@ def test_a_large_frame_in_pieces_is_what_the_parser_makes_of_it(frame: bytes, cu
     cuts=CUTS,
     is_resealed=st.booleans(),
 )
-@settings(deadline=None)
 def test_a_large_frame_with_any_byte_changed_is_what_the_parser_makes_of_it(
     place: int, change: int, cuts: list[int], is_resealed: bool
 ) -> None:
@@ -202,7 +201,7 @@ def with_source(body: Callable[[FrameSource, socket.socket], Any], first: bytes 
         ours, theirs = socket.socketpair()
         source = FrameSource(ours, first, chunked=chunked)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await body(source, theirs)
         finally:
             source.close()

@@ -22,6 +22,7 @@ from mld.aws.credentials import CredentialsUnavailableError
 from mld.aws.sessions import USER_AGENT_TOKEN, ClientFactory, ServiceName, client_factory
 from mld.errors import StartupError
 from properties import Settings
+from tests.support.patience import PATIENCE_S
 from tests.unit.aws.conftest import Configure
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
@@ -448,5 +449,5 @@ def test_clients_may_be_created_from_several_threads(configure: Configure, monke
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_S)
     assert len(made) == 3

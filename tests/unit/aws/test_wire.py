@@ -36,11 +36,12 @@ from mld.aws.wire.requests import KEYS_AGE_MAX_S
 from mld.aws.wire.sigv4 import Scope, Signer
 from mld.errors import AwsError, AwsUnreachableError
 from tests.support.certificates import write_certificate
+from tests.support.patience import PATIENCE_S
 
 KEYS = Credentials("AKID", "secret", None)
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n"
-HANG_S = 5.0
+HANG_S = PATIENCE_S
 
 
 class Server:
@@ -417,15 +418,15 @@ async def test_work_that_waits_for_its_turn_takes_no_threads_from_calls() -> Non
 
     def work() -> None:
         begun.release()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
 
     with Server(*[answer(b"{}")] * 8) as server:
         async with wire(server, threads_max=3) as service:
             working = [asyncio.create_task(service.in_thread("SubscribeToShard", work)) for _ in range(12)]
             try:
                 calls = [service.fetch("GetRecords", {"ShardIterator": "i"}, len) for _ in range(8)]
-                assert await asyncio.wait_for(asyncio.gather(*calls), 20) == [2] * 8
-                assert await asyncio.to_thread(begun.acquire, timeout=20)
+                assert await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S) == [2] * 8
+                assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE_S)
             finally:
                 go_on.set()
             await asyncio.gather(*working)
@@ -601,7 +602,7 @@ async def test_a_call_is_given_up_after_its_time_out_and_its_thread_is_free_at_o
         async with wire(server, threads_max=1) as service:
             with pytest.raises(AwsUnreachableError, match=r"no answer within 0\.05 s"):
                 await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=0.05)
-            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=1.5) == b"{}"
+            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=PATIENCE_S) == b"{}"
 
 
 async def test_a_cancelled_caller_frees_its_thread() -> None:
@@ -611,7 +612,7 @@ async def test_a_cancelled_caller_frees_its_thread() -> None:
             while not server.requests:
                 await asyncio.sleep(0.001)
             caller.cancel()
-            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=1.5) == b"{}"
+            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=PATIENCE_S) == b"{}"
 
 
 async def test_a_call_given_up_in_the_queue_is_never_sent() -> None:

@@ -18,8 +18,8 @@ from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, Nothi
 from mld.aws.wire.places import Place, Places, PlacesClosedError
 from mld.aws.wire.wired import BODY_BYTES_MAX, HEAD_BYTES_MAX, Large, Wired, answer_in
 from tests.support.certificates import write_certificate
+from tests.support.patience import PATIENCE_S
 
-PATIENCE_S = 10.0
 NEVER_S = 3600.0
 SOON_S = 0.001
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
@@ -124,7 +124,9 @@ async def peer(context: ssl.SSLContext | None = None, trusted: ssl.SSLContext | 
     server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
     origin = Origin("127.0.0.1", server.sockets[0].getsockname()[1], trusted)
     async with asyncio.timeout(PATIENCE_S):
-        connection = await asyncio.to_thread(Connection, origin, connect_timeout_s=5, read_timeout_s=5)
+        connection = await asyncio.to_thread(
+            Connection, origin, connect_timeout_s=PATIENCE_S, read_timeout_s=PATIENCE_S
+        )
         assert connection.let_go()
         made = Peer(connection, *await arrived.get())
         try:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from mld.aws.wire.workers import THREADS_AT_ONCE, Job, Workers
+from tests.support.patience import PATIENCE_S
 
 AT_ONCE = THREADS_AT_ONCE
-PATIENCE_S = 10.0
 SOON_S = 0.001
 NEVER_S = 3600.0
 

@@ -14,6 +14,7 @@ import pytest
 from mld.clock import LoopClock
 from mld.consumer.child import PIPE_BYTES, PipeHost, _Input, find_executable, runnable
 from mld.consumer.host import ChildStartError
+from tests.support.patience import PATIENCE_S
 
 STOP_TIMEOUT_S = 0.3  # where the time has to run out
 NEVER_S = 1e6  # a stop timeout that no test sits out
@@ -103,10 +104,10 @@ async def test_a_grandchild_that_holds_the_pipes_cannot_hold_us():
         child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
         print(child.pid)
     """
-    child = await start(python(code))
+    child = await start(python(code), stop_timeout_s=STOP_TIMEOUT_S)
     grandchild = int(await child.read_line())
-    assert await asyncio.wait_for(lines_until_eof(child), 20) == []
-    await asyncio.wait_for(child.end(), 20)
+    assert await asyncio.wait_for(lines_until_eof(child), PATIENCE_S) == []
+    await asyncio.wait_for(child.end(), PATIENCE_S)
     await gone(grandchild)
 
 
@@ -316,7 +317,7 @@ async def test_a_writer_is_woken_when_its_reader_goes_away():
     await asyncio.sleep(0)
     os.close(read_end)
     with pytest.raises(BrokenPipeError):
-        await asyncio.wait_for(writing, 10)
+        await asyncio.wait_for(writing, PATIENCE_S)
     child_input.close()
 
 

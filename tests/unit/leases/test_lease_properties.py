@@ -259,4 +259,4 @@ class _Alarms(logging.Handler):
 
 
 TestLeaseFleet = LeaseFleet.TestCase
-TestLeaseFleet.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+TestLeaseFleet.settings = settings(max_examples=60, stateful_step_count=40)

@@ -91,7 +91,7 @@ def history_of(shards: int, steps: list[tuple[str, int, int]]) -> History:
 HISTORIES = st.builds(history_of, st.integers(1, 5), st.lists(STEPS, max_size=25))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(HISTORIES)
 def test_open_shards_always_partition_the_hash_keys(history: History) -> None:
     ranges = [shard.hash_range for shard in history.open_shards]
@@ -100,7 +100,7 @@ def test_open_shards_always_partition_the_hash_keys(history: History) -> None:
     assert all(before.end + 1 == after.start for before, after in itertools.pairwise(ranges))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(HISTORIES, st.integers(1, 5))
 def test_a_reader_that_follows_the_children_reads_each_record_once_and_in_order(history: History, limit: int) -> None:
     read: list[tuple[bytes, str, int]] = []
@@ -121,7 +121,7 @@ def test_a_reader_that_follows_the_children_reads_each_record_once_and_in_order(
         assert numbers == sorted(numbers)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(HISTORIES)
 def test_only_closed_shards_end_and_their_children_are_named_with_their_parents(history: History) -> None:
     for shard in history.all_shards():
@@ -131,7 +131,7 @@ def test_only_closed_shards_end_and_their_children_are_named_with_their_parents(
         assert all(shard.shard_id in child.parents for child in last.children)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(HISTORIES)
 def test_sequence_numbers_increase_over_the_stream_and_over_generations(history: History) -> None:
     numbers = [number for _, _, number in history.put]
@@ -150,7 +150,7 @@ def test_sequence_numbers_increase_over_the_stream_and_over_generations(history:
                 assert ending is not None and shard.starting > ending
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(HISTORIES, st.data())
 def test_any_sequence_number_of_a_shard_is_a_place_to_start(history: History, data: st.DataObject) -> None:
     if not history.put:
@@ -166,7 +166,7 @@ def test_any_sequence_number_of_a_shard_is_a_place_to_start(history: History, da
     assert found[IteratorType.AT_SEQUENCE_NUMBER][1:] == found[IteratorType.AFTER_SEQUENCE_NUMBER]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(HISTORIES, st.sampled_from(FilterType), st.integers(-2_000, 60_000), st.integers(0, 12), st.integers(1, 4))
 def test_a_filtered_listing_in_pages_is_what_the_definition_says(
     history: History, kind: FilterType, offset_ms: int, after: int, page_size: int
@@ -201,7 +201,7 @@ def test_a_filtered_listing_in_pages_is_what_the_definition_says(
     assert found == [shard.shard_id for shard in everything if is_wanted(shard)]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(HISTORIES)
 def test_at_trim_horizon_is_an_exact_partition_whatever_the_age(history: History) -> None:
     for age_s in (0.0, 24 * HOUR_S - 1, 24 * HOUR_S + 3, 30 * HOUR_S):

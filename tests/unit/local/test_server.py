@@ -21,9 +21,10 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 from mld.local.kinesis import KinesisError
 from mld.local.server import EmbeddedServer, serve
 from mld.streams import IteratorType, StartingPoint
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws
 
-ANSWER_TIMEOUT_S = 10
+ANSWER_TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def aws() -> Iterator[EmbeddedAws]:
 
 @pytest.fixture
 def kinesis(aws: EmbeddedAws) -> Iterator[Any]:
-    client = aws.client("kinesis", timeout_s=5)
+    client = aws.client("kinesis", timeout_s=ANSWER_TIMEOUT_S)
     yield client
     client.close()
     aws.clear_faults()

@@ -149,7 +149,7 @@ def test_two_processes_with_the_same_shard_interleave_without_gap_or_repetition(
     assert kept(tmp_path) == [(number, 0) for number in range(1, 7)]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_any_interleaving_of_owners_restarts_and_torn_writes_keeps_each_record_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

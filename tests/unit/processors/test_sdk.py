@@ -38,9 +38,10 @@ from protocol.messages import (
     ShardEnded,
     ShutdownRequested,
 )
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
-PROCESS_TIMEOUT_S = 30
+PROCESS_TIMEOUT_S = PATIENCE_S
 RECORDS = (Record(b"\xff\x00", "k\u00e9y", "10", 0, 5), Record(b"", "key", "10", 1, 6))
 INITIALIZE = encode_action(Initialize("shardId-1", "LATEST", 0), Dialect.KCL_2)
 BATCH = encode_message(ProcessRecords(RECORDS, 1500))

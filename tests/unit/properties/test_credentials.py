@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from properties.credentials import AssumeRole, CredentialsChain, Provider, ProviderKind, parse_chain
@@ -117,7 +117,6 @@ def test_surplus_arguments_are_dropped_with_a_complaint() -> None:
     assert len(parsed.complaints) == 2
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([*"aS|,=^: .", "StsAssumeRoleCredentialsProvider|r|s", "|endpoint", "|externalId"])))
 def test_no_text_breaks_the_parser(parts: list[str]) -> None:
     parsed = parse_chain("".join(parts))

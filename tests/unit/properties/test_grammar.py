@@ -75,7 +75,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
 NASTY = st.lists(st.sampled_from(list("ab=: \t\f\\#!\r\nu0A") + ["\\\r\n", "\\\\", "\\u0041", "\x0b", "\x85"]))
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(max_examples=1000)
 @given(NASTY.map(lambda parts: "".join(parts).encode("latin-1")))
 @example(b"\\\n#x")
 @example(b"\\\r\\\n")
@@ -91,7 +91,6 @@ def test_it_agrees_with_the_reference_algorithm(data: bytes) -> None:
     assert actual == expected
 
 
-@settings(deadline=None)
 @given(NASTY.map(lambda parts: "".join(parts).encode("latin-1")))
 def test_every_line_number_points_at_text(data: bytes) -> None:
     try:

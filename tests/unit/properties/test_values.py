@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from properties import Level
@@ -66,7 +66,6 @@ def test_bad_values_are_refused(name: str, text: str) -> None:
     assert caught.value.message
 
 
-@settings(deadline=None)
 @given(st.sampled_from([key for key in BY_NAME.values() if key.kind.name != "CREDENTIALS"]), st.text())
 def test_no_text_breaks_a_conversion(key: object, text: str) -> None:
     try:

@@ -113,7 +113,6 @@ def test_keys_beyond_ascii_are_escaped_so_that_no_locale_can_damage_them() -> No
     assert json.loads(line)["records"][0]["partitionKey"] == key
 
 
-@settings(deadline=None)
 @given(records=st.lists(RECORDS, max_size=20), lag=st.none() | st.integers(0, 10**9), piece_bytes=st.integers(1, 5000))
 def test_the_pieces_of_a_batch_are_one_line_with_every_record(
     records: list[Record], lag: int | None, piece_bytes: int
@@ -266,7 +265,7 @@ def test_the_1x_dialect_takes_both_keys_of_a_position(line: str, request_: Check
     assert codec.parse_child_line(line, Dialect.KCL_1) == request_
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.text()
     | st.recursive(

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.lines import LineSplitter
@@ -37,7 +37,6 @@ def test_newline_carriage_return_and_both_end_a_line_and_nothing_else_does(data:
     assert all_lines([bytes([byte]) for byte in data]) == lines
 
 
-@settings(deadline=None)
 @given(data=st.lists(st.sampled_from([b"\r", b"\n", b"a", "\u00e9".encode(), b"\xff"]), max_size=40), cuts=st.data())
 def test_where_the_reads_are_cut_makes_no_difference(data: list[bytes], cuts: st.DataObject) -> None:
     whole = b"".join(data)

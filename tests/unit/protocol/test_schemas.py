@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import child, codec
@@ -51,19 +51,16 @@ def test_every_schema_is_a_valid_schema_of_2020_12(name: str) -> None:
     validator(name).check_schema(schema)
 
 
-@settings(deadline=None)
 @given(action=ACTIONS, dialect=st.sampled_from(Dialect))
 def test_every_action_the_codec_writes_follows_the_schema(action: Initialize, dialect: Dialect) -> None:
     assert flaw(OUT[dialect], json.loads(codec.encode_action(action, dialect))) is None
 
 
-@settings(deadline=None)
 @given(records=st.lists(RECORDS, max_size=5), lag=st.none() | st.integers(0, 10**9))
 def test_every_batch_the_codec_writes_follows_the_schema(records: list[Record], lag: int | None) -> None:
     assert flaw("daemon-to-child", json.loads(b"".join(codec.encode_process_records(records, lag)))) is None
 
 
-@settings(deadline=None)
 @given(
     sequence=st.none() | st.text(max_size=10),
     sub=st.none() | INT64,
@@ -79,7 +76,6 @@ def test_every_reply_the_codec_writes_follows_the_schema(
     assert flaw(OUT[dialect], json.loads(line)) is None
 
 
-@settings(deadline=None)
 @given(
     message=st.fixed_dictionaries({"action": st.just("status"), "responseFor": st.sampled_from(["initialize", "x", 5])})
     | st.fixed_dictionaries(
@@ -122,14 +118,12 @@ def test_a_message_with_a_flaw_is_refused_by_its_schema(name: str, message: dict
 # --- the child's half speaks the same language
 
 
-@settings(deadline=None)
 @given(records=st.lists(RECORDS, max_size=5), lag=st.none() | st.integers(0, 10**9))
 def test_a_batch_comes_out_of_the_childs_half_as_it_went_in(records: list[Record], lag: int | None) -> None:
     line = b"".join(codec.encode_process_records(records, lag))
     assert child.parse_daemon_line(line) == child.ReceivedAction(ProcessRecords(tuple(records), lag), "processRecords")
 
 
-@settings(deadline=None)
 @given(action=ACTIONS, dialect=st.sampled_from(Dialect))
 def test_an_action_comes_out_of_the_childs_half_as_it_went_in(action: Initialize, dialect: Dialect) -> None:
     received = child.parse_daemon_line(codec.encode_action(action, dialect))
@@ -137,7 +131,6 @@ def test_an_action_comes_out_of_the_childs_half_as_it_went_in(action: Initialize
     assert received.action == action
 
 
-@settings(deadline=None)
 @given(sequence=POSITIONS, sub=st.none() | INT64)
 def test_a_request_of_the_childs_half_is_understood_by_the_codec(sequence: str | None, sub: int | None) -> None:
     line = child.encode_checkpoint_request(sequence, sub).decode()

@@ -546,7 +546,7 @@ ERRORS = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     cuts=st.lists(st.tuples(st.integers(0, 4), ERRORS), max_size=8),
     faults=st.lists(ERRORS, max_size=8),

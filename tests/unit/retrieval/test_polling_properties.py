@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mld import errors
@@ -109,21 +109,18 @@ async def live(story: Story, checkpoint: Position) -> tuple[list[str], list[str]
     return written, delivered, streams
 
 
-@settings(deadline=None)
 @given(stories)
 def test_every_record_is_delivered_once_in_order_and_the_end_last(story: Story) -> None:
     written, delivered, _ = run_virtual(live(story, TRIM_HORIZON))
     assert delivered == written
 
 
-@settings(deadline=None)
 @given(stories)
 def test_a_reader_from_latest_misses_nothing_after_its_start(story: Story) -> None:
     written, delivered, _ = run_virtual(live(story, LATEST))
     assert delivered == written
 
 
-@settings(deadline=None)
 @given(stories)
 def test_calls_keep_the_limit_of_the_service(story: Story) -> None:
     _, _, streams = run_virtual(live(story, TRIM_HORIZON))

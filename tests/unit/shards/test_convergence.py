@@ -224,7 +224,7 @@ def _live(
                 pass
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(1, 4), STEPS)
 def test_from_the_trim_horizon_every_shard_is_read_once_its_ancestors_were(
     roots: int, steps: list[tuple[str, int, int]]
@@ -239,7 +239,7 @@ def test_from_the_trim_horizon_every_shard_is_read_once_its_ancestors_were(
         assert shard.shard_id in (world.rows if shard.is_open else world.processed)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.sampled_from([FROM_HORIZON, FROM_LATEST, FROM_TIMESTAMP]), st.integers(1, 4), STEPS)
 def test_every_open_shard_gets_a_lease_whatever_row_is_lost(
     initial: InitialPosition, roots: int, steps: list[tuple[str, int, int]]
@@ -255,7 +255,7 @@ def test_every_open_shard_gets_a_lease_whatever_row_is_lost(
     assert {s.shard_id for s in world.open_shards} <= world.rows.keys()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.sampled_from([FROM_HORIZON, FROM_LATEST]), st.integers(1, 4), STEPS)
 def test_every_open_shard_gets_a_lease_after_shards_left_retention(
     initial: InitialPosition, roots: int, steps: list[tuple[str, int, int]]

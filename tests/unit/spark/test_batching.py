@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from processors.spark.batching import Offer, by_shard, halves, is_due, piece_of, plan
@@ -35,7 +35,6 @@ def test_an_overlap_within_a_batch_is_trimmed():
     assert len(batch.done) == 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8), st.integers(0, 30))
 def test_every_position_behind_the_mark_is_in_the_batch_once(parts, mark):
     offers = [offer(A, first, first + more) for first, more in parts]

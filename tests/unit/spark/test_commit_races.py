@@ -24,6 +24,7 @@ from processors.spark.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journa
 from processors.spark.positions import Marks, Position, Shard, Spans, spans
 from processors.spark.sinks import Fenced, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
+from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.renaming import OrderedDisk, RenamingStore
 
@@ -109,7 +110,7 @@ class World:
                 self._turn.notify_all()
                 assert self._turn.wait_for(lambda: self._running is None, 10)
         for thread in self._threads.values():
-            thread.join(10)
+            thread.join(PATIENCE_S)
         if self._failures:
             raise self._failures[0]
 

@@ -70,7 +70,6 @@ def test_a_sink_that_is_down_is_no_poison(tmp_path):
     assert (numbers(bed.sinks["out"]), dead.rows) == ([1, 2, 3], [])
 
 
-@pytest.mark.timeout(20)
 def test_a_sink_that_cannot_be_opened_because_the_session_is_gone_is_not_waited_for(tmp_path):
     bed = Bed(tmp_path, settings_of("mld.spark.attemptsMax = 1"))
 
@@ -149,7 +148,7 @@ def test_no_room_in_the_spool_is_waited_for(tmp_path):
     assert numbers(bed.sinks["out"]) == [*range(9)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sets(st.integers(1, 40), max_size=4), st.integers(1, 12))
 def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
     dead = MemorySink("deadLetter")

@@ -6,7 +6,7 @@ import json
 from binascii import a2b_base64
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from processors.spark import lines
@@ -47,7 +47,6 @@ def as_sent(batch: list[Record]) -> list[tuple[object, ...]]:
     ]
 
 
-@settings(deadline=None)
 @given(batches, st.one_of(st.none(), st.integers(0, 10**9)))
 def test_our_daemons_line(batch, lag):
     found = split(bytearray(encode_message(ProcessRecords(tuple(batch), lag))), SHARD)
@@ -57,7 +56,6 @@ def test_our_daemons_line(batch, lag):
     assert found.last == Position(int(batch[-1].sequence_number), batch[-1].sub_sequence_number)
 
 
-@settings(deadline=None)
 @given(batches)
 def test_a_line_in_another_style_is_parsed(batch):
     value = json.loads(encode_message(ProcessRecords(tuple(batch), 5)))
@@ -67,7 +65,6 @@ def test_a_line_in_another_style_is_parsed(batch):
     assert found.last == Position(int(batch[-1].sequence_number), batch[-1].sub_sequence_number)
 
 
-@settings(deadline=None)
 @given(batches)
 def test_rows_keep_order_and_positions(batch):
     found = split(encode_message(ProcessRecords(tuple(batch), 0)), SHARD)

@@ -19,10 +19,11 @@ from processors.spark.streaming import StreamingEngine
 from processors.spark.streaming_inbox import Inbox, Lead
 from processors.spark.streaming_leader import Leader
 from processors.spark.streaming_queries import QUERY, SparkQueries
+from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import Bed, Frame, MemoryHealth, MemorySink, settings_of
 
 A, B = Shard("s", "a"), Shard("s", "b")
-BOUND_S = 20.0
+BOUND_S = PATIENCE_S
 
 
 class MemoryQueries:

@@ -1,0 +1,85 @@
+"""How Kinesis requests and answers are written: AWS JSON 1.1, or CBOR, which the SDK for Java speaks by default.
+
+The model speaks JSON. CBOR is translated where it comes in and where it goes out: data are byte strings instead of
+base64, times are integers of milliseconds under tag 1 instead of seconds. The codec is the library `cbor2`, of the
+extra ``mld[local]``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mld.local.kinesis.errors import KinesisError
+
+_EPOCH_TIME = 1
+"""The tag."""
+_DATA = "Data"
+_TIME_SUFFIX = "Timestamp"
+MISSING = "CBOR needs the package cbor2 of the extra 'local': pip install 'mld[local]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """`read` and `write` translate a whole body from and to JSON; `read` raises KinesisError."""
+
+    content_type: str
+    read: Callable[[bytes], bytes]
+    write: Callable[[bytes], bytes]
+
+
+def encoding_of(headers: Mapping[str, str]) -> Encoding:
+    """That of the request, in which the answer is written too. `headers` have lower-case names."""
+    return CBOR if headers.get("content-type", "").startswith(CBOR.content_type) else JSON
+
+
+def _unchanged(body: bytes) -> bytes:
+    return body
+
+
+def _json_of(body: bytes) -> bytes:
+    try:
+        import cbor2
+    except ImportError:
+        raise KinesisError("SerializationException", MISSING, 415) from None
+    try:
+        fields = cbor2.loads(body, semantic_decoders={_EPOCH_TIME: _seconds}) if body else {}
+        return json.dumps(fields, default=_base64).encode()
+    except (cbor2.CBORDecodeError, TypeError, ValueError, RecursionError) as error:
+        raise KinesisError("SerializationException", f"The request is not CBOR of Kinesis: {error}") from None
+
+
+def _seconds(milliseconds: Any, _immutable: bool) -> float:
+    return float(milliseconds) / 1000
+
+
+def _base64(value: object) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _cbor_of(body: bytes) -> bytes:
+    try:
+        import cbor2
+    except ImportError:
+        return body  # it says so
+    if not body:
+        return b""
+
+    def typed(fields: dict[str, Any]) -> dict[str, Any]:
+        for name, value in fields.items():
+            if name == _DATA:
+                fields[name] = base64.b64decode(value)
+            elif name.endswith(_TIME_SUFFIX):
+                fields[name] = cbor2.CBORTag(_EPOCH_TIME, round(value * 1000))
+        return fields
+
+    return cbor2.dumps(json.loads(body, object_hook=typed))
+
+
+JSON = Encoding("application/x-amz-json-1.1", _unchanged, _unchanged)
+CBOR = Encoding("application/x-amz-cbor-1.1", _json_of, _cbor_of)

@@ -1,0 +1,217 @@
+"""HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the `App` that HTTP/1.1 serves too.
+
+The Kinesis clients of the AWS SDKs for JavaScript and Java (the asynchronous one) speak it to an http endpoint and
+nothing else. The protocol itself is the library `h2`, of the extra ``mld[local]``. Each stream is one exchange: its
+request is handed on when it is complete, its answer leaves within the client's flow-control windows. Streams are
+answered independently of each other; everything is bounded, and a request that breaks a bound resets its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.exceptions import ProtocolError
+
+from mld.local.http import BODY_BYTES_MAX, App, HttpRequest, HttpResponse
+
+
+class Http2Connection(asyncio.Protocol):
+    """One client, with as many exchanges at once as `h2` admits (100)."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._exchanges: dict[int, _Exchange] = {}
+        self._transport: asyncio.Transport | None = None
+        self._is_writable = True
+
+    # --- called by asyncio -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._app.opened(self)
+        self._h2.initiate_connection()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._forget_all()
+        self._app.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for event in self._h2.receive_data(data):
+                self._on(event)
+        except ProtocolError:
+            self._close()  # the reason leaves as GOAWAY
+            return
+        # Any frame may have opened a window.
+        self.pump()
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self.pump()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _on(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                headers = {str(name): str(value) for name, value in event.headers}
+                self._exchanges[event.stream_id] = _Exchange(self, event.stream_id, headers)
+            case DataReceived():
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                if (exchange := self._exchanges.get(event.stream_id)) is not None:
+                    exchange.body += event.data
+                    if len(exchange.body) > BODY_BYTES_MAX:
+                        exchange.abort()
+            case StreamEnded():
+                if (exchange := self._exchanges.get(event.stream_id)) is not None:
+                    exchange.begin(self._app)
+            case StreamReset():
+                self._forget(event.stream_id)
+            case ConnectionTerminated():
+                self._close()
+            case _:
+                pass
+
+    def _forget(self, number: int) -> None:
+        exchange = self._exchanges.pop(number, None)
+        if exchange is not None:
+            exchange.client_has_gone()
+
+    def _forget_all(self) -> None:
+        for number in list(self._exchanges):
+            self._forget(number)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def begin_answer(self, number: int, status: int, content_type: str, headers: list[tuple[str, str]]) -> None:
+        typed = [("content-type", content_type)] if content_type else []
+        try:
+            self._h2.send_headers(number, [(":status", str(status)), *typed, *headers])
+        except ProtocolError:  # reset by the client, which the next event tells
+            self._forget(number)
+        self._flush()
+
+    def pump(self) -> None:
+        """Send what the windows and the socket have room for."""
+        for exchange in list(self._exchanges.values()):
+            self._pump(exchange)
+        self._flush()
+
+    def _pump(self, exchange: _Exchange) -> None:
+        try:
+            while exchange.unsent and self._is_writable:
+                room = min(self._h2.local_flow_control_window(exchange.number), self._h2.max_outbound_frame_size)
+                if room <= 0:
+                    return
+                self._h2.send_data(exchange.number, bytes(exchange.unsent[:room]))
+                del exchange.unsent[:room]
+                self._flush()
+            if not exchange.unsent:
+                exchange.drained.set()
+                if exchange.is_ended:
+                    self._h2.end_stream(exchange.number)
+                    del self._exchanges[exchange.number]
+        except ProtocolError:
+            self._forget(exchange.number)
+
+    def reset(self, number: int) -> None:
+        if self._transport is not None and number in self._exchanges:
+            self._h2.reset_stream(number)
+            self._forget(number)
+            self._flush()
+
+    def abort(self) -> None:
+        """Cut the connection, with every exchange on it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self) -> None:
+        self._forget_all()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        data = self._h2.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+
+class _Exchange:
+    """One stream: what `mld.local.http.Peer` asks for."""
+
+    def __init__(self, connection: Http2Connection, number: int, headers: dict[str, str]) -> None:
+        self.number = number
+        self.body = bytearray()
+        self.unsent = bytearray()
+        self.drained = asyncio.Event()
+        self.is_ended = False
+        self._connection = connection
+        self._headers = headers
+        self._is_client_there = True
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, app: App) -> None:
+        headers = {name: value for name, value in self._headers.items() if not name.startswith(":")}
+        headers.setdefault("host", self._headers.get(":authority", ""))
+        request = HttpRequest(self._headers[":method"], self._headers[":path"], headers, bytes(self.body))
+        self.body.clear()
+        outcome = app.handle(request, self)
+        if isinstance(outcome, HttpResponse):
+            self.respond(outcome)
+        else:
+            self._task = asyncio.get_running_loop().create_task(outcome)
+            self._task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.abort()
+            raise error
+
+    def client_has_gone(self) -> None:
+        self._is_client_there = False
+        self.drained.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    # --- Peer --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_client_there and not self.is_ended
+
+    def respond(self, response: HttpResponse) -> None:
+        if self.is_open:
+            headers = [*response.headers, ("content-length", str(len(response.body)))]
+            self._connection.begin_answer(self.number, response.status, response.content_type, headers)
+            self.unsent += response.body
+            self.end_stream()
+
+    def start_stream(self, content_type: str, headers: list[tuple[str, str]]) -> None:
+        if self.is_open:
+            self._connection.begin_answer(self.number, 200, content_type, headers)
+
+    async def send(self, chunk: bytes) -> None:
+        if self.is_open:
+            self.unsent += chunk
+            self.drained.clear()
+            self._connection.pump()
+            await self.drained.wait()
+
+    def end_stream(self) -> None:
+        if self.is_open:
+            self.is_ended = True
+            self._connection.pump()
+
+    def abort(self) -> None:
+        self._connection.reset(self.number)

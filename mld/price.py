@@ -1,0 +1,118 @@
+"""What a fleet at rest costs in DynamoDB, by its settings. Pure.
+
+The formula says what `tests/benchmarks/bill.py` counts in virtual time over whole workers, and a test keeps the two
+together: L leases on W workers in 3.x mode, spread evenly, with idle shards. What a loop asks for and how often is said
+where the loop is; the sizes of rows are those of a usual table. A checkpoint is one write unit more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from mld.fleet.heartbeat import LOOKS_PER_DURATION
+from mld.fleet.lock import HEARTBEAT_S
+from mld.fleet.watch import LOOK_INTERVAL_S
+from mld.fleet.wiring import HEARTBEATS_PER_LEASE
+from mld.leases.carrying import CONFIRM_SHARE
+from mld.leases.discovery import PERIOD_S
+from mld.leases.lease import RENEWALS_PER_LEASE
+from mld.leases.taker import EPSILON_S
+from mld.shards.auditor import INTERVAL_S as AUDIT_INTERVAL_S
+from properties.settings import Settings
+from properties.values import Heartbeat
+
+LIST_PRICE = "on-demand list prices of us-east-1, as of November 2024"
+WRITE_DOLLARS_PER_MILLION, READ_DOLLARS_PER_MILLION = 0.625, 0.125
+"""As `LIST_PRICE` says. Other regions, provisioned capacity and discounts have other ones."""
+HOURS_PER_MONTH = 730.0
+HOUR_S = 3600.0
+
+READ_UNIT_BYTES = 4096
+CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
+"""Read units for `READ_UNIT_BYTES`."""
+LEASE_ROW_BYTES = 300
+REPORT_ROW_BYTES = 400
+INDEX_ROW_BYTES = 75
+"""Of the owner index, which shows the keys only: a shard's id and a worker id of 36 characters."""
+WATCHERS = 2
+"""Workers that look at each worker with leases (`mld.fleet.ring`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Read and write units of an hour."""
+
+    read: float
+    write: float
+
+    @property
+    def dollars_per_month(self) -> float:
+        millions = HOURS_PER_MONTH / 1e6
+        return millions * (self.write * WRITE_DOLLARS_PER_MILLION + self.read * READ_DOLLARS_PER_MILLION)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the settings say about how often a fleet asks."""
+
+    lease_duration_s: float
+    assignment_interval_s: float
+    report_period_s: float
+    heartbeat: Heartbeat
+
+    @classmethod
+    def of(cls, settings: Settings) -> Rates:
+        return cls(
+            lease_duration_s=settings.failover_time_millis / 1000,
+            assignment_interval_s=settings.lease_assignment_interval_millis / 1000,
+            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
+            heartbeat=settings.heartbeat,
+        )
+
+    def with_heartbeat(self, heartbeat: Heartbeat) -> Rates:
+        return replace(self, heartbeat=heartbeat)
+
+
+def units(leases: int, workers: int, rates: Rates) -> Units:
+    """Of an hour of a fleet at rest; at least one lease and one worker."""
+    by_worker = rates.heartbeat is Heartbeat.WORKER
+    holders = min(leases, workers)
+    renewals = (
+        workers * _per_hour(rates.lease_duration_s / HEARTBEATS_PER_LEASE)
+        if by_worker
+        else leases * _per_hour(rates.lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S)
+    )
+    reports = workers * _per_hour(rates.report_period_s)
+    lock_beats = _per_hour(HEARTBEAT_S)
+
+    listings = holders * _listing(math.ceil(leases / holders)) + (workers - holders) * _listing(0)
+    discovery = _per_hour(PERIOD_S) * listings
+    looks = holders * min(WATCHERS, workers - 1) * _per_hour(LOOK_INTERVAL_S)
+    # A heartbeat is read consistently, a row whose renewals are watched is not.
+    watch = looks * (CONSISTENT if by_worker else EVENTUALLY_CONSISTENT)
+    scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_INTERVAL_S)
+    scanning = scans * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
+    lock_looks = (workers - 1) * _per_hour(HEARTBEAT_S) * CONSISTENT
+    if by_worker:
+        lock_looks += workers * _per_hour(rates.lease_duration_s / LOOKS_PER_DURATION) * CONSISTENT
+    confirming = leases * _per_hour(CONFIRM_SHARE * rates.lease_duration_s) * CONSISTENT if by_worker else 0.0
+    return Units(discovery + watch + scanning + lock_looks + confirming, renewals + reports + lock_beats)
+
+
+def checkpoint_dollars() -> float:
+    """What a checkpoint a second costs in a month."""
+    return Units(0.0, HOUR_S).dollars_per_month
+
+
+def _per_hour(period_s: float) -> float:
+    return HOUR_S / period_s
+
+
+def _listing(leases: int) -> float:
+    return _pages(leases * INDEX_ROW_BYTES)
+
+
+def _pages(size_bytes: int) -> float:
+    """Read units of that much, eventually consistent."""
+    return EVENTUALLY_CONSISTENT * max(1, math.ceil(size_bytes / READ_UNIT_BYTES))

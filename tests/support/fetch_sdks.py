@@ -1,0 +1,83 @@
+"""Puts the AWS SDKs for JavaScript and Java where the tests of the embedded AWS look for them.
+
+    python -m tests.support.fetch_sdks
+
+npm installs what `newcomers/package-lock.json` pins by version and hash, and runs no install script; Maven copies the
+jars that `newcomers/pom.xml` pins by version. Doing it again costs nothing. Needs Maven and a JDK 17; Node.js as
+`fetch_kinesis_local` finds it. Ends with status 1 and a sentence if something cannot be had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.support.fetch_kinesis_local import FETCH_TIMEOUT_S, environment_with_npm
+
+NEWCOMERS = Path(__file__).with_name("newcomers")
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "sdks"
+COPY_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+def node_packages() -> Path:
+    """The directory with `node_modules`; of another name as soon as the pins change."""
+    return CACHE / f"javascript-{_digest(NEWCOMERS / 'package-lock.json')}"
+
+
+def jars() -> Path:
+    return CACHE / f"java-{_digest(NEWCOMERS / 'pom.xml')}"
+
+
+def main() -> int:
+    for target, install in ((node_packages(), _install_packages), (jars(), _copy_jars)):
+        try:
+            _once(target, install)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            print(f"{target.name} of the AWS SDKs cannot be installed: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+
+
+def _once(target: Path, install: Callable[[Path], None]) -> None:
+    if target.is_dir():
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
+        draft = Path(temporary) / "draft"
+        draft.mkdir()
+        install(draft)
+        draft.replace(target)  # so that an interrupted run leaves nothing half done
+
+
+def _install_packages(draft: Path) -> None:
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(NEWCOMERS / name, draft)
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    _run(command, draft, environment_with_npm())
+
+
+def _copy_jars(draft: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise ValueError("there is no mvn (Maven) on the PATH")
+    pom, output = NEWCOMERS / "pom.xml", f"-DoutputDirectory={draft}"
+    _run(["mvn", "--quiet", "--batch-mode", "--file", str(pom), COPY_JARS, output], draft, os.environ)
+
+
+def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
+    subprocess.run(
+        command, cwd=directory, env=environment, check=True, timeout=FETCH_TIMEOUT_S, stdout=subprocess.DEVNULL
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The formula of `mld check` against what the bill of the benchmarks counts in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.price import Rates, Units, checkpoint_dollars, units
+from properties.values import Heartbeat
+from tests.benchmarks.bill import measure, total
+from tests.support.fleet import settings_of
+from tests.virtual_time import run_virtual
+
+TOLERANCE = 0.03
+SETTLE_S, WINDOW_S = 900.0, 360.0
+"""At rest until then; all periods of the settings below divide the window, nearly."""
+V3 = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
+
+
+@pytest.mark.parametrize(
+    ("leases", "workers", "keys"),
+    [
+        (1, 1, {}),
+        (1, 4, {}),
+        (6, 3, {}),
+        (64, 1, {}),
+        (6, 3, {"failoverTimeMillis": "30000", "workerMetricsReporterFreqInMillis": "15000"}),
+        (6, 2, {"leaseAssignmentIntervalMillis": "10000"}),
+        (1, 1, {"mld__heartbeat": "worker"}),
+        (1, 4, {"mld__heartbeat": "worker"}),
+        (6, 3, {"mld__heartbeat": "worker"}),
+        (64, 1, {"mld__heartbeat": "worker"}),
+        (6, 3, {"mld__heartbeat": "worker", "failoverTimeMillis": "30000"}),
+    ],
+)
+def test_the_formula_says_what_a_fleet_at_rest_is_charged(leases: int, workers: int, keys: dict[str, str]) -> None:
+    counted = total(run_virtual(measure(leases, workers, settle_s=SETTLE_S, window_s=WINDOW_S, **keys)))
+    told = units(leases, workers, Rates.of(settings_of(**V3, **keys)))
+    assert told.read == pytest.approx(counted.read_units, rel=TOLERANCE)
+    assert told.write == pytest.approx(counted.write_units, rel=TOLERANCE)
+
+
+def test_the_price_of_a_million_units() -> None:
+    a_month_of = 1e6 / 730
+    assert Units(read=0.0, write=a_month_of).dollars_per_month == pytest.approx(0.625)
+    assert Units(read=a_month_of, write=0.0).dollars_per_month == pytest.approx(0.125)
+    assert checkpoint_dollars() == pytest.approx(3600 * 730 * 0.625e-6)
+
+
+def test_a_heartbeat_of_the_worker_pays_where_workers_have_many_leases_only() -> None:
+    rates = Rates.of(settings_of(**V3))
+    by_worker = rates.with_heartbeat(Heartbeat.WORKER)
+    assert units(1, 10, by_worker).dollars_per_month > units(1, 10, rates).dollars_per_month
+    assert units(100, 1, by_worker).dollars_per_month < units(100, 1, rates).dollars_per_month / 2
