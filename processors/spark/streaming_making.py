@@ -41,6 +41,8 @@ def make_engine(
             )
     inbox = Inbox(root, settings.writer)
     inbox.open()  # before Spark looks for the directory
+    for sink in sinks:
+        sink.open()  # what refuses us is to be heard before a query has taken anything
     named = {sink.name: sink for sink in sinks}
     queries = SparkQueries(spark, settings, pipeline, named, dead, root, inbox.directory)
     try:
