@@ -160,7 +160,9 @@ def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
     one.run(one.offer("a", range(1, 6)))
     other = one.settings.writer._replace(created="2026-06-01T00:00:00.000Z")
     inbox = Inbox(one.root, other)
-    with pytest.raises(SinkRefused, match="mld.spark.checkpoint = .* is written by application app.*another directory"):
+    with pytest.raises(
+        SinkRefused, match=r"mld.spark.checkpoint = .* is written by application app.*another directory"
+    ):
         inbox.open()
     with pytest.raises(SinkRefused):
         inbox.publish({A: Span(None, Position(3))}, lambda file: None, "b")
