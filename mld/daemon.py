@@ -14,6 +14,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from random import Random
 
 from mld.aws.kinesis import KinesisStreams, RawPages
@@ -23,6 +24,7 @@ from mld.aws.sessions import ClientFactory, client_factory
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.host import ProcessorHost
+from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, Signal
 from mld.consumer.restarts import RestartPolicy
 from mld.errors import MldError
@@ -48,7 +50,7 @@ from mld.worker import Worker, WorkerParts, WorkerSettings
 from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
 from properties.settings import Settings
-from properties.spark import PREFIX
+from properties.spark import PREFIX, PROGRAM
 from properties.values import ChildFailurePolicy, InitialPositionKind, WireClient
 from protocol.command import split_command
 from protocol.messages import Dialect
@@ -224,7 +226,13 @@ def build_worker(
         scan_segments=settings.lease_table_scan_total_segments,
         request_timeout_s=_request_timeout_s(settings),
     )
-    host = PipeHost(command, clock, stop_timeout_s=settings.child_stop_timeout_millis / 1000, environment=environment)
+    host = PipeHost(
+        command,
+        clock,
+        stop_timeout_s=settings.child_stop_timeout_millis / 1000,
+        environment=environment,
+        naming=StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None,
+    )
     return assemble(
         settings,
         worker_id,

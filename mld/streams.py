@@ -93,6 +93,8 @@ class StreamSummary:
     name: str
     arn: str
     status: str
+    created_ms: int | None = None
+    """When it was made, in milliseconds since the epoch; None from stand-ins that do not say."""
 
 
 class IteratorType(Enum):

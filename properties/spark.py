@@ -53,6 +53,11 @@ def _key(name: str, kind: Kind, meaning: str, default: object = None, **more: ob
 KEYS: tuple[Key, ...] = (
     _key("pipeline", Kind.TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
          "working directory.", default_text="required"),
+    _key("pipelineId", Kind.TEXT, "Name of the pipeline in the ledgers of its sinks. Under another name it has no "
+         "marks there, and writes again what it is given again.", "main"),
+    _key("streamId", Kind.TEXT, "Names the stream in the ledgers of sinks, instead of its ARN and the time of its "
+         "creation. Change it when the stream is deleted and made again.",
+         default_text="what kinesis:DescribeStreamSummary says; required below another daemon"),
     _key("format", Kind.CHOICE, "What the data of a record is; all but binary add the column `payload`.",
          Format.BINARY, choices=Format),
     _key("schema", Kind.TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
@@ -91,6 +96,8 @@ KEYS: tuple[Key, ...] = (
     _key("sink.<name>.path", Kind.TEXT, "Directory or table of a sink."),
     _key("sink.<name>.partitionBy", Kind.TEXT, "Columns by whose values a sink's files are laid out."),
     _key("sink.<name>.mode", Kind.TEXT, "Save mode of Spark, where the format takes one.", "append"),
+    _key("sink.<name>.writers", Kind.TEXT, "`one`: refuse a sink that another application, pipeline or stream writes; "
+         "`shared`: write beside them, each with marks of its own.", "one"),
     _key("sink.<name>.outputMode", Kind.TEXT, "What a streaming query writes: append (rows that are final), update "
          "(rows that have changed) or complete (all rows).", "append"),
     _key("sink.<name>.options.<option>", Kind.TEXT, "An option of the format."),
@@ -99,10 +106,12 @@ KEYS: tuple[Key, ...] = (
 
 _FIXED = {key.name: key for key in KEYS if "<" not in key.name}
 _SINK_KEY = re.compile(
-    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|outputMode|options\.(?P<option>.+))", re.ASCII
+    r"(?P<sink>[A-Za-z0-9_-]+)\.(?P<property>format|path|partitionBy|mode|writers|outputMode|options\.(?P<option>.+))",
+    re.ASCII,
 )
-_SINK_PROPERTIES = "format, path, partitionBy, mode, outputMode and options.<option>"
+_SINK_PROPERTIES = "format, path, partitionBy, mode, writers, outputMode and options.<option>"
 OUTPUT_MODES = ("append", "update", "complete")
+WRITERS = ("one", "shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,11 @@ def read(
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
     remarks += _together(values, places, file_name)
+    remarks += [
+        Remark(Level.ERROR, f"{SINK_PREFIX}{name}.writers", sink.place, f"is {given}", f"write {' or '.join(WRITERS)}")
+        for name, sink in sinks.items()
+        if (given := sink.values.get("writers", WRITERS[0])) not in WRITERS
+    ]
     remarks += _streaming(values, places, file_name, sinks)
     made = tuple(SinkLines(name, sink.place, sink.values, sink.options) for name, sink in sinks.items())
     return SparkLines(values, places, made, conf, tuple(remarks), shown)

@@ -135,7 +135,13 @@ class KinesisStreams:
         answer = await self._call("DescribeStreamSummary", self._stream(), LIST_TIMEOUT_S)
         try:
             summary = answer["StreamDescriptionSummary"]
-            return StreamSummary(name=summary["StreamName"], arn=summary["StreamARN"], status=summary["StreamStatus"])
+            created = summary.get("StreamCreationTimestamp")
+            return StreamSummary(
+                name=summary["StreamName"],
+                arn=summary["StreamARN"],
+                status=summary["StreamStatus"],
+                created_ms=None if created is None else _millis(created),
+            )
         except (KeyError, TypeError) as error:
             raise self._malformed("DescribeStreamSummary", error) from error
 
@@ -249,6 +255,8 @@ def _record(item: Mapping[str, Any]) -> Record:
 
 
 def _arrival_ms(arrival: datetime | None) -> int:
-    if arrival is None:
-        return ARRIVAL_UNKNOWN_MS
-    return (arrival - _EPOCH + _HALF_MILLISECOND) // _MILLISECOND
+    return ARRIVAL_UNKNOWN_MS if arrival is None else _millis(arrival)
+
+
+def _millis(time: datetime) -> int:
+    return (time - _EPOCH + _HALF_MILLISECOND) // _MILLISECOND

@@ -26,6 +26,7 @@ from typing import IO, cast
 from mld.clock import Clock, wait_for_event
 from mld.consumer.forks import ForkedProcess, fork
 from mld.consumer.host import ChildStartError
+from mld.consumer.naming import StreamNaming
 from protocol.command import shell_command
 from protocol.lines import LineSplitter
 
@@ -46,19 +47,27 @@ class PipeHost:
     """Starts children that talk through pipes.
 
     `command` is already split. `stop_timeout_s` bounds each step of ending a child. `environment` is added to the
-    daemon's own, with `MLD_SHARD_ID` set per child.
+    daemon's own, with `MLD_SHARD_ID` set per child, and what `naming` says at that time.
     """
 
     def __init__(
-        self, command: Sequence[str], clock: Clock, *, stop_timeout_s: float, environment: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        clock: Clock,
+        *,
+        stop_timeout_s: float,
+        environment: Mapping[str, str],
+        naming: StreamNaming | None = None,
     ) -> None:
+        self._naming = naming
         self._command = list(command)
         self._clock = clock
         self._stop_timeout_s = stop_timeout_s
         self._environment = dict(environment)
 
     async def start(self, shard_id: str) -> PipeChild:
-        environment = {**os.environ, **self._environment, "MLD_SHARD_ID": shard_id}
+        named = await self._naming.variables() if self._naming else {}
+        environment = {**os.environ, **self._environment, **named, "MLD_SHARD_ID": shard_id}
         process = await fork(self._command, environment) or _spawn(self._command, environment)
         child = PipeChild(process, self._clock, shard_id=shard_id, stop_timeout_s=self._stop_timeout_s)
         try:

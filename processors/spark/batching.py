@@ -9,10 +9,13 @@ Pure: values in, values out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from processors.spark.positions import Marks, Position, Shard, Span, fresh
+
+Row = tuple[Position, bytes]
+"""A record as a line, and where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,24 @@ def plan(offers: Iterable[Offer], marks: Marks) -> MicroBatch:
     return MicroBatch(tuple(slices), tuple(done))
 
 
+def held(offers: Iterable[Offer], marks: Marks, rows: Callable[[Offer], Iterable[Row]]) -> int:
+    """How many of the records offered stand at or below the marks. `rows` reads an offer with a mark in its midst."""
+    count = 0
+    for offer in offers:
+        mark = marks.get(offer.shard)
+        if fresh(offer.first, mark):
+            continue
+        whole = not fresh(offer.last, mark)
+        count += offer.records if whole else sum(not fresh(position, mark) for position, _ in rows(offer))
+    return count
+
+
 def is_due(now: float, due_at: float, waiting: int, *, bytes_max: int, asked: bool) -> bool:
     """Whether a micro-batch starts now: its time has come, enough is waiting, or somebody waits for the end of it."""
     return asked or waiting >= bytes_max or now >= due_at
 
 
 # --- pieces of a batch, record by record -----------------------------------------------------------------------------
-
-Row = tuple[Position, bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from processors.spark import hosting, link
 from processors.spark.holding import Held, Limits
+from processors.spark.identity import ARN_VARIABLE, CREATED_VARIABLE
 from processors.standard import claim_standard_streams
 
 CHECKPOINT_ATTEMPTS_MAX = 6
@@ -69,7 +70,8 @@ class Host:
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
         stream = os.environ.get("MLD_STREAM_NAME", "")
         head = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub, "pid": os.getpid()}
-        self._send(link.HELLO, {**head, "version": link.VERSION})
+        told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
+        self._send(link.HELLO, {**head, **told, "version": link.VERSION})
 
     def offer(self, line: bytes) -> None:
         self.offered += 1

@@ -20,15 +20,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from processors.spark import lines
 from processors.spark.batching import MicroBatch, Row, by_shard, halves, piece_of
 from processors.spark.handover import Handed, SchemaRefused, as_text
+from processors.spark.outcomes import Figures, Outcome
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
 from processors.spark.positions import Marks, Position, Shard, Spans, lowest, spans
+from processors.spark.repeats import Repeats
 from processors.spark.session import first_line
 from processors.spark.settings import Settings
 from processors.spark.sinks import Fenced, JobFailed, Sink, SinkError, SinkRefused
@@ -45,6 +47,8 @@ BACKOFF_MAX_S = 30.0
 FOR_EVER = 1 << 60
 FENCED_MAX = 100
 """Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
+PIPELINE = "(pipeline)"
+"""Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
 POISON_IN_A_ROW_MAX = 20
 """So many records in a row that fail each on its own are no poison: the pipeline does not work."""
 
@@ -83,29 +87,6 @@ class Source:
     file: Path | None = None
 
 
-@dataclass(slots=True)
-class Figures:
-    """Of one micro-batch; durations in seconds."""
-
-    handover_s: float = 0.0
-    pipeline_s: float = 0.0
-    publish_s: float = 0.0
-    rows: int = 0
-    malformed: int = 0
-    poisoned: int = 0
-    attempts: int = 0
-    failures: int = 0
-    jobs: int = 0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """`failed` says why a shard stops; all other shards of the batch are committed to their ends."""
-
-    failed: dict[Shard, str] = field(default_factory=dict)
-    figures: Figures = field(default_factory=Figures)
-
-
 class Engine:
     """Sinks and pipeline over one session. `start` and `run` are called on one thread, `stop` from any."""
 
@@ -132,6 +113,7 @@ class Engine:
         self._now = now
         self._monotonic = monotonic
         self._marks: dict[str, Marks] = {}
+        self._repeats = Repeats(spool)
         self._own: dict[Shard, Position] = {}  # where there are no sinks: what the pipeline has written by itself
         self._stopping = threading.Event()
         self._number = 0
@@ -155,6 +137,13 @@ class Engine:
         """Run a batch to its end. Raises SessionGone and Stopped. `file` holds exactly the records of the batch."""
         self._number += 1
         self._figures = Figures()
+        self._repeats.begin()
+        outcome = self._run(batch, file) if batch.slices else Outcome({}, self._figures)
+        every = {sink.name: self._marks[sink.name] for sink in self._sinks} or {PIPELINE: self._own}
+        self._figures.dropped = self._repeats.counts(batch, every, outcome.failed)
+        return outcome
+
+    def _run(self, batch: MicroBatch, file: Path | None) -> Outcome:
         source = self._source_of(batch, file)
         try:
             self._until_done(source, self._settings.attempts_max)
@@ -243,6 +232,7 @@ class Engine:
             frames = self._frames(handed.records, batch, count, attempt)
             for sink in sinks:
                 self._into(sink, frames[sink.name], batch)
+            self._repeats.published(PIPELINE, batch)
             self._own.update({shard: span.upto for shard, span in batch.items()})
             return handed.malformed is None or self._counted(handed, count)
 
@@ -269,6 +259,7 @@ class Engine:
         started = self._monotonic()
         published = sink.publish(frame, batch, f"{self._settings.application}-{self._number}")
         self._marks[sink.name] = published.marks
+        self._repeats.published(sink.name, batch)
         self._figures.publish_s += self._monotonic() - started
         self._figures.jobs += frame is not None
         self._figures.rows += published.rows or 0
@@ -413,8 +404,8 @@ class Engine:
         for batch, sinks in self._groups(source.ends):
             for sink in sinks:
                 self._into(sink, None, batch)
-        for shard, upto in source.ends.items():
-            self._own[shard] = upto
+        self._repeats.published(PIPELINE, spans(source.ends, self._own))
+        self._own.update(source.ends)
         self._figures.poisoned += 1
 
     # --- state -------------------------------------------------------------------------------------------------------

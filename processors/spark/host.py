@@ -29,7 +29,9 @@ from processors.spark import lines, session
 from processors.spark.batching import MicroBatch, Offer, is_due, plan
 from processors.spark.holding import limits
 from processors.spark.hosting import EXIT_CONFIGURATION, SOCKET_FILE
+from processors.spark.identity import PIPELINE_KEY
 from processors.spark.links import Link
+from processors.spark.outcomes import Outcome
 from processors.spark.positions import Position, Shard
 from processors.spark.settings import Settings, SettingsError, load
 from processors.spark.spool import Spool, SpoolError, open_spool
@@ -205,12 +207,33 @@ class Host:
         if self._failure is not None:
             one.fail(*self._failure)
             return
+        if self._is_of_another_stream(one, head.get("arn"), head.get("created")):
+            return
         one.shard = Shard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
         for other in list(self._links.values()):
             if other is not one and other.shard == one.shard:
                 other.fail("another child of this shard has taken over")
         if self._started is not None:
             self._welcome(one)
+
+    def _is_of_another_stream(self, one: Link, arn: object, created: object) -> bool:
+        """The stream was deleted and made again since we began: whoever knows the later one is right.
+
+        Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
+        writer = self._settings.writer
+        if writer is None or self._settings.stream_id or not (arn and created):
+            return False
+        if (arn, created) == (writer.arn, writer.created):
+            return False
+        said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
+        said = f"{said} {writer.created}: it was deleted and made again"
+        if str(created) > writer.created:
+            log.error("%s; all shards start again", said)
+            one.fail(said)
+            self._end(self._give_up(said, EXIT_FAILURE))
+        else:
+            one.fail(said)
+        return True
 
     def _welcome(self, one: Link) -> None:
         if one.shard is None:
@@ -328,10 +351,8 @@ class Host:
         self._running = Trigger(batch, number, started)
         path = self._spool.path(number)
         exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
-        outcome = running.Outcome()
         try:
-            if batch.slices:
-                outcome = await loop.run_in_executor(self._thread, engine.run, batch, path if exact else None)
+            outcome = await loop.run_in_executor(self._thread, engine.run, batch, path if exact else None)
         finally:
             self._running = None
             self._spool.remove(path)
@@ -354,7 +375,7 @@ class Host:
             _, self._complete[number] = self._spool.cut()
         return offers, number, self._complete.pop(number)
 
-    def _answer(self, batch: MicroBatch, outcome: running.Outcome) -> None:
+    def _answer(self, batch: MicroBatch, outcome: Outcome) -> None:
         for offer in batch.offers:
             one = self._links.get(offer.link)
             reason = outcome.failed.get(offer.shard)
@@ -366,13 +387,21 @@ class Host:
             log.error("%s stops: %s", shard.shard, reason)
         self._release(sum(offer.size for offer in batch.offers))
 
-    def _report(self, batch: MicroBatch, outcome: running.Outcome, started: float) -> None:
+    def _report(self, batch: MicroBatch, outcome: Outcome, started: float) -> None:
         figures = outcome.figures
+        for sink, count in figures.dropped.items():
+            log.warning(
+                "%s: %d records were delivered again and are not written again: its ledger has their positions. That "
+                "is right after a crash; if it is meant as a replay, set %s to another name (docs/spark.md, Replay)",
+                sink,
+                count,
+                PIPELINE_KEY,
+            )
         now = time.monotonic()
         lags = [lag for lag in self._lag_ms.values() if lag is not None]
         log.info(
             "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
-            "total_ms=%d waited_ms=%d lag_ms=%s malformed=%d poisoned=%d failed_shards=%d",
+            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d failed_shards=%d",
             len(batch.ends),
             batch.records,
             batch.size,
@@ -384,6 +413,7 @@ class Host:
             (now - started) * 1000,
             (started - min((offer.arrived_at for offer in batch.offers), default=started)) * 1000,
             max(lags, default="?"),
+            sum(figures.dropped.values()),
             figures.malformed,
             figures.poisoned,
             len(outcome.failed),

@@ -46,11 +46,13 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from processors.spark import ledger
+from processors.spark.admission import Desk
 from processors.spark.faults import stage
 from processors.spark.ledger import Entry, Names
 from processors.spark.sinks import SinkError, SinkRefused
@@ -66,6 +68,14 @@ RACES_MAX = 1000
 ABANDONED_S = 24 * 3600.0
 """A staging area of which nobody can tell whether its writer lives, such as one of another machine, is left alone for a
 day."""
+
+
+UPGRADE = "upgrade"
+"""Name of the batch, without records, that gives marks of version 1 their owner."""
+
+
+class _Claimed(Exception):
+    """Another worker of ours was faster."""
 
 
 class Journal:
@@ -105,6 +115,38 @@ class Journal:
             self._store.sync(LEDGER)
             self.discard(token)
         return entry
+
+    def claim(self, head: Entry | None, desk: Desk) -> Entry | None:
+        """The head once marks of version 1 that are the desk's have become so: by a commit without files, so that
+        nobody drops a record by marks that another may claim. Raises SinkRefused if the desk's writer is refused."""
+
+        def follow(head: Entry | None) -> Entry:
+            desk.marks(head)
+            if head is None or not desk.upgrades(head):
+                raise _Claimed
+            return desk.following(
+                head,
+                {},
+                token,
+                layout=head.layout,
+                columns=head.columns,
+                batch_id=UPGRADE,
+                writer=writer(),
+                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+            )
+
+        desk.marks(head)
+        if not desk.upgrades(head):
+            return head
+        token = self.stage()
+        try:
+            return self.commit(token, follow)
+        except _Claimed:
+            self.discard(token)
+            return self.head()
+        except BaseException:
+            self.discard(token)
+            raise
 
     def stage(self) -> str:
         """A new staging area; its token."""

@@ -1,9 +1,12 @@
-"""The ledger of a sink: numbered entries, each with the marks of every shard of the sink so far.
+"""The ledger of a sink: numbered entries, each with the marks of every shard of every writer of the sink so far.
 
 The ledger is cumulative: the entry with the highest number, its *head*, says all there is to know, and older entries
 are kept only to keep their numbers taken. An entry follows its head by one; whoever creates the file of that number
 first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
 are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
+
+The numbers are the sink's, the marks are each writer's own (`identity`; `admission` says who may write). An entry of
+version 1 has marks of which it does not say whose they are; they are kept as `unclaimed` until their owner comes.
 
 Pure: values in, values out. `journal` keeps the files.
 """
@@ -15,9 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from processors.spark.identity import Identity
 from processors.spark.positions import Marks, Spans, advanced, decode_marks, encode_marks
 
-VERSION = 1
+VERSION = 2
+NAMELESS = 1
+"""The version that does not say whose its marks are. A program of that version refuses entries of this one."""
 NUMBER_DIGITS = 12
 """One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
 ENTRIES_KEPT = 64
@@ -40,12 +46,27 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Nameless:
+    """Marks of version 1 whose owner has not come yet, and what the entry told that had them last."""
+
+    marks: Marks = field(default_factory=dict)
+    at: str = ""
+    batch_id: str = ""
+
+    def without(self, taken: Marks) -> Nameless:
+        """What is left for others. Once one writer took a part, the last batch's name says nothing of the rest."""
+        left = {shard: mark for shard, mark in self.marks.items() if shard not in taken}
+        return self if len(left) == len(self.marks) else Nameless(left, self.at) if left else Nameless()
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One commit. `token` names the writer's staging area, which is unique, and so says whose entry it is."""
 
     number: int
     token: str
-    marks: Marks
+    writers: Mapping[Identity, Marks] = field(default_factory=dict)
+    unclaimed: Nameless = field(default_factory=Nameless)
     moves: tuple[Move, ...] = ()
     layout: str = ""
     """Format and partitioning of the sink's files; one directory keeps one."""
@@ -112,13 +133,17 @@ def number_of(name: str, suffix: str) -> int | None:
     return int(digits)
 
 
-def following(head: Entry | None, batch: Spans, token: str, **said: Any) -> Entry:
-    """The entry that follows `head` with this batch; to be asked only if none of its shards has moved."""
-    marks = head.marks if head else {}
+def following(head: Entry | None, writer: Identity, marks: Marks, batch: Spans, token: str, /, **said: Any) -> Entry:
+    """The entry that follows `head` with this batch; to be asked only if none of its shards has moved.
+
+    `marks` are the writer's before it: those in `head`, or what it takes over of the unclaimed ones."""
+    writers = head.writers if head else {}
+    unclaimed = head.unclaimed if head else Nameless()
     return Entry(
         number=head.number + 1 if head else 1,
         token=token,
-        marks=advanced(marks, batch),
+        writers={**writers, writer: advanced(marks, batch)},
+        unclaimed=unclaimed if writer in writers else unclaimed.without(marks),
         spans={
             f"{shard.stream}/{shard.shard}": [span.after.encode() if span.after else None, span.upto.encode()]
             for shard, span in sorted(batch.items(), key=lambda item: item[0])
@@ -139,7 +164,14 @@ def encode(entry: Entry, application: str = "mld") -> bytes:
         "at": entry.at,
         "rows": entry.rows,
         "spans": entry.spans,
-        "marks": encode_marks(entry.marks),
+        "writers": [
+            {**writer.encode(), "marks": encode_marks(entry.writers[writer])} for writer in sorted(entry.writers)
+        ],
+        "unclaimed": {
+            "marks": encode_marks(entry.unclaimed.marks),
+            "at": entry.unclaimed.at,
+            "batch": entry.unclaimed.batch_id,
+        },
         "layout": entry.layout,
         "columns": [list(column) for column in entry.columns],
         "moves": [[move.source, move.target] for move in entry.moves],
@@ -151,12 +183,14 @@ def decode(data: bytes) -> Entry:
     """Raises ValueError that says what is wrong with the entry."""
     try:
         value = json.loads(data)
-        if value["version"] != VERSION:
-            raise ValueError(f"an entry of version {value['version']!r}; this program knows {VERSION}")
+        if value["version"] not in (NAMELESS, VERSION):
+            raise ValueError(f"an entry of version {value['version']!r}; this program knows {NAMELESS} and {VERSION}")
+        nameless = value["version"] == NAMELESS
         return Entry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
-            marks=decode_marks(value["marks"]),
+            writers={} if nameless else _writers(value["writers"]),
+            unclaimed=_nameless(value if nameless else value["unclaimed"]),
             moves=tuple(Move(_inside(source), _inside(target)) for source, target in value["moves"]),
             columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
             layout=_string(value["layout"]),
@@ -168,6 +202,14 @@ def decode(data: bytes) -> Entry:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error
+
+
+def _writers(value: list[dict[str, Any]]) -> dict[Identity, Marks]:
+    return {Identity.decode(one): decode_marks(one["marks"]) for one in value}
+
+
+def _nameless(value: dict[str, Any]) -> Nameless:
+    return Nameless(decode_marks(value["marks"]), _string(value["at"]), _string(value["batch"]))
 
 
 class ColumnsClash(Exception):

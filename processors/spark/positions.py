@@ -41,6 +41,10 @@ class Shard(NamedTuple):
     shard: str
 
 
+QUERY = "(query)"
+"""Stands for the stream in the marks of streaming queries; no stream can be called so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A batch's part of one shard: all after `after` (None: from its beginning) up to and with `upto`."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from processors.spark.identity import Identity, identity_of
 from processors.spark.sinks import SinkSpec
 from properties.grammar import GrammarError, parse
 from properties.remarks import Level
@@ -54,6 +55,9 @@ class Settings:
     sinks: tuple[SinkSpec, ...]
     application: str
     stream: str
+    writer: Identity | None = None
+    """Whose marks are whose in the sinks; None if nobody says which stream this is."""
+    stream_id: str | None = None
     reply_timeout_s: float | None = None
     """The daemon's `timeoutInSeconds`."""
 
@@ -91,6 +95,7 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> Setting
         lines,
         application=env.get("MLD_APPLICATION_NAME") or plain.get("applicationName", "mld"),
         stream=_stream(plain, env),
+        env=env,
         reply_timeout_s=_reply_timeout_s(plain),
     )
 
@@ -107,8 +112,15 @@ def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
     return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
 
 
-def make(lines: SparkLines, *, application: str, stream: str, reply_timeout_s: float | None = None) -> Settings:
-    """Lines without errors -> settings."""
+def make(
+    lines: SparkLines,
+    *,
+    application: str,
+    stream: str,
+    env: Mapping[str, str],
+    reply_timeout_s: float | None = None,
+) -> Settings:
+    """Lines without errors -> settings. `env` says which stream this is."""
     value = lines.values.__getitem__
 
     def text(name: str) -> str | None:
@@ -119,6 +131,10 @@ def make(lines: SparkLines, *, application: str, stream: str, reply_timeout_s: f
         return _number(value(name)) / 1000
 
     format_, mode, on_poison = value("format"), value("mode"), value("onPoison")
+    stream_id = text("streamId")
+    writer = identity_of(
+        env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=stream_id
+    )
     assert isinstance(format_, Format) and isinstance(mode, Mode) and isinstance(on_poison, OnPoison)
     return Settings(
         pipeline=str(value("pipeline")),
@@ -144,14 +160,16 @@ def make(lines: SparkLines, *, application: str, stream: str, reply_timeout_s: f
         checkpoint=text("checkpoint"),
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
-        sinks=tuple(_sink(sink, text("ledger")) for sink in lines.sinks),
+        sinks=tuple(_sink(sink, text("ledger"), writer or Identity()) for sink in lines.sinks),
         application=application,
         stream=stream,
+        writer=writer,
+        stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
     )
 
 
-def _sink(lines: SinkLines, ledger: str | None) -> SinkSpec:
+def _sink(lines: SinkLines, ledger: str | None, writer: Identity) -> SinkSpec:
     columns = lines.values.get("partitionBy", "")
     return SinkSpec(
         name=lines.name,
@@ -161,6 +179,8 @@ def _sink(lines: SinkLines, ledger: str | None) -> SinkSpec:
         partition_by=tuple(name for part in columns.split(",") if (name := part.strip())),
         mode=lines.values.get("mode", "append"),
         ledger=ledger,
+        writer=writer,
+        shared=lines.values.get("writers") == "shared",
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from processors.spark import clusters, handover, pipeline, session
 from processors.spark.engine import Engine
+from processors.spark.identity import UNKNOWN
 from processors.spark.settings import Settings
 from processors.spark.sinks import Sink, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.making import make_sink
@@ -57,6 +58,8 @@ class Started:
 
 def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
     """Raises StartError."""
+    if settings.writer is None:
+        raise StartError(UNKNOWN)
     try:
         session.check_extra(remote=settings.remote is not None)
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
@@ -66,7 +69,7 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         for spec in settings.sinks:
             session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
         sinks = [make_sink(spec, spark) for spec in settings.sinks]
-        dead = make_sink(SinkSpec(DEAD_LETTER, "json", settings.dead_letter), spark) if settings.dead_letter else None
+        dead = make_sink(_dead_letter(settings), spark) if settings.dead_letter else None
         loaded.setup(spark)
         engine = _engine(spark, settings, loaded, sinks, dead, spool)
         engine.start()
@@ -97,6 +100,12 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
         "ui": address,
     }
     return Started(engine, spark, loaded, session.jvm_pid(spark), about)
+
+
+def _dead_letter(settings: Settings) -> SinkSpec:
+    """Every letter names its stream and shard, so that several writers may put theirs into one directory."""
+    assert settings.writer is not None
+    return SinkSpec(DEAD_LETTER, "json", settings.dead_letter, writer=settings.writer, shared=True)
 
 
 def _engine(

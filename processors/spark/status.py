@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processors.spark.engine import Figures
 from processors.spark.hosting import started_at
+from processors.spark.outcomes import Figures
 
 log = logging.getLogger("mld.spark")
 
@@ -36,6 +36,8 @@ class Counters:
     """Written into all sinks, dead letters included."""
     commits: int = 0
     """Jobs whose rows became visible in a sink."""
+    dropped: int = 0
+    """Delivered again and not written, over all sinks: their ledgers have them."""
     malformed: int = 0
     poisoned: int = 0
     failed_jobs: int = 0
@@ -84,6 +86,7 @@ class Status:
         mine.bytes += size
         mine.rows += figures.rows
         mine.commits += figures.jobs
+        mine.dropped += sum(figures.dropped.values())
         mine.malformed += figures.malformed
         mine.poisoned += figures.poisoned
         mine.failed_jobs += figures.failures

@@ -18,14 +18,16 @@ from typing import BinaryIO
 
 from processors.spark import lines
 from processors.spark.batching import MicroBatch, Row, piece_of
-from processors.spark.engine import BACKOFF_MAX_S, FENCED_MAX, Figures, Health, Outcome, Stopped
+from processors.spark.engine import BACKOFF_MAX_S, FENCED_MAX, Health, Stopped
 from processors.spark.faults import stage
 from processors.spark.ledger import Entry
+from processors.spark.outcomes import Figures, Outcome
 from processors.spark.positions import Marks, Position, Shard, Spans, merged, spans
+from processors.spark.repeats import Repeats
 from processors.spark.settings import Settings
 from processors.spark.sinks import Fenced, SinkError, SinkRefused
 from processors.spark.spool import Spool
-from processors.spark.streaming_inbox import Inbox, check_not_lost
+from processors.spark.streaming_inbox import NAME, Inbox, check_not_lost
 from processors.spark.streaming_leader import Leader, QueryFailed
 
 log = logging.getLogger("mld.spark")
@@ -51,6 +53,7 @@ class StreamingEngine:
         self._spool = spool
         self._monotonic = monotonic
         self._committed: Marks = {}
+        self._repeats = Repeats(spool)
         self._stopping = threading.Event()
         self._number = 0
 
@@ -71,6 +74,10 @@ class StreamingEngine:
         """Run a batch to its end. Raises SessionGone and Stopped. `file` holds exactly the records of the batch."""
         self._number += 1
         figures = Figures(attempts=1)
+        self._repeats.begin()
+        if not batch.slices:
+            figures.dropped = self._repeats.counts(batch, {NAME: self._committed})
+            return Outcome({}, figures)
         started = self._monotonic()
         try:
             entry = self._publish(batch, file if batch.whole else None)
@@ -80,7 +87,9 @@ class StreamingEngine:
         except (SinkRefused, QueryFailed) as error:
             return Outcome(dict.fromkeys(batch.ends, str(error)), figures)
         figures.publish_s = self._monotonic() - started - figures.handover_s
-        self._committed = merged(self._committed, entry.marks)
+        marks = self._inbox.marks(entry)
+        self._committed = merged(self._committed, marks)
+        figures.dropped = self._repeats.counts(batch, {NAME: marks})
         return Outcome({}, figures)
 
     def _publish(self, batch: MicroBatch, file: Path | None) -> Entry:
@@ -91,12 +100,14 @@ class StreamingEngine:
                 progress = self._inbox.progress()
                 head = self._inbox.open() if fenced or waits else self._inbox.head()
                 check_not_lost(head, progress)
-                missing = spans(batch.ends, head.marks if head else {})
+                missing = spans(batch.ends, self._inbox.marks(head))
                 if not missing:
                     assert head is not None
                     return head
                 name = f"{self._settings.application}-{self._number}"
-                return self._inbox.publish(missing, self._writer(batch, missing, file), name)
+                entry = self._inbox.publish(missing, self._writer(batch, missing, file), name)
+                self._repeats.published(NAME, missing)
+                return entry
             except Fenced as error:
                 fenced += 1
                 if fenced > FENCED_MAX:

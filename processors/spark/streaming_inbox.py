@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from processors.spark import ledger
+from processors.spark.admission import Desk
 from processors.spark.faults import stage
 from processors.spark.hosting import started_at
+from processors.spark.identity import Identity
 from processors.spark.journal import LEDGER, Journal, writer
 from processors.spark.ledger import Entry
-from processors.spark.positions import Spans, moved
-from processors.spark.sinks import Fenced, SinkError, SinkRefused
+from processors.spark.positions import Marks, Spans
+from processors.spark.sinks import SinkError, SinkRefused
 from processors.spark.store import PosixStore, as_sink_error
 
 log = logging.getLogger("mld.spark")
@@ -47,7 +49,13 @@ PROGRESS, LEADER, QUERIES = "progress", "leader", "queries"
 class Inbox:
     """One thread's view of the inbox. Raises SinkError and its kinds."""
 
-    def __init__(self, root: Path, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, root: Path, identity: Identity | None = None, *, now: Callable[[], float] = time.time) -> None:
+        self._desk = Desk(
+            identity or Identity(),
+            NAME,
+            f"mld.spark.checkpoint = {root}",
+            "State and progress in it are one stream's: use another directory",
+        )
         self._root = root
         self._now = now
         self._home = PosixStore(root)
@@ -59,8 +67,12 @@ class Inbox:
         return self._root / NAME
 
     def open(self) -> Entry | None:
-        """Finish what others left half done; the newest entry."""
-        return self._journal.open()
+        """Finish what others left half done; the newest entry. Raises SinkRefused if the inbox is somebody else's."""
+        return self._journal.claim(self._journal.open(), self._desk)
+
+    def marks(self, head: Entry | None) -> Marks:
+        """What the inbox holds of each shard. Raises SinkRefused if it is somebody else's."""
+        return self._desk.marks(head)
 
     def head(self) -> Entry | None:
         """The newest entry; its file, or that of one before, may still be on its way."""
@@ -72,7 +84,7 @@ class Inbox:
 
     def publish(self, batch: Spans, write: Callable[[BinaryIO], None], batch_id: str) -> Entry:
         """Publish the records of a batch. Raises Fenced if a shard is not where the batch was trimmed."""
-        self._check(self._journal.head(), batch)
+        self._desk.check(self._journal.head(), batch)
         token = self._journal.stage()
         try:
             stage("staging")
@@ -80,10 +92,10 @@ class Inbox:
             stage("durable")
 
             def follow(head: Entry | None) -> Entry:
-                self._check(head, batch)
+                self._desk.check(head, batch)
                 number = head.number + 1 if head else 1
                 _date(path, number)
-                return ledger.following(
+                return self._desk.following(
                     head,
                     batch,
                     token,
@@ -98,10 +110,6 @@ class Inbox:
         except BaseException:
             self._journal.discard(token)
             raise
-
-    def _check(self, head: Entry | None, batch: Spans) -> None:
-        if changed := moved(batch, head.marks if head else {}):
-            raise Fenced(NAME, changed)
 
     def _write(self, token: str, write: Callable[[BinaryIO], None]) -> Path:
         data = self._journal.data(token)

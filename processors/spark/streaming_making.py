@@ -39,8 +39,10 @@ def make_engine(
                 f"mld.spark.sink.{sink.name}.outputMode is complete, which replaces all rows each time, and this "
                 "format is appended to; write append or update, or another format with mode = overwrite"
             )
-    inbox = Inbox(root)
+    inbox = Inbox(root, settings.writer)
     inbox.open()  # before Spark looks for the directory
+    for sink in sinks:
+        sink.open()  # what refuses us is to be heard before a query has taken anything
     named = {sink.name: sink for sink in sinks}
     queries = SparkQueries(spark, settings, pipeline, named, dead, root, inbox.directory)
     try:
@@ -48,7 +50,7 @@ def make_engine(
     except PipelineFailed as error:
         raise PipelineError(f"{error}; correct the pipeline") from error
     leader = Leader(
-        Inbox(root),
+        Inbox(root, settings.writer),
         Lead(root, session.jvm_pid(spark)),
         queries,
         attempts_max=settings.attempts_max,

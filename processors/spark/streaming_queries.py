@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from processors.spark import handover, streaming_log
 from processors.spark.faults import stage
 from processors.spark.pipeline import Batch, Pipeline, PipelineError
-from processors.spark.positions import Position, Shard, Span
+from processors.spark.positions import QUERY, Position, Shard, Span
 from processors.spark.settings import Settings
 from processors.spark.sinks import Fenced, JobFailed, Sink, SinkError, SinkRefused
 from processors.spark.sinks.writing import failure
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 
-QUERY = "(query)"
-"""Stands for the stream in the marks of queries; no stream can be called so."""
 FENCED_MAX = 100
 CONF = {
     "spark.sql.streaming.pollingDelay": "250ms",  # how often a query without work looks into the inbox; default 10 ms

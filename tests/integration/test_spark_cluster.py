@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.engine import Outcome
+from processors.spark.outcomes import Outcome
 from tests.integration.conftest import MakeWorld
 from tests.integration.test_spark import SESSION_S, start, texts, wanted
 from tests.support.daemon import until

@@ -13,9 +13,10 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'
 
 from processors.spark import handover, local_files
 from processors.spark.batching import Offer, plan
-from processors.spark.engine import Engine, Outcome
+from processors.spark.engine import Engine
 from processors.spark.handover import Way
 from processors.spark.lines import split
+from processors.spark.outcomes import Outcome
 from processors.spark.pipeline import Pipeline, load
 from processors.spark.positions import Shard
 from processors.spark.session import Health, jvm_pid, start

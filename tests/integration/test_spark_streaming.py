@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
 from processors.spark.batching import Offer, plan
-from processors.spark.engine import Outcome
 from processors.spark.lines import split
+from processors.spark.outcomes import Outcome
 from processors.spark.pipeline import PipelineError, load
 from processors.spark.positions import Shard
 from processors.spark.sinks import SinkRefused, SinkSpec

@@ -5,13 +5,17 @@ They are released after Spark, so this has an environment of its own, with the n
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 
 import pytest
 
+from processors.spark import ledger
+from processors.spark.identity import Identity
+from processors.spark.ledger import encode
 from processors.spark.positions import Position, Shard, spans
-from processors.spark.sinks import Fenced, SinkSpec
+from processors.spark.sinks import Fenced, SinkRefused, SinkSpec
 
 pytestmark = [
     pytest.mark.spark,
@@ -21,6 +25,7 @@ pytestmark = [
 
 PACKAGES = "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 A, B = Shard("s", "0"), Shard("s", "1")
+NOBODY = Identity()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ def make(request, spark, warehouse):
 
     name = f"t{abs(hash(request.node.name))}"
     path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"
-    return lambda: make_sink(SinkSpec("out", request.param, path), spark)
+    return lambda writer=NOBODY, **more: make_sink(SinkSpec("out", request.param, path, writer=writer, **more), spark)
 
 
 @pytest.fixture
@@ -158,3 +163,75 @@ def test_commits_of_others_and_empty_batches_keep_the_ledger(make, read, spark):
     assert empty.publish(None, spans({A: Position(2)}, empty.open()), "b").marks[A] == Position(2)
     assert make().open()[A] == Position(2)
     assert read() == Counter([("0", 1), ("x", 7)])
+
+
+# --- several writers -------------------------------------------------------------------------------------------------
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s"
+ONE = Identity("one", "main", "s", ARN, "2026-01-02T00:00:00.000Z")
+OTHERS = {
+    "application": ONE._replace(application="two"),
+    "region": ONE._replace(arn=ARN.replace("eu-west-1", "us-east-1")),
+    "made again": ONE._replace(created="2026-02-03T00:00:00.000Z"),
+}
+
+
+def test_another_writer_is_refused_by_name_and_by_sharing_writes_everything(make, read, spark):
+    one = make(ONE)
+    publish(spark, one, {A: 5}, one.open())
+    for other in OTHERS.values():
+        with pytest.raises(SinkRefused, match="is written by application one") as refused:
+            make(other).open()
+        assert str(other) in str(refused.value) and "writers = shared" in str(refused.value)
+    two = OTHERS["region"]
+    with pytest.raises(SinkRefused):
+        publish(spark, make(two), {A: 3}, {})
+    assert publish(spark, make(two, shared=True), {A: 3}, {}) == {A: Position(3)}
+    assert publish(spark, one, {A: 7}, {A: Position(5)}) == {A: Position(7)}
+    assert make(two).open() == {A: Position(3)}
+    assert read() == Counter([("0", n) for n in range(1, 8)]) + Counter([("0", n) for n in range(1, 4)])
+
+
+def test_a_lost_race_against_a_writer_that_shares_keeps_the_marks_of_both(make, read, spark, monkeypatch):
+    mine, other = make(ONE, shared=True), make(OTHERS["application"], shared=True)
+    publish(spark, mine, {A: 1}, mine.open())
+    commit, raced = type(mine)._commit, []
+
+    def late(self, frame, entry):
+        if self is mine and not raced:
+            raced.append(publish(spark, other, {A: 4}, {}))
+        commit(self, frame, entry)
+
+    monkeypatch.setattr(type(mine), "_commit", late)
+    assert publish(spark, mine, {A: 3}, {A: Position(1)}) == {A: Position(3)}
+    assert (mine.open(), other.open()) == ({A: Position(3)}, {A: Position(4)})
+    assert read() == Counter([("0", n) for n in range(1, 4)]) + Counter([("0", n) for n in range(1, 5)])
+
+
+def version_1(entry, application="mld"):
+    """As version 1 of this program wrote the entry of the application `one`."""
+    value = json.loads(encode(entry, application))
+    (mine,) = value.pop("writers")
+    del value["unclaimed"]
+    return json.dumps({**value, "version": 1, "batch": "one-1", "marks": mine["marks"]}, separators=(",", ":")).encode()
+
+
+def test_a_table_of_version_1_is_taken_over_by_one_commit_without_rows(make, read, spark, monkeypatch):
+    old = make(ONE)
+    old.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "encode", version_1)
+        old.publish(spark.range(1, 6).selectExpr("'0' AS shardId", "id AS sequence"), spans({A: Position(5)}, {}), "b")
+    assert make(ONE)._head().writers == {}
+    with pytest.raises(SinkRefused, match="an older version of this program for stream s"):
+        make(OTHERS["application"]).open()
+    mine = make(ONE)
+    assert mine.open() == {A: Position(5)}
+    head = mine._head()
+    assert (head.number, head.writers, head.unclaimed.marks) == (2, {ONE: {A: Position(5)}}, {})
+    assert make(ONE).open() == {A: Position(5)}
+    assert mine._head().number == 2
+    with pytest.raises(SinkRefused):
+        make(OTHERS["made again"]).open()
+    publish(spark, mine, {A: 7}, mine.open())
+    assert read() == Counter(("0", n) for n in range(1, 8))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from processors.spark.batching import Offer, plan
-from processors.spark.engine import Outcome
 from processors.spark.lines import split
+from processors.spark.outcomes import Outcome
 from processors.spark.positions import Shard
 from processors.spark.spool import Spool, open_spool
 from processors.spark.starting import Started, StartError, start

@@ -72,7 +72,7 @@ class ModelStreams:
 
     async def describe(self) -> StreamSummary:
         stream = await self._ask("DescribeStreamSummary", lambda now: self._model.stream(self._name, now))
-        return StreamSummary(stream.name, stream.arn, stream.status(self._clock.wall()))
+        return StreamSummary(stream.name, stream.arn, stream.status(self._clock.wall()), stream.created_ms)
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
         return await self._ask(

@@ -85,6 +85,9 @@ class MemoryShard:
                 return bisect_left(self.records, number, key=lambda r: int(r.sequence_number))
 
 
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/stream"
+
+
 class MemoryStreams:
     """One stream. `fail` scripts errors, `bend` scripts altered answers; each is used up by one call."""
 
@@ -98,6 +101,7 @@ class MemoryStreams:
         self._faults: dict[str, deque[Exception | None]] = defaultdict(deque)
         self._bends: deque[Transform | None] = deque()
         self._sequence = FIRST_SEQUENCE
+        self.created_ms: int | None = 1_767_323_045_678
 
     # --- arranging ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +160,7 @@ class MemoryStreams:
 
     async def describe(self) -> StreamSummary:
         await self._arrive("DescribeStreamSummary", None)
-        return StreamSummary("stream", "arn:aws:kinesis:eu-west-1:123456789012:stream/stream", "ACTIVE")
+        return StreamSummary("stream", ARN, "ACTIVE", self.created_ms)
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
         await self._arrive("GetShardIterator", start)

@@ -109,6 +109,8 @@ PURE = (
     "processors/spark/lines.py",
     "processors/spark/link.py",
     "processors/spark/ledger.py",
+    "processors/spark/identity.py",
+    "processors/spark/admission.py",
 )
 IMPURE_MODULES = {
     "asyncio",

@@ -16,7 +16,9 @@ How to use a sink
 * `SinkError`: anything else that another attempt may cure. The publication may have happened: open again, always.
 * `SinkRefused`: another attempt cannot help; a person has to change something first.
 
-Another worker that writes other shards to the same sink is no error: it is waited for and merged with.
+Another worker that writes other shards to the same sink is no error: it is waited for and merged with. Marks belong to
+one application, pipeline and stream (`processors.spark.identity`): those of another one are never told here, and who
+finds others in a sink that is not said to be shared is refused, by `open` and by `publish`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from processors.spark.identity import Identity
 from processors.spark.positions import Marks, Position, Shard, Spans
 
 if TYPE_CHECKING:
@@ -103,3 +106,6 @@ class SinkSpec:
     mode: str = "append"
     ledger: str | None = None
     """Directory of the ledger of a sink that has none of its own (`mld.spark.ledger`)."""
+    writer: Identity = field(default_factory=Identity)
+    shared: bool = False
+    """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""

@@ -20,11 +20,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from processors.spark import ledger
+from processors.spark.admission import desk_of
 from processors.spark.faults import stage
 from processors.spark.journal import Journal, writer
 from processors.spark.ledger import Columns, ColumnsClash, Entry, Move
-from processors.spark.positions import Marks, Spans, moved
-from processors.spark.sinks import Fenced, Published, SinkRefused, SinkSpec
+from processors.spark.positions import Marks, Spans
+from processors.spark.sinks import Published, SinkRefused, SinkSpec
 from processors.spark.sinks.writing import columns_of, write
 from processors.spark.store import Store, as_sink_error
 
@@ -52,6 +53,7 @@ class FileSink:
         self._spec = spec
         self._store = store
         self._journal = Journal(store, spec.name, now=now)
+        self._desk = desk_of(spec.writer, spec.name, store.uri(""), shared=spec.shared)
         self._now = now
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
@@ -63,7 +65,7 @@ class FileSink:
     def open(self) -> Marks:
         head = self._journal.open() or self._lost_ledger()
         self._check_layout(head)
-        return head.marks if head else {}
+        return self._desk.marks(self._journal.claim(head, self._desk))
 
     def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
         columns = self._columns(frame)
@@ -81,7 +83,7 @@ class FileSink:
 
         def follow(head: Entry | None) -> Entry:
             self._check(head, batch, columns)
-            entry = ledger.following(
+            entry = self._desk.following(
                 head,
                 batch,
                 token,
@@ -97,7 +99,7 @@ class FileSink:
             return entry
 
         entry = self._journal.commit(token, follow)
-        return Published(entry.marks, entry.number, rows, len(files), sum(size for _, size in files))
+        return Published(self._desk.marks(entry), entry.number, rows, len(files), sum(size for _, size in files))
 
     def _write(self, frame: DataFrame, token: str) -> int:
         stage("staging")
@@ -150,8 +152,7 @@ class FileSink:
     def _check(self, head: Entry | None, batch: Spans, columns: Columns) -> None:
         """Whether the batch may follow this head."""
         self._check_layout(head)
-        if changed := moved(batch, head.marks if head else {}):
-            raise Fenced(self.name, changed)
+        self._desk.check(head, batch)
         self._widened(head, columns)
 
     def _check_layout(self, head: Entry | None) -> None:

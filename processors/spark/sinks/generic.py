@@ -13,12 +13,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from processors.spark import ledger
+from processors.spark.admission import desk_of
 from processors.spark.faults import stage
 from processors.spark.journal import Journal, writer
 from processors.spark.ledger import Entry
-from processors.spark.positions import Marks, Spans, advanced, moved
-from processors.spark.sinks import Fenced, Published, SinkSpec
+from processors.spark.positions import Marks, Spans, advanced
+from processors.spark.sinks import Published, SinkSpec
 from processors.spark.sinks.writing import write
 from processors.spark.store import Store
 
@@ -34,6 +34,8 @@ class GenericSink:
     def __init__(self, spec: SinkSpec, ledger_store: Store | None, *, now: Callable[[], float] = time.time) -> None:
         self._spec = spec
         self._journal = Journal(ledger_store, spec.name, now=now) if ledger_store else None
+        place = ledger_store.uri("") if ledger_store else ""
+        self._desk = desk_of(spec.writer, spec.name, place, shared=spec.shared)
         self._now = now
         self._marks: Marks = {}
 
@@ -43,13 +45,12 @@ class GenericSink:
 
     def open(self) -> Marks:
         if self._journal:
-            head = self._journal.open()
-            self._marks = head.marks if head else {}
+            self._marks = self._desk.marks(self._journal.claim(self._journal.open(), self._desk))
         return self._marks
 
     def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
         if self._journal:
-            self._check_fence(self._journal.head(), batch)
+            self._desk.check(self._journal.head(), batch)
         rows = 0
         if frame is not None:
             stage("staging")
@@ -73,8 +74,7 @@ class GenericSink:
         token = self._journal.stage()
 
         def follow(head: Entry | None) -> Entry:
-            self._check_fence(head, batch)
-            return ledger.following(
+            return self._desk.following(
                 head,
                 batch,
                 token,
@@ -90,9 +90,5 @@ class GenericSink:
         except BaseException:
             self._journal.discard(token)
             raise
-        self._marks = entry.marks
+        self._marks = self._desk.marks(entry)
         return entry.number
-
-    def _check_fence(self, head: Entry | None, batch: Spans) -> None:
-        if changed := moved(batch, head.marks if head else {}):
-            raise Fenced(self.name, changed)

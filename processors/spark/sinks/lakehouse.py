@@ -8,6 +8,7 @@ Iceberg: the entry stands in the snapshot's summary. The rows are appended to a 
 which the marks were read, and `main` is then fast-forwarded to it, which fails if `main` has moved since.
 
 A writer that lost the race reads the ledger, checks its shards, and writes again: unlike files, its rows are not kept.
+That goes for writers of other applications and streams as well, whose marks are in the same entry.
 Readers see whole commits. The newest entry has to stay in the table's history (Delta: `delta.logRetentionDuration`,
 Iceberg: `expire_snapshots`), so do not let a table's history expire to less than the time in which nothing is written.
 """
@@ -18,22 +19,24 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from processors.spark import ledger
+from processors.spark.admission import desk_of
 from processors.spark.faults import stage
-from processors.spark.journal import writer
+from processors.spark.journal import UPGRADE, writer
 from processors.spark.ledger import Entry
-from processors.spark.positions import Marks, Spans, advanced, moved
-from processors.spark.sinks import Fenced, JobFailed, Published, SinkError, SinkRefused, SinkSpec
+from processors.spark.positions import Marks, Spans, advanced
+from processors.spark.sinks import JobFailed, Published, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.writing import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APPLICATION = "mld"
-"""One name for all writers of a table, whatever the sink is called: the ledger is the table's."""
+"""One name for all writers of a table, whoever they are: an entry has the marks of all of them, so two entries of one
+number must not both be there. Whose marks are whose stands in the entry (`processors.spark.admission`)."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 HISTORY_STEPS = (16, 256, 100_000)
@@ -50,6 +53,9 @@ ABANDONED_S = 24 * 3600
 BRANCH = "mld_"
 
 
+Result = TypeVar("Result")
+
+
 class LostRace(Exception):
     """Somebody else committed first; nothing of ours is in the table."""
 
@@ -63,41 +69,44 @@ class LakeSink:
         assert spec.path is not None
         self._spec, self._spark, self._now = spec, spark, now
         self._target = spec.path
+        self._desk = desk_of(spec.writer, spec.name, spec.path, shared=spec.shared)
 
     @property
     def name(self) -> str:
         return self._spec.name
 
     def open(self) -> Marks:
-        try:
-            head = self._head()
-        except SinkError:
-            raise
-        except Exception as error:
-            raise failure(error, f"sink {self.name}: reading the ledger of {self._target}") from error
-        return head.marks if head else {}
+        return self._raced(self._opened, f"reading the ledger of {self._target}")
 
     def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
+        return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
+
+    def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
         for _ in range(RACES_MAX):
             try:
-                return self._attempt(frame, batch, batch_id)
+                return attempt()
             except LostRace:
                 continue
             except SinkError:
                 raise
             except Exception as error:
-                raise failure(error, f"sink {self.name}: writing a batch as {self._spec.format}") from error
+                raise failure(error, f"sink {self.name}: {doing}") from error
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
+
+    def _opened(self) -> Marks:
+        """The writer's marks. Those of version 1 become its own by a commit without rows, before they are used."""
+        head = self._head()
+        marks = self._desk.marks(head)
+        return self._attempt(None, {}, UPGRADE).marks if self._desk.upgrades(head) else marks
 
     def _attempt(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
         head = self._head()
-        if changed := moved(batch, head.marks if head else {}):
-            raise Fenced(self.name, changed)
+        self._desk.check(head, batch)
         if frame is None:
             frame = self._nothing()
             if frame is None:  # no table yet: an empty batch that comes again is as empty
-                return Published(advanced(head.marks if head else {}, batch))
-        entry = ledger.following(
+                return Published(advanced(self._desk.marks(head), batch))
+        entry = self._desk.following(
             head,
             batch,
             uuid4().hex,
@@ -109,7 +118,7 @@ class LakeSink:
         stage("staging")
         self._commit(frame, entry)
         stage("committed")
-        return Published(entry.marks, entry.number)
+        return Published(self._desk.marks(entry), entry.number)
 
     @abstractmethod
     def _head(self) -> Entry | None:

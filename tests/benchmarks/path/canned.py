@@ -142,7 +142,10 @@ class Kinesis:
                 return {"Shards": [_shard(stream, number) for number in range(stream.shards)]}
             case "DescribeStreamSummary":
                 name = params.get("StreamName") or params["StreamARN"].rpartition("/")[2]
-                summary = {"StreamName": name, "StreamARN": _arn(name), "StreamStatus": "ACTIVE"}
+                summary = {
+                    "StreamName": name, "StreamARN": _arn(name), "StreamStatus": "ACTIVE",
+                    "StreamCreationTimestamp": FIRST_MS // 1000,
+                }  # fmt: skip
                 return {"StreamDescriptionSummary": summary}
             case "GetShardIterator":
                 number = int(params["ShardId"].rpartition("-")[2])

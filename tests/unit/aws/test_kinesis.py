@@ -178,6 +178,13 @@ async def test_a_stream_is_described() -> None:
     assert await streams.describe() == StreamSummary("clicks", ARN, "UPDATING")
 
 
+async def test_a_stream_says_when_it_was_made() -> None:
+    made = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    summary = {"StreamName": "s", "StreamARN": ARN, "StreamStatus": "ACTIVE", "StreamCreationTimestamp": made}
+    streams = streams_of(ScriptedService({"StreamDescriptionSummary": summary}))
+    assert (await streams.describe()).created_ms == round(made.timestamp() * 1000)
+
+
 async def test_a_page_of_records_is_read() -> None:
     page = await get_records(
         {"Records": [record_item(10), record_item(11)], "NextShardIterator": "next", "MillisBehindLatest": 42}

@@ -69,13 +69,17 @@ def test_streaming_keys_without_streaming_are_remarked_upon() -> None:
     ("text", "said"),
     [
         ("mld.spark.pipelin = a.py:f", "did you mean mld.spark.pipeline?"),
-        ("mld.spark.sink.out.pth = /x", "a sink has format, path, partitionBy, mode, outputMode and options.<option>"),
+        (
+            "mld.spark.sink.out.pth = /x",
+            "a sink has format, path, partitionBy, mode, writers, outputMode and options.<option>",
+        ),
         ("mld.spark.sink.path = /x", "mld.spark.sink.<name>"),
         ("mld.spark.format = yaml", "yaml"),
         ("mld.spark.triggerIntervalMillis = 1", "mld.spark.triggerIntervalMillis"),
         ("mld.spark.format = json", "mld.spark.schema: is required"),
         ("mld.spark.mode = streaming\nmld.spark.sink.out.path = /x", "mld.spark.checkpoint: is required by"),
         ("mld.spark.mode = streaming\nmld.spark.checkpoint = /c", "mld.spark.sink: is required by"),
+        ("mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = many", "is many; write one or shared"),
         (f"{STREAMING}\nmld.spark.remote = sc://h", "cannot be used with mld.spark.mode = streaming"),
         (f"{STREAMING}\nmld.spark.sink.out.outputMode = all", "is all; write append, update or complete"),
         ("mld.spark.onPoison = deadLetter", "there is no mld.spark.deadLetter"),

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from processors.spark import ledger
+from processors.spark.identity import Identity
 from processors.spark.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journal
-from processors.spark.positions import Marks, Position, Shard, Spans, spans
+from processors.spark.positions import Marks, Position, Shard, Span, Spans, encode_marks, spans
 from processors.spark.sinks import Fenced, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
 from tests.support.patience import PATIENCE_S
@@ -37,6 +38,9 @@ Kind = tuple[type[Disk], type[MemoryStore]]
 both_kinds = pytest.mark.parametrize("kind", [LINKS, RENAMES], ids=["links", "renames"])
 
 
+NOBODY = Identity()
+
+
 class Killed(BaseException):
     """The process is gone: nothing of it runs any more."""
 
@@ -48,7 +52,7 @@ class Frame:
         self.records = records
 
 
-def over_memory(layout: type[FileSink], store: MemoryStore) -> FileSink:
+def over_memory(layout: type[FileSink], store: MemoryStore, writer: Identity = NOBODY, **more: bool) -> FileSink:
     """The sink as it is, only that Spark's part is a few plain writes."""
 
     class Sink(layout):  # type: ignore[valid-type, misc]
@@ -64,7 +68,8 @@ def over_memory(layout: type[FileSink], store: MemoryStore) -> FileSink:
                 store.put(f"{self._journal.data(token)}/{where}part.json", json.dumps(records).encode())
             return len(frame.records)
 
-    return Sink(SinkSpec("out", partition_by=("p",) if layout is PartitionedSink else ()), store, now=lambda: 0.0)
+    partition_by = ("p",) if layout is PartitionedSink else ()
+    return Sink(SinkSpec("out", partition_by=partition_by, writer=writer, **more), store, now=lambda: 0.0)
 
 
 @dataclass
@@ -89,10 +94,10 @@ class World:
         self._even = self.rng.random() < 0.25
         self._ranks: dict[int, float] = {}
 
-    def start(self, pid: int, shards: list[Shard]) -> None:
+    def start(self, pid: int, shards: list[Shard], writer: Identity = NOBODY) -> None:
         self.alive.add(pid)
         self._waiting[pid] = "start"
-        self._threads[pid] = threading.Thread(target=self._run, args=(pid, shards), daemon=True)
+        self._threads[pid] = threading.Thread(target=self._run, args=(pid, shards, writer), daemon=True)
         self._threads[pid].start()
 
     def play(self, death: float) -> None:
@@ -138,12 +143,12 @@ class World:
         if pid in self._killed:
             raise Killed
 
-    def _run(self, pid: int, shards: list[Shard]) -> None:
+    def _run(self, pid: int, shards: list[Shard], writer: Identity) -> None:
         with self._turn:
             self._turn.wait_for(lambda: self._running == pid)
         try:
             if pid not in self._killed:
-                self._work(pid, shards)
+                self._work(pid, shards, writer)
         except Killed:
             pass
         except BaseException as error:
@@ -155,20 +160,20 @@ class World:
                 self._running = None
                 self._turn.notify_all()
 
-    def _work(self, pid: int, shards: list[Shard]) -> None:
+    def _work(self, pid: int, shards: list[Shard], writer: Identity) -> None:
         """A host: open, then batches of drawn sizes until its shards are done."""
         before = lambda operation: self._before(pid, operation)  # noqa: E731
         store = self.kind[1](self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
         if isinstance(store, RenamingStore):
             store.chance = self.rng.random
-        sink = over_memory(self.layout, store)
+        sink = over_memory(self.layout, store, writer, shared=writer is not NOBODY)
         marks: Marks | None = None
         while marks is None or any(marks.get(shard) != Position(RECORDS) for shard in shards):
             try:
                 if marks is None:
                     marks = sink.open()
                 batch = self._draw(marks, shards)
-                published = sink.publish(Frame(list(_records(batch))), batch, f"by {pid}")  # type: ignore[arg-type]
+                published = sink.publish(Frame(list(_records(batch, writer))), batch, f"by {pid}")  # type: ignore[arg-type]
                 self.told |= {shard: published.marks[shard] for shard in batch}
                 marks = published.marks
             except Fenced:
@@ -186,10 +191,10 @@ class World:
         return spans(offered, marks)
 
 
-def _records(batch: Spans) -> Iterator[tuple[str, int]]:
+def _records(batch: Spans, writer: Identity = NOBODY) -> Iterator[tuple[str, int]]:
     for shard, span in batch.items():
         for sequence in range(span.after.sequence + 1 if span.after else 1, span.upto.sequence + 1):
-            yield shard.shard, sequence
+            yield f"{writer.application}{shard.shard}", sequence
 
 
 def read(disk: Disk) -> Counter[tuple[str, int]]:
@@ -229,6 +234,74 @@ def test_every_record_once_whatever_the_schedule(layout, power_cuts, kind):
                 world.disk.lose_power(rng)
         expected = Counter((shard.shard, sequence) for shard in SHARDS for sequence in range(1, RECORDS + 1))
         assert read(world.disk) == expected, f"seed {seed}"
+
+
+@both_kinds
+@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
+def test_writers_that_share_a_sink_write_everything_each(layout, kind):
+    """Their streams have the same name, the same shards and the same numbers."""
+    writers = [Identity("one", stream="s"), Identity("two", stream="s")]
+    for seed in range(SEEDS // 2):
+        world = World(random.Random(seed), layout, kind)
+        pid = 0
+        for death in (0.02, 0.0):
+            for writer in writers:
+                for _ in range(2):
+                    pid += 1
+                    world.start(pid, SHARDS, writer)
+            world.play(death)
+        expected = Counter(
+            record
+            for writer in writers
+            for record in _records({shard: Span(None, Position(RECORDS)) for shard in SHARDS}, writer)
+        )
+        assert read(world.disk) == expected, f"seed {seed}"
+
+
+@both_kinds
+@pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
+def test_a_ledger_of_version_1_is_taken_over_once_whoever_dies(layout, kind):
+    """Two applications race for it; the marks are of one of them, and the other writes everything."""
+    old = {SHARDS[0]: Position(5), SHARDS[1]: Position(RECORDS)}
+    owner, stranger = Identity("one", stream="s"), Identity("two", stream="s")
+    for seed in range(SEEDS // 2):
+        world = World(random.Random(seed), layout, kind)
+        write_version_1(kind[1](world.disk, 99), layout, old)
+        pid = 0
+        for death in (0.05, 0.03, 0.0):
+            for writer in (owner, owner, stranger):
+                pid += 1
+                world.start(pid, SHARDS, writer)
+            world.play(death)
+        theirs = {shard: Span(None, Position(RECORDS)) for shard in SHARDS}
+        left = spans(dict.fromkeys(SHARDS, Position(RECORDS)), old)
+        expected = Counter([*_records(left, owner), *_records(theirs, stranger)])
+        assert read(world.disk) == expected, f"seed {seed}"
+
+
+def write_version_1(store: MemoryStore, layout: type[FileSink], marks: Marks) -> None:
+    """A sink as version 1 left it, whose last batch was of the application `one`; its data are gone meanwhile."""
+    by = " by p" if layout is PartitionedSink else ""
+    entry = {
+        "application": "mld",
+        "version": 1,
+        "number": 9,
+        "token": "t",
+        "batch": "one-9",
+        "writer": "w",
+        "at": "",
+        "rows": 1,
+        "spans": {},
+        "marks": encode_marks(marks),
+        "layout": f"parquet{by}",
+        "columns": [],
+        "moves": [],
+    }
+    for path in (STAGING, LEDGER, TRASH):
+        store.make(path)
+    store.write(f"{LEDGER}/{ledger.entry_name(9)}", json.dumps(entry).encode())
+    store.mark(f"{LEDGER}/{ledger.done_name(9)}")
+    store.sync(LEDGER)
 
 
 @both_kinds

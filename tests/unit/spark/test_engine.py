@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.spark.engine import POISON_IN_A_ROW_MAX, Stopped
+from processors.spark.engine import PIPELINE, POISON_IN_A_ROW_MAX, Stopped
 from processors.spark.positions import Position, Shard
 from processors.spark.session import SessionGone
 from processors.spark.sinks import JobFailed, SinkError, SinkRefused
@@ -52,6 +52,35 @@ def test_another_writer_moved_the_shard(tmp_path):
     bed.sinks["out"].marks = {A: Position(4)}
     assert bed.run(bed.offer("a", range(1, 6))).failed == {}
     assert numbers(bed.sinks["out"]) == [5]
+
+
+def test_what_a_ledger_has_already_is_counted_by_sink(tmp_path):
+    ahead = MemorySink("ahead", marks={A: Position(3)})
+    sinks = {"out": MemorySink("out"), "ahead": ahead}
+    bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
+    assert bed.run(bed.offer("a", range(1, 6))).figures.dropped == {"ahead": 3}
+    assert bed.run(bed.offer("a", range(6, 9)), bed.offer("b", range(1, 4))).figures.dropped == {}
+    assert bed.run(bed.offer("a", range(4, 11)), bed.offer("b", [1])).figures.dropped == {"out": 6, "ahead": 6}
+
+
+def test_a_replay_that_the_ledger_has_wholly_is_counted(tmp_path):
+    """Also what another worker wrote while we had older marks, and what a dead letter that lags makes us look at."""
+    out = MemorySink("out", marks={A: Position(100)})
+    dead = MemorySink("deadLetter")
+    bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), sinks={"out": out}, dead=dead)
+    assert bed.run(bed.offer("a", range(1, 11))).figures.dropped == {"out": 10}
+    out.marks = {A: Position(200)}
+    assert bed.run(bed.offer("a", range(101, 121))).figures.dropped == {"out": 20}
+    assert out.rows == []
+
+
+def test_records_of_a_shard_that_stops_are_not_counted_as_dropped(tmp_path):
+    bed = Bed(tmp_path, settings_of())
+    bed.poison(lambda data: data == b"7")
+    bed.sinks["out"].marks = {A: Position(2)}
+    outcome = bed.run(bed.offer("a", range(1, 11)))
+    assert (list(outcome.failed), outcome.figures.dropped) == ([A], {"out": 2})
+    assert numbers(bed.sinks["out"]) == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("where", ["faults", "faults_after"])
@@ -221,7 +250,7 @@ def test_a_pipeline_without_sinks_is_not_run_twice_over_a_record(tmp_path):
     seen = []
     bed = Bed(tmp_path, settings_of(sinks=()), lambda records, batch: seen.extend(records.records))
     bed.run(bed.offer("a", range(1, 4)))
-    bed.run(bed.offer("a", range(2, 6)))
+    assert bed.run(bed.offer("a", range(2, 6))).figures.dropped == {PIPELINE: 2}
     assert [number for _, number, _ in seen] == [1, 2, 3, 4, 5]
 
 

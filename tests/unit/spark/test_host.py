@@ -26,7 +26,7 @@ from processors.spark.starting import StartError
 from processors.spark.status import STATUS_FILE
 from processors.spark.surroundings import Watch, clear, sweep
 from tests.support.patience import PATIENCE_S
-from tests.unit.spark.twins import Bed, MemorySink, line_of, settings_of
+from tests.unit.spark.twins import DAEMON, Bed, MemorySink, line_of, settings_of
 
 QUICK = "mld.spark.triggerIntervalMillis = 10"
 NEVER = "mld.spark.triggerIntervalMillis = 3600000"
@@ -377,6 +377,50 @@ async def test_a_batch_that_is_refused_is_not_checkpointed(tmp_path):
         assert await world.call(daemon.say, line_of([1], lag=0)) is None
         assert "column x is int" in str(await world.call(daemon.end))
         assert daemon.checkpoints == []
+
+
+async def test_a_replay_is_counted_and_logged_with_its_remedy(tmp_path, caplog):
+    caplog.set_level("INFO", "mld.spark")
+    sink = MemorySink("out", marks={Shard("s", "a"): Position(8)})
+    async with serving(tmp_path, QUICK, sinks={"out": sink}) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        await world.call(daemon.say, line_of(range(1, 6), lag=0))
+        await world.call(daemon.say, line_of(range(6, 11), lag=0))
+        assert (numbers(world.bed), daemon.checkpoints) == ([9, 10], [("5", 0), ("10", 0)])
+        counters = json.loads((tmp_path / STATUS_FILE).read_text())["counters"]
+        assert (counters["dropped"], counters["rows"]) == (8, 2)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(" dropped=")[1].split()[0] for text in said if text.startswith("trigger:")] == ["5", "3"]
+    warnings = [text for text in said if "were delivered again" in text]
+    assert [text.split()[1] for text in warnings] == ["5", "3"]
+    assert "mld.spark.pipelineId" in warnings[0]
+
+
+async def test_a_child_that_knows_of_a_later_stream_ends_the_host(tmp_path, monkeypatch):
+    """The next one opens the sinks for that stream."""
+    async with serving(tmp_path, QUICK) as world:
+        first, later = Daemon(world.connection), Daemon(world.connection)
+        for name, value in DAEMON.items():
+            monkeypatch.setenv(name, value)
+        await world.call(first.initialize)
+        monkeypatch.setenv("MLD_STREAM_CREATED", "2026-02-01T00:00:00.000Z")
+        assert await world.call(later.initialize, "b") is None
+        assert await asyncio.wait_for(world.running, BOUND_S) == 1
+        for daemon in (first, later):
+            assert "it was deleted and made again" in str(await world.call(daemon.end))
+
+
+async def test_a_child_that_knows_only_the_earlier_stream_is_sent_away_alone(tmp_path, monkeypatch):
+    async with serving(tmp_path, QUICK) as world:
+        first, late = Daemon(world.connection), Daemon(world.connection)
+        for name, value in DAEMON.items():
+            monkeypatch.setenv(name, value)
+        await world.call(first.initialize)
+        monkeypatch.setenv("MLD_STREAM_CREATED", "2025-02-01T00:00:00.000Z")
+        assert await world.call(late.initialize, "b") is None
+        assert await world.call(first.say, line_of([1], lag=0)) == "processRecords"
+        assert numbers(world.bed) == [1]
 
 
 async def test_a_process_that_ends_is_noticed():

@@ -5,15 +5,26 @@ from __future__ import annotations
 import pytest
 
 from processors.spark import ledger
-from processors.spark.ledger import ENTRIES_KEPT, ENTRIES_SWEPT_FROM, ColumnsClash, Entry, Move, Names
+from processors.spark.identity import Identity
+from processors.spark.ledger import ENTRIES_KEPT, ENTRIES_SWEPT_FROM, ColumnsClash, Entry, Move, Nameless, Names
 from processors.spark.positions import Position, Shard, Span
 
 A, B = Shard("clicks", "shardId-0"), Shard("clicks", "shardId-1")
+ONE = Identity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
+TWO = Identity("other", "main", "clicks", "arn:aws:kinesis:us-east-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
+FIRST = (
+    b'{"application":"mld","version":1,"number":3,"token":"t","batch":"app-3","writer":"host pid 1",'
+    b'"at":"2026-01-01T00:00:00.000+00:00","rows":5,"spans":{"clicks/shardId-0":["1","5"]},'
+    b'"marks":{"clicks":{"shardId-0":"5"}},"layout":"parquet","columns":[["id","bigint"]],"moves":[]}\n'
+)
+"""As version 1 of this program wrote it."""
 
 
 def test_an_entry_survives_its_file():
     entry = ledger.following(
-        None,
+        Entry(6, "s", {TWO: {A: Position(3)}}, Nameless({B: Position(4)}, "2026-01-01", "b")),
+        ONE,
+        {},
         {A: Span(None, Position(5, 2))},
         "token",
         moves=(Move("data/day=1/ä.parquet", "day=1/c1-ä.parquet"), Move("data/\udce9", "\udce9")),
@@ -25,21 +36,43 @@ def test_an_entry_survives_its_file():
         rows=3,
     )
     assert ledger.decode(ledger.encode(entry)) == entry
-    assert entry.number == 1
+    assert entry.number == 7
+    assert entry.writers == {TWO: {A: Position(3)}, ONE: {A: Position(5, 2)}}
     assert entry.spans == {"clicks/shardId-0": [None, "5:2"]}
 
 
 def test_entries_are_cumulative_and_count_on():
-    head = Entry(7, "t", {A: Position(5), B: Position(1)})
-    assert ledger.following(head, {A: Span(Position(5), Position(6))}, "u").marks == {A: Position(6), B: Position(1)}
-    assert ledger.following(head, {}, "u").number == 8
+    marks = {A: Position(5), B: Position(1)}
+    head = Entry(7, "t", {ONE: marks, TWO: {A: Position(90)}})
+    after = ledger.following(head, ONE, marks, {A: Span(Position(5), Position(6))}, "u")
+    assert after.writers == {ONE: {A: Position(6), B: Position(1)}, TWO: {A: Position(90)}}
+    assert ledger.following(head, ONE, marks, {}, "u").number == 8
+
+
+def test_an_entry_of_version_1_is_read_and_its_marks_are_nobodys_yet():
+    entry = ledger.decode(FIRST)
+    assert (entry.number, entry.layout, entry.columns) == (3, "parquet", (("id", "bigint"),))
+    assert (entry.writers, entry.unclaimed.marks) == ({}, {A: Position(5)})
+    after = ledger.following(entry, ONE, entry.unclaimed.marks, {}, "u")
+    assert (after.writers, after.unclaimed) == ({ONE: {A: Position(5)}}, Nameless())
+
+
+def test_what_one_writer_takes_over_leaves_the_rest():
+    marks = {A: Position(5), Shard("views", "0"): Position(9)}
+    after = ledger.following(Entry(1, "t", {}, Nameless(marks, "then", "app-3")), ONE, {A: Position(5)}, {}, "u")
+    assert after.unclaimed == Nameless({Shard("views", "0"): Position(9)}, "then", "")
+    again = ledger.following(after, ONE, after.writers[ONE], {}, "v")
+    assert again.unclaimed == after.unclaimed
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda text: text[: len(text) // 2],
-        lambda text: text.replace('"version":1', '"version":2'),
+        lambda text: text.replace('"version":2', '"version":3'),
+        lambda text: text.replace('"pipeline":"main",', ""),
+        lambda text: text.replace('"pipeline":"main"', '"pipeline":1'),
+        lambda text: text.replace('"unclaimed":{', '"unclaimed":{"marks":[],"x":{'),
         lambda text: text.replace('"number":1', '"number":-1'),
         lambda text: text.replace('"number":1', '"number":true'),
         lambda text: text.replace('"x"', '"../x"'),
@@ -49,7 +82,7 @@ def test_entries_are_cumulative_and_count_on():
     ],
 )
 def test_a_damaged_entry_is_refused(spoil):
-    text = ledger.encode(Entry(1, "t", {A: Position(5)}, (Move("y", "x"),))).decode()
+    text = ledger.encode(Entry(1, "t", {ONE: {A: Position(5)}}, moves=(Move("y", "x"),))).decode()
     assert ledger.decode(text.encode())
     with pytest.raises(ValueError):
         ledger.decode(spoil(text).encode())

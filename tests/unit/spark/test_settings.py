@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from processors.spark.identity import Identity
 from processors.spark.settings import SettingsError, load
 
 GOOD = "streamName = clicks\napplicationName = app\nmld.spark.pipeline = p.py:transform\n"
@@ -65,3 +66,30 @@ def test_bad_files_get_a_sentence(tmp_path, text, said):
 def test_no_file_gets_a_sentence(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
         load(str(tmp_path / "none"), (), {})
+
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
+TOLD = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": "2026-01-02T03:04:05.678Z"}
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "writer"),
+    [
+        ("", TOLD, Identity("app", "main", "clicks", ARN, "2026-01-02T03:04:05.678Z")),
+        ("mld.spark.pipelineId = again", TOLD, Identity("app", "again", "clicks", ARN, "2026-01-02T03:04:05.678Z")),
+        ("mld.spark.streamId = ours", {}, Identity("app", "main", "clicks", "ours")),
+        ("mld.spark.streamId = ours", TOLD, Identity("app", "main", "clicks", "ours")),
+        ("", {}, None),
+        ("", {"MLD_STREAM_ARN": ARN}, None),
+    ],
+)
+def test_who_writes_into_the_sinks(tmp_path, text, env, writer):
+    settings = loaded(tmp_path, f"{GOOD}{text}\nmld.spark.sink.out.path = /x", env=env)
+    assert settings.writer == writer
+    assert settings.sinks[0].writer == (writer or Identity())
+
+
+@pytest.mark.parametrize(("writers", "shared"), [("shared", True), ("one", False)])
+def test_whether_others_may_write_into_a_sink(tmp_path, writers, shared):
+    text = f"{GOOD}mld.spark.sink.out.path = /x\nmld.spark.sink.out.writers = {writers}"
+    assert loaded(tmp_path, text).sinks[0].shared is shared

@@ -9,8 +9,8 @@ import pytest
 
 from mld import sparkhosts
 from mld.check import print_check
-from processors.spark.engine import Figures
 from processors.spark.hosting import run_directory
+from processors.spark.outcomes import Figures
 from processors.spark.status import Status
 
 FILE = """\

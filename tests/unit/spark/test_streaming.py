@@ -12,7 +12,7 @@ import pytest
 
 from processors.spark import streaming_log
 from processors.spark.batching import plan
-from processors.spark.positions import Position, Shard
+from processors.spark.positions import Position, Shard, Span
 from processors.spark.sinks import JobFailed, SinkError, SinkRefused
 from processors.spark.spool import Spool
 from processors.spark.streaming import StreamingEngine
@@ -75,10 +75,12 @@ class Worker:
             "mld.spark.mode = streaming", f"mld.spark.checkpoint = {self.root}", "mld.spark.attemptsMax = 3", *keys
         )
         self.spool = Spool(directory / f"spool-{name}")
-        self.inbox = Inbox(self.root)
+        self.inbox = Inbox(self.root, self.settings.writer)
         self.queries = MemoryQueries(self.inbox)
         quick = {"attempts_max": 3, "backoff_s": 0.01, "poll_s": 0.01, "keep_s": 0.0}
-        self.leader = Leader(Inbox(self.root), lead or Lead(self.root, None), self.queries, **quick)
+        self.leader = Leader(
+            Inbox(self.root, self.settings.writer), lead or Lead(self.root, None), self.queries, **quick
+        )
         self.health = MemoryHealth()
         self.engine = StreamingEngine(self.settings, self.inbox, self.leader, self.health, self.spool)
         self.engine.start()
@@ -142,6 +144,44 @@ def test_what_is_delivered_again_is_dropped_and_yet_waited_for(workers):
     assert one.run(one.offer("a", range(3, 9))).failed == {}
     assert one.run(one.offer("a", range(1, 9)), one.offer("b", [1])).failed == {}
     assert (numbers(one), numbers(one, shard="b")) == ([*range(1, 9)], [1])
+
+
+def test_what_the_inbox_has_already_is_counted(workers):
+    one = workers()
+    assert one.run(one.offer("a", range(1, 6))).figures.dropped == {}
+    one.engine._committed = {}  # as in a host that was started anew
+    assert one.run(one.offer("a", range(1, 6))).figures.dropped == {"inbox": 5}
+    one.engine._committed = {}
+    assert one.run(one.offer("a", range(3, 9))).figures.dropped == {"inbox": 3}
+    assert one.run(one.offer("a", range(1, 4))).figures.dropped == {"inbox": 3}
+
+
+def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
+    one = workers()
+    one.run(one.offer("a", range(1, 6)))
+    other = one.settings.writer._replace(created="2026-06-01T00:00:00.000Z")
+    inbox = Inbox(one.root, other)
+    with pytest.raises(
+        SinkRefused, match=r"mld.spark.checkpoint = .* is written by application app.*another directory"
+    ):
+        inbox.open()
+    with pytest.raises(SinkRefused):
+        inbox.publish({A: Span(None, Position(3))}, lambda file: None, "b")
+    assert one.inbox.number() == 1
+
+
+def test_an_inbox_of_version_1_becomes_its_streams_and_goes_on(workers):
+    one = workers()
+    one.run(one.offer("a", range(1, 6)))
+    one.engine.stop()
+    (entry,) = (one.root / "inbox" / "_mld" / "ledger").glob("*.json")
+    value = json.loads(entry.read_text())
+    old = {name: value[name] for name in value if name not in ("writers", "unclaimed")}
+    entry.write_text(json.dumps({**old, "version": 1, "marks": value["writers"][0]["marks"]}))
+    two = workers("two")
+    two.queries.taken = {1}
+    assert two.run(two.offer("a", range(3, 9))).failed == {}
+    assert numbers(two) == [6, 7, 8]
 
 
 def test_two_workers_share_one_leader(workers):

@@ -24,6 +24,9 @@ from protocol.codec import encode_message
 from protocol.messages import ProcessRecords, Record
 
 STREAM = "s"
+ARN = f"arn:aws:kinesis:us-east-1:000000000000:stream/{STREAM}"
+DAEMON = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": "2026-01-02T03:04:05.000Z"}
+"""What the daemon tells its children of the stream."""
 
 
 @dataclass
@@ -126,7 +129,7 @@ class MemoryHealth:
 def settings_of(*more: str, sinks: Iterable[str] = ("out",)) -> Settings:
     keys = [f"mld.spark.sink.{name}.path = /{name}" for name in sinks]
     text = "\n".join(["mld.spark.pipeline = p.py:f", "mld.spark.retryBackoffMillis = 0", *keys, *more])
-    return make(read("f", parse(text.encode()), (), {}), application="app", stream=STREAM)
+    return make(read("f", parse(text.encode()), (), {}), application="app", stream=STREAM, env=DAEMON)
 
 
 @dataclass

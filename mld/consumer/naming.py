@@ -1,0 +1,73 @@
+"""What tells the stream from others that have, or had, its name: its ARN and when it was made. For children that ask.
+
+The Spark processor keeps positions in places that outlive the stream and may be shared with others, where a name is not
+enough. Kinesis is asked at the start of each child, since a stream may be deleted and made again while we run; children
+that start together share one answer. Without an answer they start without it, and say themselves what they need it for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from mld.clock import Clock
+from mld.errors import StreamError
+from mld.streams import Streams
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 5.0
+"""How long an answer, or its absence, is good for others. Kinesis takes longer to delete a stream and make it again."""
+ATTEMPTS_MAX = 4
+"""DescribeStreamSummary is allowed 20 times a second in an account, and a whole fleet may be starting."""
+RETRY_S = 1.0
+ANSWER_S = 10.0
+"""Longest wait for one answer."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StreamNaming:
+    """Asks for one stream, for all children of a daemon."""
+
+    def __init__(self, streams: Streams, clock: Clock) -> None:
+        self._streams = streams
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._answered_at = -FRESH_S
+        self._variables: Mapping[str, str] = {}
+
+    async def variables(self) -> Mapping[str, str]:
+        """For the environment of a child; empty if Kinesis does not say."""
+        async with self._asking:
+            if self._clock.monotonic() - self._answered_at >= FRESH_S:
+                self._variables = await self._ask()
+                self._answered_at = self._clock.monotonic()
+            return self._variables
+
+    async def _ask(self) -> dict[str, str]:
+        why = ""
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await self._clock.sleep(RETRY_S * attempt)
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    summary = await self._streams.describe()
+            except StreamError as error:
+                why = str(error)
+            except TimeoutError:
+                why = f"no answer within {ANSWER_S:g} s"
+            else:
+                if summary.created_ms is None:
+                    why = "the answer has no StreamCreationTimestamp"
+                    break
+                return {"MLD_STREAM_ARN": summary.arn, "MLD_STREAM_CREATED": _written(summary.created_ms)}
+        log.warning("cannot tell children which stream this is: %s", why, extra={"action": "stream_not_described"})
+        return {}
+
+
+def _written(created_ms: int) -> str:
+    """As `2026-01-02T03:04:05.678Z`."""
+    created = _EPOCH + timedelta(milliseconds=created_ms)
+    return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
