@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mld import sparkhosts
+from properties.deadletter import in_words
 from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
 from properties.errors import ConfigurationError
 from properties.keytypes import Section
@@ -39,7 +40,8 @@ def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all:
         return EXIT_CONFIGURATION
     sessions = _sessions(loaded)
     if as_json:
-        document = loaded.to_json() | ({} if sessions is None else {"spark": sessions})
+        document = loaded.to_json() | {"childFailures": in_words(loaded.settings)}
+        document |= {} if sessions is None else {"spark": sessions}
         print(json.dumps(document, indent=2))  # noqa: T201
         return EXIT_OK
     console = _console()
@@ -48,6 +50,7 @@ def print_check(file: str, overrides: Sequence[str], *, as_json: bool, show_all:
     hidden = len(loaded.effective) - len(shown)
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
+    console.print(Text(in_words(loaded.settings)), soft_wrap=True)
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):
             console.print(Text(line), soft_wrap=True)
