@@ -19,6 +19,7 @@ from properties.loader import load
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.kinesis_model import ModelStreams
+from tests.twins.letters import MemoryBox
 from tests.twins.streams import VirtualClock
 
 STREAM = "clicks"
@@ -76,6 +77,7 @@ class Fleet:
         self.dynamo = MemoryDynamo(self.clock)
         self.keys = keys
         self.recorder = Recorder(self.clock)
+        self.letters = MemoryBox()
         self.running: list[Running] = []
         self.put_data: list[bytes] = []
         if shard_count:
@@ -95,7 +97,16 @@ class Fleet:
         dynamo = self.dynamo.client(worker_id)
         table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
         worker = assemble(
-            settings, worker_id, streams, table, dynamo, host, self.clock, Random(seed), detect_load=detect_load
+            settings,
+            worker_id,
+            streams,
+            table,
+            dynamo,
+            host,
+            self.clock,
+            Random(seed),
+            detect_load=detect_load,
+            letters=self.letters,
         )
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
         running = Running(worker, task, host, streams, worker_id)
