@@ -167,9 +167,8 @@ class Failures:
             return delay_s
         since = datetime.fromtimestamp(self._since_s, UTC).isoformat()
         log.warning(
-            "shard is failing, %d times since %s without a checkpoint; child restarts in %.1f s, other shards go on",
+            "shard is failing: %d times without a checkpoint; child restarts in %.1f s, other shards go on",
             self._count,
-            since,
             delay_s,
             extra=self._about(
                 "shard_failing",
