@@ -27,7 +27,7 @@ from mld.errors import (
     TableMissingError,
     TableThrottledError,
 )
-from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
+from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.keeper import HeldLease
 from mld.positions import Position
 from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
@@ -63,6 +63,7 @@ class ShardConsumer:
         self._anchor_s: float | None = None  # when a start at LATEST was, epoch seconds, for the next reader
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
+        self._refused = False  # a checkpoint during the batch in hand: the child may die of that, not of a record
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
 
@@ -159,10 +160,10 @@ class ShardConsumer:
     async def _start_reader_and_child(self) -> None:
         """Position the reader while the child starts; then `initialize` it."""
         await self._stop_reader()
+        self._failures.resume(self._lease)
         if self._processor is None:
             self._range = CheckpointRange.starting_at(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
-            self._failures.resume(self._lease)
         reader = self._parts.new_reader(self.key)
         self._reader = reader
         positioned, started = await asyncio.gather(
@@ -228,6 +229,7 @@ class ShardConsumer:
         """Give the child a batch, and wait for its answer."""
         assert self._processor is not None
         before = self._delivered
+        self._refused = False
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
             self._delivered = batch.largest
@@ -235,7 +237,7 @@ class ShardConsumer:
             with _SlowTaskWarning(self, "processRecords"):
                 await self._processor.process_records(batch.line(), self._checkpoint)
         except ProcessorError as error:
-            return await self._child_failed(error, batch, before)
+            return await self._child_failed(error, None if self._refused else batch, before)
         self._failures.accepted(batch.largest)
         self._warn_of_malformed(batch)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
@@ -359,17 +361,17 @@ class ShardConsumer:
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
         """Answer a checkpoint request; the error names are those of the protocol spec, section 8."""
+        error = None
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
-                return CheckpointErrorName.ILLEGAL_ARGUMENT
-            case NoWrite():
-                return None
+                error = CheckpointErrorName.ILLEGAL_ARGUMENT
             case Write(position):
                 error = await self._store(position)
                 if error is None:
                     self._failures.moved(self._range.last)
-                return error
+        self._refused = self._refused or error is not None
+        return error
 
     async def _store(self, position: Position) -> CheckpointErrorName | None:
         try:

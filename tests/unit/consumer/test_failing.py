@@ -13,7 +13,7 @@ from mld.positions import Position
 from tests.support.fleet import STREAM, TABLE, fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, Recorder
-from tests.twins.dynamo import lost_reply, server_error
+from tests.twins.dynamo import lost_reply, server_error, throttled
 from tests.virtual_time import run_virtual
 
 SHARD_0 = "shardId-000000000000"
@@ -384,6 +384,34 @@ async def test_a_processor_that_cannot_work_at_all_costs_few_records():
         world.recorder.away = False
         await world.until(lambda: len(set(world.recorder.data())) + len(world.letters.letters) == 100, 400)
         assert await asyncio.wait_for(worker.stop(), 10)
+
+
+@virtual
+async def test_a_processor_that_dies_of_a_refused_checkpoint_condemns_no_record():
+    """The table is away: it had done its work, and no record is to blame."""
+
+    class Strict(Recorder):
+        async def note_error(self, child, error):
+            if error is not None:
+                raise ChildExit
+
+    async with fleet(1, **SETTING_ASIDE) as world:
+        world.recorder = Strict(world.clock)
+        world.put(8)
+        away = True
+
+        def faults(_, operation, params):
+            is_checkpoint = operation == "UpdateItem" and ":checkpoint" in params["ExpressionAttributeValues"]
+            return throttled() if away and is_checkpoint else None
+
+        world.dynamo.faults = faults
+        worker = world.start()
+        await world.until(lambda: lives(worker) > 6, 3_000)
+        away = False
+        await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel, 600)
+        await world.advance(60)
+        assert world.letters.letters == []
+        assert note(world) is None
 
 
 @virtual
