@@ -295,9 +295,9 @@ async def test_in_doubt_about_the_letter_the_record_stays(doubt):
         assert len(world.letters.letters) == (1 if doubt == "fails" else 3)
 
 
-@pytest.mark.parametrize("fault", [server_error(), lost_reply()])
+@pytest.mark.parametrize("fault", [server_error(), lost_reply(), throttled()])
 @virtual
-async def test_in_doubt_about_the_checkpoint_the_letter_may_come_twice_and_nothing_is_lost(fault):
+async def test_in_doubt_about_the_checkpoint_the_letter_may_come_twice_and_nothing_is_lost(fault, caplog):
     async with fleet(1, **SETTING_ASIDE) as world:
         world.recorder = Poisoned(world.clock)
         place = poison(world)
@@ -313,6 +313,7 @@ async def test_in_doubt_about_the_checkpoint_the_letter_may_come_twice_and_nothi
         await world.until(world.all_delivered, 3_000)
         assert {letter["sequenceNumber"] for letter in world.letters.contents()} == {place.sequence}
         assert 1 <= len(world.letters.letters) <= 2
+        assert sum("is set aside" in record.message for record in caplog.records) <= 1, "only once it is so"
 
 
 @virtual
@@ -397,7 +398,7 @@ async def test_a_processor_that_dies_of_a_refused_checkpoint_condemns_no_record(
 
     async with fleet(1, **SETTING_ASIDE) as world:
         world.recorder = Strict(world.clock)
-        world.put(8)
+        world.put(1)
         away = True
 
         def faults(_, operation, params):
@@ -406,7 +407,7 @@ async def test_a_processor_that_dies_of_a_refused_checkpoint_condemns_no_record(
 
         world.dynamo.faults = faults
         worker = world.start()
-        await world.until(lambda: lives(worker) > 6, 3_000)
+        await world.until(lambda: lives(worker) > 6, 600)
         away = False
         await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel, 600)
         await world.advance(60)
