@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mld import price, sparkhosts
+from properties.deadletter import in_words
 from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
 from properties.errors import ConfigurationError
 from properties.keytypes import Section
@@ -54,7 +55,8 @@ def print_check(
         _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
     )
     if as_json:
-        document = loaded.to_json() | ({} if sessions is None else {"spark": sessions})
+        document = loaded.to_json() | {"childFailures": in_words(loaded.settings)}
+        document |= {} if sessions is None else {"spark": sessions}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
         print(json.dumps(document, indent=2))  # noqa: T201
         return EXIT_OK
@@ -64,6 +66,7 @@ def print_check(
     hidden = len(loaded.effective) - len(shown)
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
+    console.print(Text(in_words(loaded.settings)), soft_wrap=True)
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):
             console.print(Text(line), soft_wrap=True)

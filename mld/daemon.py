@@ -18,12 +18,14 @@ from pathlib import PurePath
 from random import Random
 
 from mld.aws.kinesis import KinesisStreams, RawPages
+from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import RawService, Service
 from mld.aws.services import AwsService, service_of
 from mld.aws.sessions import ClientFactory, client_factory
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.host import ProcessorHost
+from mld.consumer.letters import Sender
 from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, Signal
 from mld.consumer.restarts import RestartPolicy
@@ -87,6 +89,8 @@ async def run_daemon(settings: Settings, properties_file: str, overrides: Sequen
     worker_id = settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
     kinesis, dynamo = _services(settings, factory)
+    letters = letter_box_of(settings, factory)
+    opened = [kinesis, dynamo, *([] if letters is None else [letters])]
     log.info(
         "starting",
         extra={
@@ -107,17 +111,17 @@ async def run_daemon(settings: Settings, properties_file: str, overrides: Sequen
         "MLD_DAEMON_PID": str(os.getpid()),
     }
     try:
-        await asyncio.gather(kinesis.open(), dynamo.open())
+        await asyncio.gather(*(one.open() for one in opened))
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(COLLECT_EVERY)
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
-        worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment)
+        worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment, letters)
         return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE
     finally:
-        await asyncio.gather(kinesis.close(), dynamo.close())
+        await asyncio.gather(*(one.close() for one in opened))
 
 
 def _check_command(command: list[str], text: str, properties_file: str) -> None:
@@ -202,6 +206,7 @@ def build_worker(
     kinesis: RawService,
     dynamo: Service,
     environment: Mapping[str, str],
+    letters: LetterBox | None = None,
 ) -> Worker:
     """Wire the real adapters together."""
     clock = LoopClock()
@@ -245,6 +250,7 @@ def build_worker(
         detect_load=load_of_this_host(clock),
         polls_on_a_beat=True,
         fan_out=fan_out_of(settings, kinesis, streams),
+        letters=letters,
     )
 
 
@@ -261,11 +267,12 @@ def assemble(
     detect_load: DetectLoad = no_load,
     polls_on_a_beat: bool = False,
     fan_out: FanOut | None = None,
+    letters: LetterBox | None = None,
 ) -> Worker:
     """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
 
     `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
-    With `fan_out` records are read by subscriptions.
+    With `fan_out` records are read by subscriptions. `letters` must be there if the settings set records aside.
     """
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
@@ -327,6 +334,8 @@ def assemble(
         clock=clock,
         rng=rng,
         on_gave_up=wakes.gave_up,
+        letters=letters,
+        sender=Sender(settings.application_name, settings.stream_name, worker_id),
     )
     auditor = Auditor(
         table,
@@ -402,18 +411,28 @@ def initial_position(settings: Settings) -> InitialPosition:
             return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)
 
 
+def _failures_max(settings: Settings) -> int | None:
+    match settings.child_failure_policy:
+        case ChildFailurePolicy.PARK:
+            return None
+        case ChildFailurePolicy.RESTART:
+            return settings.child_restarts_max
+        case ChildFailurePolicy.EXIT:
+            return 0
+
+
 def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSettings:
     """Milliseconds of the file to seconds of the core, policy to numbers."""
-    exits = settings.child_failure_policy is ChildFailurePolicy.EXIT
     timeout = settings.timeout_in_seconds
     consumer = ConsumerSettings(
         initial=initial,
         dialect=Dialect(settings.protocol_version),
         restarts=RestartPolicy(
-            failures_max=0 if exits else settings.child_restarts_max,
+            failures_max=_failures_max(settings),
             backoff_s=settings.child_restart_backoff_millis / 1000,
             backoff_max_s=settings.child_restart_backoff_max_millis / 1000,
         ),
+        poison_attempts=settings.poison_attempts or 0,
         reply_timeout_s=None if timeout is None else float(timeout),
         parent_poll_s=settings.parent_shard_poll_interval_millis / 1000,
         task_backoff_s=settings.task_backoff_time_millis / 1000,

@@ -118,3 +118,10 @@ class InvalidStreamArgumentError(StreamError):
 
 class InvalidStreamResponseError(StreamError):
     """An answer that contradicts itself, for example the end of a shard without child shards."""
+
+
+# --- dead letters ----------------------------------------------------------------------------------------------------
+
+
+class DeadLetterError(MldError):
+    """It is not certain that a dead letter was written: its record stays where it is."""

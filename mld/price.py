@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from mld.fleet.heartbeat import LOOKS_PER_DURATION
 from mld.fleet.lock import HEARTBEAT_S
-from mld.fleet.watch import LOOK_INTERVAL_S
+from mld.fleet.takeover import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
 from mld.fleet.wiring import HEARTBEATS_PER_LEASE
 from mld.leases.carrying import CONFIRM_SHARE
-from mld.leases.discovery import PERIOD_S
+from mld.leases.discovery import ALONE_PERIODS, PERIOD_S
 from mld.leases.lease import RENEWALS_PER_LEASE
 from mld.leases.taker import EPSILON_S
 from mld.shards.auditor import INTERVAL_S as AUDIT_INTERVAL_S
@@ -35,8 +35,6 @@ LEASE_ROW_BYTES = 300
 REPORT_ROW_BYTES = 400
 INDEX_ROW_BYTES = 75
 """Of the owner index, which shows the keys only: a shard's id and a worker id of 36 characters."""
-WATCHERS = 2
-"""Workers that look at each worker with leases (`mld.fleet.ring`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +85,33 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     lock_beats = _per_hour(HEARTBEAT_S)
 
     listings = holders * _listing(math.ceil(leases / holders)) + (workers - holders) * _listing(0)
-    discovery = _per_hour(PERIOD_S) * listings
-    looks = holders * min(WATCHERS, workers - 1) * _per_hour(LOOK_INTERVAL_S)
-    # A heartbeat is read consistently, a row whose renewals are watched is not.
-    watch = looks * (CONSISTENT if by_worker else EVENTUALLY_CONSISTENT)
+    discovery = listings / workers * _listings_per_hour(leases, workers, rates)
+    looks = _looks_per_hour(leases, workers, rates)
     scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_INTERVAL_S)
-    scanning = scans * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
+    scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
     lock_looks = (workers - 1) * _per_hour(HEARTBEAT_S) * CONSISTENT
     if by_worker:
         lock_looks += workers * _per_hour(rates.lease_duration_s / LOOKS_PER_DURATION) * CONSISTENT
     confirming = leases * _per_hour(CONFIRM_SHARE * rates.lease_duration_s) * CONSISTENT if by_worker else 0.0
-    return Units(discovery + watch + scanning + lock_looks + confirming, renewals + reports + lock_beats)
+    return Units(discovery + scanning + lock_looks + confirming, renewals + reports + lock_beats)
+
+
+def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
+    """How often somebody reads the whole table, or as much of it in parts (`mld.fleet.takeover`)."""
+    if workers == 1:
+        return _per_hour(max(LOOK_PERIOD_S, ALONE_SHARE * rates.lease_duration_s))
+    lookers = min(LOOKERS, workers)
+    is_whole = part_count(leases, is_carried=rates.heartbeat is Heartbeat.WORKER) == 1
+    seldom = workers - lookers if is_whole else workers
+    return lookers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
+
+
+def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
+    """How often somebody asks the index for its leases: a period after the last time, or after a look at everything."""
+    if workers == 1:
+        return _per_hour(ALONE_PERIODS * PERIOD_S)
+    lookers = min(LOOKERS, workers) if part_count(leases, is_carried=rates.heartbeat is Heartbeat.WORKER) == 1 else 0
+    return lookers * _per_hour(LOOK_PERIOD_S) + (workers - lookers) * _per_hour(PERIOD_S)
 
 
 def checkpoint_dollars() -> float:

@@ -12,8 +12,10 @@ from datetime import timedelta
 from enum import Enum
 from urllib.parse import urlsplit
 
+from properties.deadletter import NoDeadLetter
+from properties.deadletter import parse as parse_dead_letter
 from properties.keytypes import INT_MAX, LONG_MAX, Key, Kind
-from properties.values import InitialPosition, InitialPositionKind, StreamArn
+from properties.values import DeadLetter, InitialPosition, InitialPositionKind, StreamArn
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim() removes
 _TRUE = frozenset({"true", "yes", "y", "on", "1"})
@@ -79,6 +81,8 @@ def convert(key: Key, text: str) -> object:
             return _region(text)
         case Kind.STREAM_ARN:
             return _stream_arn(text)
+        case Kind.DEAD_LETTER:
+            return _dead_letter(text)
         case Kind.CREDENTIALS:
             raise AssertionError("credentials have a parser of their own")
 
@@ -189,3 +193,12 @@ def _stream_arn(text: str) -> StreamArn | None:
         remedy = "write it as arn:aws:kinesis:<region>:<12 digits>:stream/<name>"
         raise BadValue("is not the ARN of a Kinesis stream", remedy)
     return arn
+
+
+def _dead_letter(text: str) -> DeadLetter:
+    try:
+        return parse_dead_letter(text)
+    except NoDeadLetter as error:
+        raise BadValue(
+            str(error), "give a directory, s3://bucket/prefix, the ARN of a stream or the URL of a queue"
+        ) from None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from properties.checks import Given
+from properties.deadletter import Asked, objections
 from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.keytypes import Section
 from properties.remarks import Level, Remark
@@ -20,7 +22,16 @@ from properties.retrieval import (
     consumer_problem,
 )
 from properties.settings import Settings
-from properties.values import ClientVersion, Heartbeat, RetrievalMode, StreamArn, WireClient
+from properties.spark import PROGRAM as SPARK_PROGRAM
+from properties.values import (
+    ChildFailurePolicy,
+    ClientVersion,
+    DeadLetter,
+    Heartbeat,
+    RetrievalMode,
+    StreamArn,
+    WireClient,
+)
 
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the first
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
@@ -228,6 +239,27 @@ def _child(derivation: Derivation) -> None:
     if first > longest:
         message = f"{longest} is less than mld.childRestartBackoffMillis, {first}; no pause exceeds {longest}"
         derivation.say(Level.WARNING, "mld.childRestartBackoffMaxMillis", message, "raise it, or lower the other")
+    for objection in objections(_failures_asked(derivation)):
+        derivation.say(objection.level, objection.key, objection.message, objection.remedy)
+
+
+def _failures_asked(derivation: Derivation) -> Asked:
+    values = derivation.values
+    policy, attempts, dead_letter = (values[f] for f in ("child_failure_policy", "poison_attempts", "dead_letter"))
+    assert isinstance(policy, ChildFailurePolicy)
+    assert attempts is None or isinstance(attempts, int)
+    assert dead_letter is None or isinstance(dead_letter, DeadLetter)
+    stream, region, program = (values[f] for f in ("stream_name", "kinesis_region", "executable_name"))
+    return Asked(
+        policy=policy,
+        restarts_max_given="mld.childRestartsMax" in derivation.given,
+        dead_letter=dead_letter,
+        attempts=attempts,
+        endpoint_given="mld.deadLetterEndpoint" in derivation.given,
+        reads_stream=None if stream is None else str(stream),
+        reads_region=None if region is None else str(region),
+        is_spark=PurePath(str(program or "").partition(" ")[0]).name == SPARK_PROGRAM,
+    )
 
 
 def _worker_id(derivation: Derivation) -> None:

@@ -31,6 +31,7 @@ FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; be
 READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
 MAX_RECORDS_MAX = 10_000  # the limit of GetRecords
 PREFETCH_BYTES_MAX = 256 * 1024 * 1024  # at 64 shards half of what Java allows each of them, and far below a small host
+POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory, a deploy
 BAKE_SECONDS_MIN, BAKE_SECONDS_MAX = 3_600, 604_800  # Java clamps to an hour .. a week
 CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and only this, in any case
 
@@ -326,15 +327,25 @@ _OWN = (
         "Dialect spoken with the child: 2, or 1 for record processors written for KCL 1.x.", default=2, boxed=True,
         minimum=1, maximum=2),
     Key("mld.childFailurePolicy", CHOICE, Section.OWN,
-        "A failed child restarts its shard from the last checkpoint (restart) or ends the daemon as in Java (exit).",
-        default=ChildFailurePolicy.RESTART, choices=ChildFailurePolicy),
+        "A failed child is started again from the last checkpoint, with growing pauses: for ever, while all other "
+        "shards go on (park), or until mld.childRestartsMax ends the daemon (restart). exit ends it at once, as Java.",
+        default=ChildFailurePolicy.PARK, choices=ChildFailurePolicy),
     Key("mld.childRestartsMax", INT, Section.OWN,
         "Restarts of a shard without checkpoint progress before the daemon gives up.", default=5, boxed=True,
-        minimum=0),
+        minimum=0, note="Only with mld.childFailurePolicy restart."),
     Key("mld.childRestartBackoffMillis", LONG, Section.OWN, "Pause before the first restart; it doubles each time.",
         default=1_000, boxed=True, minimum=0),
-    Key("mld.childRestartBackoffMaxMillis", LONG, Section.OWN, "Longest pause before a restart.", default=60_000,
+    Key("mld.childRestartBackoffMaxMillis", LONG, Section.OWN, "Longest pause before a restart.", default=300_000,
         boxed=True, minimum=0),
+    Key("mld.poisonAttempts", INT, Section.OWN,
+        "Failures of a batch after which it is delivered in halves, and of the record then found alone, before that "
+        "record is written to mld.deadLetter and passed over.", default_text="off: no record is ever skipped",
+        boxed=True, minimum=POISON_ATTEMPTS_MIN, note="Only with mld.childFailurePolicy park."),
+    Key("mld.deadLetter", Kind.DEAD_LETTER, Section.OWN,
+        "Where such records are written: a directory, s3://bucket/prefix, the ARN of another stream, or the URL of a "
+        "queue (SQS).", default_text="none", note="With the credentials of AwsCredentialsProvider."),
+    Key("mld.deadLetterEndpoint", Kind.URL, Section.OWN, "Endpoint of S3, or of Kinesis, for mld.deadLetter.",
+        default_text="that of the region; kinesisEndpoint for a stream of the region that is read"),
     Key("mld.childStopTimeoutMillis", LONG, Section.OWN,
         "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, boxed=True,
         minimum=0),

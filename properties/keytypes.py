@@ -34,6 +34,7 @@ class Kind(Enum):
     URL = "URL"
     REGION = "region"
     STREAM_ARN = "ARN"
+    DEAD_LETTER = "directory, s3:// URL, stream ARN or queue URL"
     CREDENTIALS = "credentials"
 
 

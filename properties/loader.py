@@ -25,6 +25,8 @@ from properties.spark import read as read_spark
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
+_STANDS_IN_FOR = {"streamName": "streamArn", "mld.poisonAttempts": "mld.deadLetter"}
+"""Keys that are only wrong for want of another one."""
 Overrides = Mapping[str, str] | Sequence[str]
 
 
@@ -108,7 +110,7 @@ def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Rema
 def _follows(remark: Remark, failed: set[str]) -> bool:
     """Whether a derived remark only repeats that a key could not be converted."""
     key = BY_NAME[remark.key].name
-    return key in failed or (key == "streamName" and remark.level is Level.ERROR and "streamArn" in failed)
+    return key in failed or (remark.level is Level.ERROR and _STANDS_IN_FOR.get(key) in failed)
 
 
 def _pairs(overrides: Overrides) -> tuple[list[tuple[str, str]], list[Remark]]:

@@ -15,6 +15,7 @@ from properties.values import (
     BillingMode,
     ChildFailurePolicy,
     ClientVersion,
+    DeadLetter,
     Heartbeat,
     InitialPosition,
     MetadataLayout,
@@ -158,6 +159,9 @@ class Settings:
     child_restarts_max: int
     child_restart_backoff_millis: int
     child_restart_backoff_max_millis: int
+    poison_attempts: int | None
+    dead_letter: DeadLetter | None
+    dead_letter_endpoint: str | None
     child_stop_timeout_millis: int
     catch_up_interval_millis: int
     prefetch_bytes_max: int

@@ -67,10 +67,42 @@ class WireClient(Enum):
 
 
 class ChildFailurePolicy(Enum):
-    """What a failed child costs: a restart of its shard, or the daemon (as in Java)."""
+    """What a child that fails on and on costs: its shard waits; the daemon, in the end; the daemon, at once (Java)."""
 
+    PARK = "park"
     RESTART = "restart"
     EXIT = "exit"
+
+
+class DeadLetterKind(Enum):
+    """Where records are set aside; the value is what an operator calls it."""
+
+    DIRECTORY = "directory"
+    S3 = "bucket"
+    KINESIS = "stream"
+    SQS = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The place of `mld.deadLetter`: `name` is a path, a bucket (with the `prefix` of its keys), an ARN or a URL.
+
+    `region` is that in the ARN or URL; None: that of Kinesis.
+    """
+
+    kind: DeadLetterKind
+    text: str
+    name: str
+    prefix: str = ""
+    region: str | None = None
+
+    @property
+    def takes_endpoint(self) -> bool:
+        """Whether `mld.deadLetterEndpoint` can apply; a queue's endpoint is in its URL."""
+        return self.kind in (DeadLetterKind.S3, DeadLetterKind.KINESIS)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class InitialPositionKind(Enum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mld import __version__
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ServiceName = Literal["kinesis", "dynamodb", "cloudwatch"]
+BesideName = Literal["kinesis", "s3", "sqs"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
 
 
@@ -105,12 +106,27 @@ class ClientFactory:
 
         Raises StartupError when no credentials provider yields any, or when no region is known.
         """
+        return self._create(service, self._access[service], read_timeout_s, connect_timeout_s, pool_connections_max)
+
+    def create_beside(
+        self, service: BesideName, *, region: str | None, endpoint_url: str | None, timeout_s: float
+    ) -> BaseClient:
+        """A client for dead letters, with the credentials of Kinesis, and its region unless there is another.
+
+        Makes one attempt per call, one at a time. Raises as `create_client` does.
+        """
+        kinesis = self._access["kinesis"]
+        access = replace(kinesis, region=region or kinesis.region, endpoint_url=endpoint_url)
+        return self._create(service, access, timeout_s, timeout_s, 1)
+
+    def _create(
+        self, service: str, access: Access, read_timeout_s: float, connect_timeout_s: float, pool_connections_max: int
+    ) -> BaseClient:
         started_at = time.monotonic()
         from botocore import UNSIGNED
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
-        access = self._access[service]
         with self._lock:
             try:
                 resolved = self._credentials(access.credentials)

@@ -37,6 +37,8 @@ LINE_BYTES_MAX = 256 * 1024 * 1024  # of one line of stdout, the memory one mad 
 STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
 EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
+LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
+LAST_WORDS_CHARS_MAX = 500  # of each of them
 LARGE_PIECE_BYTES = 64 * 1024
 PIPE_BYTES = 256 * 1024  # of stdin: fewer switches to and fro; Linux allows a user 64 MiB, then pipes stay at 64 KiB
 F_SETPIPE_SZ = 1031
@@ -133,6 +135,7 @@ class PipeChild:
         self._clock = clock
         self._shard_id = shard_id
         self._stop_timeout_s = stop_timeout_s
+        self.last_words: deque[str] = deque(maxlen=LAST_WORDS_LINES_MAX)
         self._splitter = LineSplitter(LINE_BYTES_MAX)
         self._lines: deque[str] = deque()
         self._line_ready = asyncio.Event()
@@ -241,6 +244,7 @@ class PipeChild:
 
     def _log_stderr(self, line: str) -> None:
         if line:
+            self.last_words.append(line[:LAST_WORDS_CHARS_MAX])
             log.info(line, extra={"action": "child_stderr", "shard": self._shard_id, "pid": self._process.pid})
 
     # --- the end -----------------------------------------------------------------------------------------------------

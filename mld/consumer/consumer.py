@@ -2,23 +2,27 @@
 
 Rules: shards spec, 7 and 8; protocol spec, 6-9 and 19. One consumer serves one holding of one lease (key and token). It
 never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered
-to it. Whatever fails, the next child starts again from the last checkpoint.
+to it; the one exception is a record that is safe in the dead letter, which is off by default. Whatever fails, the next
+child starts again from the last checkpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
 
 from mld.clock import Clock, millis_since
 from mld.consumer.aggregates import AggregateReports
+from mld.consumer.failures import Failures
 from mld.consumer.host import ChildStartError
 from mld.consumer.lifecycle import Outcome, State, Stop, next_state
+from mld.consumer.parts import Part, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
+from mld.consumer.stopping import Stopping
 from mld.errors import (
     LeaseLostError,
     StreamError,
@@ -26,7 +30,7 @@ from mld.errors import (
     TableMissingError,
     TableThrottledError,
 )
-from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
+from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.keeper import HeldLease
 from mld.positions import Position
 from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
@@ -43,8 +47,6 @@ ENDS_DOUBTED_MAX = 6  # readings of an end that proves nothing, half a minute; t
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
 PARKED_POLL_MAX_S = 60.0  # doubling up to this: someone has to repair a name or a region
 
-T = TypeVar("T")
-
 
 class ShardConsumer:
     """Runs one shard from its lease to its end. `run()` returns when nothing is left to do, never by an exception."""
@@ -57,17 +59,16 @@ class ShardConsumer:
         self._lease = held.lease
         self._parts = parts
         self._settings = settings
-        self._stop: Stop | None = None
-        self._stopping = asyncio.Event()
-        self._stop_waiter: asyncio.Future[Any] | None = None
+        self._stopping = Stopping(parts.clock)
+        self._pause = self._stopping.pause
         self._processor: Processor | None = None
         self._reader: ShardReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
         self._anchor_s: float | None = None  # when a start at LATEST was, epoch seconds, for the next reader
         self._children: Sequence[ChildShard] = ()
-        self._failures = 0  # of the child, in a row, without checkpoint progress
-        self._failure = ""
+        self._failures = Failures(held, parts, settings)
+        self._refused = False  # a checkpoint during the batch in hand: the child may die of that, not of a record
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
@@ -76,26 +77,21 @@ class ShardConsumer:
 
     def request_stop(self) -> None:
         """Let the child finish its batch, tell it, release the lease, finish."""
-        self._raise_stop(Stop.REQUESTED)
+        self._stopping.ask(Stop.REQUESTED)
 
     def hand_off(self) -> None:
         """Another worker waits for the lease: let the child finish its batch, tell it, transfer the lease, finish."""
-        self._raise_stop(Stop.HANDOFF)
+        self._stopping.ask(Stop.HANDOFF)
 
     def lose_lease(self) -> None:
         """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
-        self._raise_stop(Stop.LEASE_LOST)
-
-    def _raise_stop(self, stop: Stop) -> None:
-        if self._stop is None or stop > self._stop:
-            self._stop = stop
-            self._stopping.set()
+        self._stopping.ask(Stop.LEASE_LOST)
 
     async def run(self) -> None:
         try:
             while self.state is not State.FINISHED:
                 outcome = await self._perform_activity()
-                self._enter(next_state(self.state, outcome, self._stop))
+                self._enter(next_state(self.state, outcome, self._stopping.stop))
         finally:
             await self._abandon()
 
@@ -170,6 +166,7 @@ class ShardConsumer:
     async def _start_reader_and_child(self) -> None:
         """Position the reader while the child starts; then `initialize` it."""
         await self._stop_reader()
+        self._failures.resume(self._lease)
         if self._processor is None:
             self._range = CheckpointRange.starting_at(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
@@ -208,8 +205,8 @@ class ShardConsumer:
     async def _process(self) -> Outcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
-        delivery = await self._unless_stopped(self._reader.next(), gone)
-        if delivery is None and gone.done() and not self._stopping.is_set():
+        delivery = await self._stopping.unless(self._reader.next(), gone)
+        if delivery is None and gone.done() and self._stopping.stop is None:
             # Not only with the next records, which may be hours away: it may have accepted some without a checkpoint.
             return await self._child_failed(ProcessorError("ended while there was nothing to do for it"))
         match delivery:
@@ -224,20 +221,40 @@ class ShardConsumer:
                 return Outcome.SHARD_ENDED
 
     async def _deliver(self, page: Page) -> Outcome:
-        """Give the child what it has not had of the page, and wait for its answer."""
-        assert self._processor is not None
+        """Give the child what it has not had of the page; in parts while a record is searched for that kills it."""
         batch = page.after(self._delivered, self._lease.hash_range)
         if batch.largest is None and not self._settings.deliver_empty_batches:
             self.aggregates.note(batch, self._lease.hash_range)
             return Outcome.DONE
+        if batch.largest is None or not self._failures.is_searching:
+            return await self._hand_over(batch, lambda: _holding(page, batch))
+        rest = await records_of(batch)
+        while rest and self._stopping.stop is None:
+            count = self._failures.next_part(self._range.last, self._delivered, rest)
+            if count is None:
+                return await self._end_life()
+            part = Part(rest[:count], page.millis_behind_latest)
+            outcome = await self._hand_over(part, partial(_holding_part, part))
+            if outcome is not Outcome.DONE:
+                return outcome
+            del rest[:count]
+        self.aggregates.note(batch, self._lease.hash_range)
+        return Outcome.DONE
+
+    async def _hand_over(self, batch: Batch, holding: Callable[[], dict[str, object]]) -> Outcome:
+        """Give the child a batch, and wait for its answer. `holding` says what it has then."""
+        assert self._processor is not None
+        before = self._delivered
+        self._refused = False
         if batch.largest is not None:
             self._range = self._range.deliver(batch.largest)
             self._delivered = batch.largest
             self._ends_doubted = 0
         try:
-            await self._processor.process_records(batch.line(), self._checkpoint, lambda: _holding(page, batch))
+            await self._processor.process_records(batch.line(), self._checkpoint, holding)
         except ProcessorError as error:
-            return await self._child_failed(error)
+            return await self._child_failed(error, None if self._refused else batch, before)
+        self._failures.accepted(batch.largest)
         self.aggregates.note(batch, self._lease.hash_range)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
@@ -256,7 +273,9 @@ class ShardConsumer:
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
             return await self._retry_later(SHARD_END_RETRY_MAX_S)
-        if self._stop is not None:  # the wait may have been long; the stop comes first, the end is met again later
+        if (
+            self._stopping.stop is not None
+        ):  # the wait may have been long; the stop comes first, the end is met again later
             return Outcome.RETRY
         return await self._send_shard_ended()
 
@@ -291,14 +310,24 @@ class ShardConsumer:
         log.info("shard ended", extra=self._about("shard_ended", children=[c.shard_id for c in self._children]))
         return Outcome.DONE
 
+    async def _end_life(self) -> Outcome:
+        """A suspect is next: let the child checkpoint what it has had before; a new child begins with that record."""
+        assert self._processor is not None
+        try:
+            await self._processor.shutdown_requested(self._checkpoint)
+            await self._processor.lease_lost()
+        except ProcessorError as error:
+            return await self._child_failed(error)
+        await self._dismiss_child()
+        return Outcome.RETRY
+
     async def _back_off(self) -> Outcome:
         await self._stop_reader()
-        delay_s = self._settings.restarts.delay_s(self._failures, self._parts.rng)
-        if delay_s is None:
-            self._parts.on_gave_up(self.key, self._failure)
+        if self._failures.is_too_much:
+            self._parts.on_gave_up(self.key, self._failures.why)
             return Outcome.GAVE_UP
-        log.info("child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=self._failures))
-        await self._pause(delay_s)
+        if not await self._failures.set_aside_suspect(self._stopping, self._range, self._store):
+            await self._pause(self._failures.delay_s())
         return Outcome.DONE
 
     async def _judge_missing(self) -> Outcome:
@@ -354,14 +383,17 @@ class ShardConsumer:
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
         """Answer a checkpoint request; the error names are those of the protocol spec, section 8."""
+        error = None
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):
                 log.warning("checkpoint out of range: %s", reason, extra=self._about("checkpoint_illegal"))
-                return CheckpointErrorName.ILLEGAL_ARGUMENT
-            case NoWrite():
-                return None
+                error = CheckpointErrorName.ILLEGAL_ARGUMENT
             case Write(position):
-                return await self._store(position)
+                error = await self._store(position)
+                if error is None:
+                    self._failures.moved(self._range.last)
+        self._refused = self._refused or error is not None
+        return error
 
     async def _store(self, position: Position) -> CheckpointErrorName | None:
         try:
@@ -378,18 +410,22 @@ class ShardConsumer:
             log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
             return CheckpointErrorName.DEPENDENCY
         self._range = self._range.written(position)
-        self._failures = 0
         log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
         return None
 
     # --- the child and the reader ------------------------------------------------------------------------------------
 
-    async def _child_failed(self, error: Exception) -> Outcome:
-        self._failures += 1
-        self._failure = str(error)
+    async def _child_failed(
+        self, error: Exception, batch: Batch | None = None, before: Position | None = None
+    ) -> Outcome:
+        """`batch`, which came after `before`, was in its hands."""
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
-        log.error("child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures))
+        words = processor.last_words if processor is not None else ()
+        await self._failures.note(str(error), words, self._range.last, batch, before or self._delivered)
+        log.error(
+            "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
+        )
         return Outcome.CHILD_FAILED
 
     async def _dismiss_new_child(self) -> None:
@@ -410,8 +446,7 @@ class ShardConsumer:
     async def _abandon(self) -> None:
         """Nothing may outlive the consumer, even when it is cancelled."""
         self.aggregates.close()
-        if self._stop_waiter is not None:
-            self._stop_waiter.cancel()
+        self._stopping.close()
         processor, self._processor = self._processor, None
         if processor is not None:
             log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))
@@ -419,37 +454,12 @@ class ShardConsumer:
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    async def _unless_stopped(self, awaitable: Awaitable[T], over: asyncio.Future[None]) -> T | None:
-        """The awaitable's value, or None as soon as a stop is asked for or `over` is done."""
-        task = asyncio.ensure_future(awaitable)
-        try:
-            await asyncio.wait({task, self._stop_wait(), over}, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() and not self._stopping.is_set() else None
-        finally:
-            await _cancel_all(task)
-
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> Outcome:
         """The world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
         delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), delay_max_s)
         self._retries += 1
         await self._pause(delay_s)
         return Outcome.RETRY
-
-    async def _pause(self, seconds: float, also: asyncio.Event | None = None) -> None:
-        """Sleep, but wake at once when a stop is asked for or `also` is set."""
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._parts.clock.sleep(seconds))]
-        if also is not None:
-            waits.append(asyncio.ensure_future(also.wait()))
-        try:
-            await asyncio.wait({*waits, self._stop_wait()}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _cancel_all(*waits)
-
-    def _stop_wait(self) -> asyncio.Future[Any]:
-        """Done when a stop is asked for; one for the life of the consumer, because it is waited for at every page."""
-        if self._stop_waiter is None:
-            self._stop_waiter = asyncio.ensure_future(self._stopping.wait())
-        return self._stop_waiter
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self.key, **fields}
@@ -464,9 +474,6 @@ def _holding(page: Page, batch: Batch) -> dict[str, object]:
     return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 
 
-async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
-    running = [task for task in tasks if not task.done()]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
+def _holding_part(part: Part) -> dict[str, object]:
+    """The same of some user records, while one is searched for."""
+    return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 
@@ -35,6 +35,11 @@ class Child(Protocol):
 
     def take_unread(self) -> list[str]:
         """Lines already read from stdout that nobody asked for yet; they are removed."""
+        ...
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """The last lines of its stderr, so many and so much of each as is kept."""
         ...
 
     async def end(self) -> str:

@@ -14,8 +14,8 @@ the child's hands is always answered first), and the stop decides the next state
                               |            |    | v          |
                               |            |   PARKED -------+  (Kinesis says "not found": over, or the wrong stream?)
                               |            v                 v
-                              +------- BACKING_OFF <---------+  (the child failed: restart from the last checkpoint)
-                              ^                              |
+                              +------- BACKING_OFF <---------+  (the child failed: restart from the last checkpoint,
+                              ^                              |   after a pause, or with one record set aside)
                               +------------------------------+  (the end proves nothing: it is read again)
 
     stop requested: SHUTDOWN_REQUESTED -----------------> LEASE_LOST -> RELEASING -> FINISHED
@@ -78,6 +78,7 @@ _NEXT: dict[tuple[State, Outcome], State] = {
     (State.INITIALIZING, Outcome.ALREADY_COMPLETE): State.FINISHED,
     (State.INITIALIZING, Outcome.CHILD_FAILED): State.BACKING_OFF,
     (State.PROCESSING, Outcome.DONE): State.PROCESSING,
+    (State.PROCESSING, Outcome.RETRY): State.INITIALIZING,
     (State.PROCESSING, Outcome.SHARD_ENDED): State.SHARD_ENDING,
     (State.PROCESSING, Outcome.SHARD_MISSING): State.PARKED,
     (State.PROCESSING, Outcome.CHILD_FAILED): State.BACKING_OFF,

@@ -13,8 +13,10 @@ from enum import Enum
 from random import Random
 from typing import Protocol
 
+from mld.aws.letters import LetterBox
 from mld.clock import Clock
 from mld.consumer.host import ProcessorHost
+from mld.consumer.letters import Sender
 from mld.consumer.restarts import RestartPolicy
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -77,6 +79,8 @@ class ConsumerSettings:
     initial: InitialPosition
     dialect: Dialect
     restarts: RestartPolicy
+    poison_attempts: int
+    """Failures after which a record is searched for and set aside; 0: never."""
     reply_timeout_s: float | None
     parent_poll_s: float
     task_backoff_s: float
@@ -87,6 +91,9 @@ class ConsumerSettings:
 def _nobody(key: str) -> str | None:
     """Leases are given back to the table."""
     return None
+
+
+_UNKNOWN = Sender("", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +112,6 @@ class ConsumerParts:
     rng: Random
     on_gave_up: Callable[[str, str], None]
     successor: Callable[[str], str | None] = _nobody
+    letters: LetterBox | None = None
+    """Where records are set aside; None: none ever is."""
+    sender: Sender = _UNKNOWN

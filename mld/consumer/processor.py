@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from mld.clock import Clock
 from mld.consumer.host import Child
@@ -59,6 +59,11 @@ class Processor:
     @property
     def description(self) -> str:
         return self._child.description
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """What it has said on stderr lately; complete once it has ended."""
+        return self._child.last_words
 
     @property
     def gone(self) -> asyncio.Future[None]:

@@ -1,7 +1,8 @@
 """When a failed child is started again, and when the daemon gives up. Pure (protocol spec, 12 and 19).
 
 Only failures *without checkpoint progress in between* count: a child that fails once an hour but moves on is restarted
-for ever, one that dies on the same record is not.
+for ever, and so it is by default even if it dies on the same record, with pauses that grow; then its shard waits, and
+nobody else does.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ JITTER_SHARE = 0.2  # spreads the restarts of many shards that fail for one comm
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """`failures_max` 0 gives up at the first failure (Java's behaviour, `mld.childFailurePolicy=exit`)."""
+    """`failures_max` None never gives up (`mld.childFailurePolicy=park`); 0 gives up at once (`exit`, as Java)."""
 
-    failures_max: int
+    failures_max: int | None
     backoff_s: float
     backoff_max_s: float
 
-    def delay_s(self, failures: int, rng: Random) -> float | None:
-        """Seconds to wait before the next start after `failures` (>= 1) failures in a row; None to give up."""
-        if failures > self.failures_max:
-            return None
-        exponential = self.backoff_s * 2.0 ** min(failures - 1, 30)
+    def gives_up(self, failures: int) -> bool:
+        """Whether so many failures in a row, in the hands of this worker, are too many."""
+        return self.failures_max is not None and failures > self.failures_max
+
+    def delay_s(self, failures: int, rng: Random) -> float:
+        """Seconds to wait before the next start after `failures` failures in a row; 0 counts as 1."""
+        exponential = self.backoff_s * 2.0 ** min(max(0, failures - 1), 30)
         return min(exponential, self.backoff_max_s) * (1 + JITTER_SHARE * rng.random())

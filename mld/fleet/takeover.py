@@ -223,7 +223,7 @@ class Takeover:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
         if self._part_count == 1 and self.my_parts():
             return LOOK_PERIOD_S
-        return max(LOOK_PERIOD_S, duration_s * max(1.0, len(self._rows) / SLOW_LEASES))
+        return slow_period_s(len(self._rows), duration_s)
 
     def bound_s(self) -> float:
         """How long a lease may go without a renewal while this worker can read and write the table."""
@@ -284,6 +284,11 @@ class Takeover:
     def is_gone(self, owner: str, now: float) -> bool:
         """Whether no lease of `owner` that we know of has moved for a lease duration."""
         return all(self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner)
+
+
+def slow_period_s(leases: int, lease_duration_s: float) -> float:
+    """How often who is no looker looks at a table of so many leases."""
+    return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
 
 
 def part_count(leases: int, *, is_carried: bool) -> int:

@@ -28,7 +28,7 @@ from mld.leases.carrying import (
     valid_until,
 )
 from mld.leases.holding import Holding
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.leases.retrying import retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.writes import judge_read
@@ -105,6 +105,17 @@ class Carrier:
         """Keys of the held leases that the heartbeat may stand for."""
         return tuple(key for key, holding in self._holdings.items() if holding.may_be_carried)
 
+    # --- notes of failures --------------------------------------------------------------------------------------------
+
+    def note_failing(self, key: str, token: str, note: Failing) -> None:
+        """The record processor of `key` failed: the next renewal says so on the row, the next checkpoint takes it off.
+
+        What is given away before that renewal goes without the note.
+        """
+        holding = self._holdings.get(key)
+        if holding is not None and holding.token == token:
+            holding.failing = note
+
     # --- what a write means -------------------------------------------------------------------------------------------
 
     def mark(self) -> str | None:
@@ -134,7 +145,7 @@ class Carrier:
             return True  # the heartbeat has trouble: nothing is gained by giving it up for this lease
         told_s = self._clock.monotonic() - holding.told_at
         is_due = is_refresh_due(holding.lease.throughput_kbps, holding.samples, told_s, holding.refresh_s)
-        return holding.unknown_since is None and not is_due
+        return holding.unknown_since is None and not is_due and holding.lease.lacking(holding.failing) is None
 
     def kbps_for_renewal(self, holding: Holding) -> float | None:
         """The throughput to write: of a carried lease the mean since the last time, for it has to last for minutes."""

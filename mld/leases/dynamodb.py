@@ -18,7 +18,7 @@ from mld.clock import Clock
 from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes
 from mld.leases.calls import RefusedError, TableCalls
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.leases.owner_index import FORBIDDEN_CODES, SCAN_SPACING_S, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
@@ -242,9 +242,11 @@ class DynamoLeaseTable:
     async def create(self, lease: Lease) -> bool:
         return await self._try("PutItem", writes.create(lease))
 
-    async def renew(self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None) -> Lease | Refusal:
+    async def renew(
+        self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
+    ) -> Lease | Refusal:
         try:
-            return await self._update(writes.renew(lease, heartbeat))
+            return await self._update(writes.renew(lease, heartbeat, failing))
         except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused(lease, row, resent=resent)

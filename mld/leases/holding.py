@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.leases.throughput import Throughput
 
 
@@ -31,6 +31,8 @@ class Holding:
     """How many have been written by this holding."""
     refresh_s: float = 0.0
     """How long after that a carried lease is written for its throughput's sake."""
+    failing: Failing | None = None
+    """What the next renewal notes on the row, if that lacks it."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     unknown_since: float | None = None
     """Send time of the first write with the current counter whose outcome is unknown."""

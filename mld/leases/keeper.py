@@ -11,9 +11,8 @@ earlier success. Validity then counts from the first of these attempts, because 
 
 A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
 is transferred we go on as before. Once we have begun to give a lease away, it is not renewed any more: what cannot be
-given away expires, and others take it.
-
-Where the worker's heartbeat stands for renewals, `carrier` decides how long a lease is valid, and what is written.
+given away expires, and others take it. Where the worker's heartbeat stands for renewals, `carrier` decides how long a
+lease is valid, and what is written.
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
 """
@@ -332,6 +331,7 @@ class LeaseKeeper:
                                 replace(seen, throughput_kbps=kbps),
                                 resent=resent,
                                 heartbeat=self.carrier.prepare_mark(holding),
+                                failing=seen.lacking(holding.failing),
                             ),
                         )
                     return

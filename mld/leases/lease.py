@@ -22,6 +22,24 @@ class PendingCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Failing:
+    """A note on a row whose record processor fails on and on, for the next owner and for who looks at the table.
+
+    It is about one `checkpoint`: once the row stands elsewhere, there was progress and the note means nothing any more.
+    """
+
+    failures: int
+    """In a row, without checkpoint progress."""
+    since_s: int
+    """Epoch seconds of the first of them."""
+    checkpoint: Position
+    attempts: int = 0
+    """Of the batch that fails; 0 if no batch was in the processor's hands."""
+    first: Position | None = None
+    """The first record of that batch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One lease row. `owner` None means unassigned; `checkpoint_owner` is present only while a handoff is pending."""
 
@@ -38,6 +56,7 @@ class Lease:
     throughput_kbps: float | None = None
     heartbeat: str | None = None
     """The epoch of the worker heartbeat that stands for the renewals of this lease; None if it is renewed by itself."""
+    failing: Failing | None = None
 
     @property
     def actual_owner(self) -> str | None:
@@ -52,6 +71,16 @@ class Lease:
     @property
     def is_complete(self) -> bool:
         return self.checkpoint.is_shard_end
+
+    @property
+    def failing_now(self) -> Failing | None:
+        """The note of failures, unless there was progress since, made by a worker that does not know of notes."""
+        return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
+
+    def lacking(self, note: Failing | None) -> Failing | None:
+        """`note` if it is about this row as it stands and is not on it yet."""
+        is_due = note is not None and note != self.failing and note.checkpoint == self.checkpoint
+        return note if is_due else None
 
     def with_counter(self, counter: int) -> Lease:
         return replace(self, counter=counter)

@@ -8,12 +8,13 @@ rewritten from here: `new_row` is for creation only, everything else is a partia
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from mld.errors import TableError
-from mld.leases.lease import Lease, PendingCheckpoint
+from mld.leases.lease import Failing, Lease, PendingCheckpoint
 from mld.positions import Position
 from mld.streams import HASH_KEY_MAX, HashRange
 
@@ -38,10 +39,15 @@ ENTITY_TYPE = "entityType"
 HEARTBEAT = "mldHeartbeat"
 """Ours: which worker heartbeat stands for the renewals of this row. Java readers ignore it, Java writers keep it."""
 
+FAILING = "mldFailing"
+"""Ours: the record processor fails on and on; see `lease.Failing`. Java keeps it as well."""
+
 LEASE_ENTITY = "LEASE"
 UNKNOWN_KEY = "(no leaseKey)"
 NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage, not a counter
 PLAIN_DIGITS_MAX = 18  # a counter or time of that length is surely no exponent in disguise
+FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can count
+SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
 
 
@@ -131,6 +137,7 @@ def _parse(row: Row, key: str | None) -> Lease:
         hash_range=_hash_range(row),
         throughput_kbps=_throughput(row),
         heartbeat=_heartbeat(row),
+        failing=_failing(row),
     )
 
 
@@ -226,6 +233,44 @@ def _heartbeat(row: Row) -> str | None:
     """Anything but a text is no mark of ours: the row is judged by its counter."""
     value = row.get(HEARTBEAT, {}).get("S")
     return value if isinstance(value, str) and value else None
+
+
+def failing_value(note: Failing) -> dict[str, Any]:
+    """The attribute of a note, readable in the table."""
+    value: dict[str, Any] = {
+        "failures": {"N": str(note.failures)},
+        "since": {"S": datetime.fromtimestamp(note.since_s, UTC).isoformat()},
+        "checkpoint": {"S": note.checkpoint.sequence},
+        "checkpointSubSequenceNumber": {"N": str(note.checkpoint.sub)},
+    }
+    if note.first is not None:
+        value["attempts"] = {"N": str(note.attempts)}
+        value["sequenceNumber"] = {"S": note.first.sequence}
+        value["subSequenceNumber"] = {"N": str(note.first.sub)}
+    return {"M": value}
+
+
+def _failing(row: Row) -> Failing | None:
+    """Anything but a note of ours is none: counting starts anew."""
+    try:
+        value = row[FAILING]["M"]
+        checkpoint = _position(value, "checkpoint", "checkpointSubSequenceNumber")
+        if checkpoint is None:
+            return None
+        since_s = int(datetime.fromisoformat(value["since"]["S"]).timestamp())
+        if not 0 <= since_s <= SINCE_S_MAX:
+            return None
+        first = _position(value, "sequenceNumber", "subSequenceNumber")
+        attempts = 0 if first is None else _integer(value, "attempts") or 0
+        return Failing(
+            failures=min(max(1, _required_integer(value, "failures")), FAILURES_KEPT_MAX),
+            since_s=since_s,
+            checkpoint=checkpoint,
+            attempts=min(max(0, attempts), FAILURES_KEPT_MAX),
+            first=first,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError):
+        return None
 
 
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:

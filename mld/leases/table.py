@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.positions import Position
 from mld.streams import HashRange
 
@@ -84,12 +84,15 @@ class LeaseTable(Protocol):
         """Put the row if the key is free; False if it exists."""
         ...
 
-    async def renew(self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None) -> Lease | Refusal:
+    async def renew(
+        self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
+    ) -> Lease | Refusal:
         """Raise the counter by one if the row still is `lease`'s holding; returns the row as it is now.
 
         A handoff that somebody else began shows as `checkpoint_owner` on the returned lease. `throughput_kbps` is
         written if `lease` has one. `resent`: an earlier write of ours with this counter has an unknown outcome.
         `heartbeat`: mark the row as kept by the worker heartbeat of this epoch; None: take such a mark away.
+        `failing`: note on the row that its record processor fails; None: leave the row's note alone.
         """
         ...
 
@@ -129,7 +132,7 @@ class LeaseTable(Protocol):
     async def checkpoint(
         self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
     ) -> Lease | Refusal:
-        """Store `position` and drop any pending checkpoint, if the row still is `lease`'s holding.
+        """Store `position`, drop any pending checkpoint and note of failures, if the row still is `lease`'s holding.
 
         Returns the row as it is now. Its checkpoint differs from `position` in two cases: the row is complete, because
         SHARD_END is never replaced by anything else; or, with `resent`, an earlier write of ours was another one, and

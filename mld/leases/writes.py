@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from mld.leases import rows
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.leases.table import Refusal
 from mld.positions import SHARD_END_NAME, Position
 from mld.streams import HashRange
@@ -57,17 +57,20 @@ def create(lease: Lease) -> Request:
     }
 
 
-def renew(lease: Lease, heartbeat: str | None = None) -> Request:
+def renew(lease: Lease, heartbeat: str | None = None, failing: Failing | None = None) -> Request:
     """The heartbeat; carries the throughput if the lease has one.
 
     `heartbeat` is the epoch of a worker heartbeat that stands for the renewals from now on. None: no heartbeat does,
-    and a mark that says otherwise is taken away.
+    and a mark that says otherwise is taken away. `failing` is a note for the row; without one the row keeps its own.
     """
     update = "SET #leaseCounter = :next"
     values = _guard_values(lease)
     if lease.throughput_kbps is not None:
         update += ", #throughputKBps = :throughput"
         values[":throughput"] = {"N": rows.number_text(lease.throughput_kbps)}
+    if failing is not None:
+        update += f", #{rows.FAILING} = :failing"
+        values[":failing"] = rows.failing_value(failing)
     if heartbeat is not None:
         update += f", #{rows.HEARTBEAT} = :heartbeat"
         values[":heartbeat"] = {"S": heartbeat}
@@ -79,7 +82,7 @@ def renew(lease: Lease, heartbeat: str | None = None) -> Request:
 def checkpoint(lease: Lease, position: Position, throughput_kbps: float | None = None) -> Request:
     """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
 
-    With `throughput_kbps` where hardly any renewal is written that would tell it.
+    It is progress, so a note of failures goes. `throughput_kbps` comes along where hardly any renewal tells it.
     """
     values = _guard_values(lease) | {
         ":checkpoint": {"S": position.sequence},
@@ -98,6 +101,7 @@ def checkpoint(lease: Lease, position: Position, throughput_kbps: float | None =
         update += ", #throughputKBps = :throughput"
         values[":throughput"] = {"N": rows.number_text(throughput_kbps)}
     update += " REMOVE #pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
+    update += "" if lease.failing is None else f", #{rows.FAILING}"
     return _update(lease.key, condition, update, values)
 
 

@@ -154,7 +154,9 @@ class Tour(ABC):
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
         """Runs in the tour's directory; finds the programs that are installed beside this interpreter first."""
-        command = [sys.executable, "-P", "-m", "mld", "run", str(self.properties_file)]
+        # A tour whose processor cannot work is to end, not to wait for its repair.
+        ends = ["-D", "mld.childFailurePolicy=restart"]
+        command = [sys.executable, "-P", "-m", "mld", "run", str(self.properties_file), *ends]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         environment = {**os.environ, "PATH": path}
         with (

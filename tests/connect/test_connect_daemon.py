@@ -31,7 +31,11 @@ def test_every_record_once_through_a_server_that_is_restarted(
     put_malformed(world)
     server = ConnectServer(logs, spark_home(SERVER), sys.executable)
     try:
-        keys = {"mld.spark.remote": f"{server.url}/;user_id=hush", "mld.childRestartsMax": 50}
+        keys = {
+            "mld.spark.remote": f"{server.url}/;user_id=hush",
+            "mld.childFailurePolicy": "restart",
+            "mld.childRestartsMax": 50,
+        }
         daemon = start(world, **keys)
         world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
         world.until(lambda: list(rows(world.directory / "dead")), SESSION_S, "the malformed record in the dead letter")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import IndexStatus, LeaseTable, Refusal
 from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
@@ -65,6 +65,22 @@ async def index_is_active(table: LeaseTable) -> None:
 
 
 class LeaseTableContract:
+    # --- the note of failures
+
+    async def test_a_note_of_failures_stays_until_the_next_checkpoint(self, lease_table: LeaseTable) -> None:
+        lease = await owned(lease_table)
+        note = Failing(2, 1_763_661_600, TRIM_HORIZON, attempts=2, first=FIRST)
+        lease = held(await lease_table.renew(lease, failing=note))
+        assert lease.failing == note
+        lease = held(await lease_table.renew(lease))
+        assert await lease_table.release(lease)
+        seen = await lease_table.get(lease.key)
+        assert seen is not None
+        lease = held(await lease_table.take(seen, "w-2"))
+        assert lease.failing == note, "the next owner goes on counting"
+        lease = held(await lease_table.checkpoint(lease, FIRST))
+        assert lease.failing is None
+
     # --- table and reads
 
     async def test_ensure_of_an_existing_table_creates_nothing(self, lease_table: LeaseTable) -> None:

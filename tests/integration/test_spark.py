@@ -163,7 +163,7 @@ def test_bad_input_gets_a_sentence_and_passes_no_checkpoint(
     world = make_world()
     world.put(3)
     monkeypatch.setattr(sys.modules[__name__], "PIPELINE", pipeline)
-    daemon = start(world, **{"mld.childRestartsMax": 1, **keys})
+    daemon = start(world, **{"mld.childFailurePolicy": "restart", "mld.childRestartsMax": 1, **keys})
     assert daemon.wait(60) == 1
     assert any(said in line for line in daemon.lines), daemon.tail()
     assert all(lease.checkpoint.number is None for lease in world.leases().values())

@@ -115,7 +115,9 @@ def test_a_failing_child_ends_the_daemon_with_1_where_java_would(make_world: Mak
 def test_a_child_that_never_gets_on_makes_the_daemon_give_up_with_1(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(60)
-    daemon = world.daemon(child=world.hostile("exit_in_batch", lives=99), mld__childRestartsMax=2)
+    daemon = world.daemon(
+        child=world.hostile("exit_in_batch", lives=99), mld__childFailurePolicy="restart", mld__childRestartsMax=2
+    )
     assert daemon.wait() == 1
     assert len(world.history.lives(HOSTILE)) == 3
     assert "mld.childRestartsMax" in daemon.with_action("worker_failed")[0]["message"]
@@ -126,7 +128,7 @@ def test_a_child_that_never_gets_on_makes_the_daemon_give_up_with_1(make_world: 
 def test_a_child_that_fails_now_and_then_but_gets_on_is_restarted_for_ever(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
     child = world.hostile("exit_at_checkpoint", lives=4)
-    daemon = world.daemon(child=child, mld__childRestartsMax=2, maxRecords=10)
+    daemon = world.daemon(child=child, mld__childFailurePolicy="restart", mld__childRestartsMax=2, maxRecords=10)
     world.put(60)
     world.until_delivered()
     assert daemon.stop() == 0

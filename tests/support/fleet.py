@@ -19,6 +19,7 @@ from properties.loader import load
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.kinesis_model import ModelFanOut
+from tests.twins.letters import MemoryBox
 from tests.twins.streams import VirtualClock
 
 STREAM = "clicks"
@@ -76,6 +77,7 @@ class Fleet:
         self.dynamo = MemoryDynamo(self.clock)
         self.keys = keys
         self.recorder = Recorder(self.clock)
+        self.letters = MemoryBox()
         self.running: list[Running] = []
         self.put_data: list[bytes] = []
         if shard_count:
@@ -106,6 +108,7 @@ class Fleet:
             Random(seed),
             detect_load=detect_load,
             fan_out=fan_out,
+            letters=self.letters,
         )
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
         running = Running(worker, task, host, streams, worker_id)

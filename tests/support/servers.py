@@ -83,7 +83,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """Base of the three; a context manager."""
+    """Base of them all; a context manager."""
 
     endpoint: str
     process: subprocess.Popen[bytes]
@@ -249,6 +249,20 @@ class Ministack(ServerProcess):
         with contextlib.suppress(AttributeError):
             self._state.cleanup()
         return status
+
+
+class Moto(ServerProcess):
+    """moto's own server: S3 and SQS, which the embedded AWS does not offer."""
+
+    def start(self) -> None:
+        port = free_port()
+        self.spawn(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.endpoint = f"http://127.0.0.1:{port}"
+        wait_for_answer(self, lambda: self.client("sqs", timeout_s=5).list_queues())
 
 
 def find_node() -> Path | None:

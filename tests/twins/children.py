@@ -38,6 +38,7 @@ class MemoryChild:
         self.number = number
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = ""
+        self.last_words: list[str] = []
         self._partial = b""
         self._inbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._lines: list[str] = []

@@ -254,7 +254,7 @@ async def test_a_child_that_fails_on_and_on_stops_the_daemon_gracefully():
         await child.receive()
         raise ChildExit
 
-    async with fleet(1) as world:
+    async with fleet(1, mld__childFailurePolicy="restart") as world:
         world.put(1)
         worker = world.start(script=broken)
         assert await asyncio.wait_for(worker.task, 300)
@@ -298,7 +298,7 @@ async def test_a_child_that_never_answers_is_replaced_after_its_timeout():
 
 @virtual
 async def test_a_processor_that_forgets_the_checkpoint_at_shard_end_replays_and_then_fails_clearly():
-    async with fleet(1) as world:
+    async with fleet(1, mld__childFailurePolicy="restart") as world:
         world.recorder.checkpoint_at_shard_end = False
         world.put(5)
         worker = world.start()

@@ -6,6 +6,7 @@
 the functions below named `mode_...`; each says in its first line what it does.
 """
 
+import binascii
 import json
 import os
 import signal
@@ -124,6 +125,15 @@ def mode_exit_in_batch(child, message):
     """Ends with a batch in its hands."""
     if processing(message):
         os._exit(0)
+
+
+def mode_poison(child, message):
+    """Dies of every batch with a record that begins with `poison`, and says why on stderr."""
+    if processing(message):
+        for record in message["records"]:
+            if binascii.a2b_base64(record["data"]).startswith(b"poison"):
+                print(f"Traceback of {os.getpid()}\nValueError: poison", file=sys.stderr, flush=True)
+                os._exit(1)
 
 
 def mode_exit_at_shard_end(child, message):

@@ -21,7 +21,7 @@ from mld.leases.carrying import (
     refresh_s,
     valid_until,
 )
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.leases.table import Refusal
 from mld.positions import TRIM_HORIZON, Position
 from tests.twins.dynamo import MemoryDynamo, lost_reply, lost_request, throttled
@@ -388,5 +388,23 @@ def test_rows_of_a_batch_that_are_left_out_are_asked_for_again() -> None:
         assert dynamo.usage(operation="BatchGetItem").requests == 3
         dynamo.forbidden = {"BatchGetItem"}
         assert sorted(await me.table.get_many(keys)) == keys
+
+    run_virtual(main())
+
+
+def test_a_note_of_failures_is_the_one_thing_written_for_a_carried_lease() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        (held,) = await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(2 * INTERVAL_S)
+            before = counter_of(dynamo, "a")
+            me.keeper.carrier.note_failing("a", held.token, Failing(1, 0, TRIM_HORIZON))
+            await asyncio.sleep(5 * INTERVAL_S)
+            row = dynamo.row(TABLE, "a")
+            assert row is not None
+            assert row["mldFailing"]["M"]["failures"] == {"N": "1"}
+            assert row["mldHeartbeat"] == {"S": EPOCH}
+            assert counter_of(dynamo, "a") == before + 1
 
     run_virtual(main())

@@ -12,7 +12,8 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import LeaseLostError, TableThrottledError, TableUnavailableError
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
+from mld.leases.rows import parse_row
 from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
 from tests.unit.leases.support import (
@@ -586,5 +587,75 @@ def test_a_late_write_of_a_dead_predecessor_is_not_taken_for_the_renewal_that_re
         dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter_of(dynamo, "a") + 1)}})
         assert await resuming == ("a",)
         assert counter_of(dynamo, "a") == leases[0].counter + 2
+
+    run_virtual(main())
+
+
+# --- the note of failures
+
+
+NOTE = Failing(1, 1_763_661_600, TRIM_HORIZON, attempts=1, first=AT)
+
+
+def note_of(dynamo: MemoryDynamo, key: str) -> Failing | None:
+    row = dynamo.row(TABLE, key)
+    assert row is not None
+    lease = parse_row(row)
+    assert lease is not None
+    return lease.failing
+
+
+def test_a_note_of_failures_rides_on_the_next_renewal_and_costs_no_write() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        (held,) = await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(0.1)
+            before = counter_of(dynamo, "a")
+            me.keeper.carrier.note_failing("a", held.token, NOTE)
+            await asyncio.sleep(INTERVAL_S)
+            assert note_of(dynamo, "a") == NOTE
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert counter_of(dynamo, "a") == before + 3
+            await me.keeper.checkpoint("a", held.token, LATER)
+            assert note_of(dynamo, "a") is None
+            await asyncio.sleep(2 * INTERVAL_S)
+            assert note_of(dynamo, "a") is None, "it is about the checkpoint before"
+        assert counter_of(dynamo, "a") == before + 6
+
+    run_virtual(main())
+
+
+def test_a_note_survives_the_hands_of_the_next_owner_until_there_is_progress() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        other = Worker(dynamo, "other")
+        (held,) = await me.hold("a")
+        async with running(me):
+            me.keeper.carrier.note_failing("a", held.token, NOTE)
+            await asyncio.sleep(INTERVAL_S)
+            await me.keeper.release("a", held.token)
+        async with running(other):
+            (next_held,) = await other.hold("a")
+            assert next_held.lease.failing_now == NOTE
+            await asyncio.sleep(3 * INTERVAL_S)
+            assert note_of(dynamo, "a") == NOTE
+            await other.keeper.checkpoint("a", next_held.token, AT)
+            assert note_of(dynamo, "a") is None
+
+    run_virtual(main())
+
+
+def test_a_note_whose_write_got_no_answer_is_taken_off_by_the_checkpoint_all_the_same() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        (held,) = await me.hold("a")
+        async with running(me):
+            await asyncio.sleep(0.1)
+            me.keeper.carrier.note_failing("a", held.token, NOTE)
+            FaultPlan(dynamo).next(lost_reply())
+            await asyncio.sleep(INTERVAL_S)
+            await me.keeper.checkpoint("a", held.token, LATER)
+            assert note_of(dynamo, "a") is None
 
     run_virtual(main())

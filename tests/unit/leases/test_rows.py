@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.leases.lease import Lease, PendingCheckpoint
-from mld.leases.rows import CorruptRowError, new_row, number_text, parse_row
+from mld.leases.lease import Failing, Lease, PendingCheckpoint
+from mld.leases.rows import FAILURES_KEPT_MAX, CorruptRowError, failing_value, new_row, number_text, parse_row
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.streams import HASH_KEY_MAX, HashRange
 
@@ -243,3 +243,73 @@ def test_every_new_row_reads_back_as_its_lease(lease: Lease) -> None:
 )
 def test_a_throughput_is_written_without_exponent(value: float, text: str) -> None:
     assert number_text(value) == text
+
+
+# --- the note of failures
+
+
+NOTE = Failing(7, 1_763_661_600, Position(SEQUENCE, 2), attempts=3, first=Position(NEXT_SEQUENCE, 4))
+
+
+def test_a_note_of_failures_can_be_read_in_the_table() -> None:
+    assert failing_value(NOTE) == {
+        "M": {
+            "failures": {"N": "7"},
+            "since": {"S": "2025-11-20T18:00:00+00:00"},
+            "checkpoint": {"S": SEQUENCE},
+            "checkpointSubSequenceNumber": {"N": "2"},
+            "attempts": {"N": "3"},
+            "sequenceNumber": {"S": NEXT_SEQUENCE},
+            "subSequenceNumber": {"N": "4"},
+        }
+    }
+
+
+@pytest.mark.parametrize("note", [NOTE, Failing(1, 0, TRIM_HORIZON)])
+def test_a_note_of_failures_reads_back(note: Failing) -> None:
+    lease = parse_row(MINIMAL | {"mldFailing": failing_value(note)})
+    assert lease is not None
+    assert lease.failing == note
+
+
+def test_a_note_about_another_checkpoint_means_nothing_any_more() -> None:
+    lease = Lease("k", NOTE.checkpoint, failing=NOTE)
+    assert lease.failing_now is NOTE
+    assert lease.lacking(NOTE) is None
+    moved = Lease("k", Position(NEXT_SEQUENCE), failing=NOTE)
+    assert moved.failing_now is None
+    assert moved.lacking(Failing(8, 0, NOTE.checkpoint)) is None, "a note that is late must not be written"
+    assert lease.lacking(Failing(8, 0, NOTE.checkpoint)) == Failing(8, 0, NOTE.checkpoint)
+
+
+TEXTS = st.sampled_from(["", "x", SEQUENCE, "LATEST", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2025"])
+NUMBERS = st.sampled_from(["0", "-5", "1e125", "1E-130", "12", "9" * 38, "7.5", "1e40", "nan"])
+VALUES = st.one_of(
+    st.fixed_dictionaries({"S": TEXTS}),
+    st.fixed_dictionaries({"N": NUMBERS}),
+    st.sampled_from([{"NULL": True}, {"B": b"x"}, {"BOOL": True}, {"L": []}, {"SS": ["a"]}, {"M": {}}]),
+)
+NAMES = (
+    "failures",
+    "since",
+    "checkpoint",
+    "checkpointSubSequenceNumber",
+    "attempts",
+    "sequenceNumber",
+    "subSequenceNumber",
+)
+
+
+@settings(deadline=None)
+@given(st.one_of(VALUES, st.fixed_dictionaries({"M": st.dictionaries(st.sampled_from(NAMES), VALUES)})), st.data())
+def test_whatever_stands_in_the_place_of_a_note_does_not_hide_the_row(
+    value: dict[str, Any], data: st.DataObject
+) -> None:
+    if data.draw(st.booleans()):
+        changed = data.draw(st.sampled_from(NAMES))
+        value = {"M": failing_value(NOTE)["M"] | {changed: data.draw(VALUES)}}
+    lease = parse_row(MINIMAL | {"mldFailing": value})
+    assert lease is not None
+    if lease.failing is not None:
+        assert 1 <= lease.failing.failures <= FAILURES_KEPT_MAX
+        assert parse_row(MINIMAL | {"mldFailing": failing_value(lease.failing)}) == lease

@@ -80,15 +80,17 @@ SAMPLE_TEXTS = {
     Kind.INITIAL_POSITION: "trim_horizon", Kind.EPOCH_SECONDS: "1767225600", Kind.DURATION: "PT1H",
     Kind.TAGS: "a=b", Kind.DIMENSIONS: "ShardId", Kind.URL: "http://localhost:4567", Kind.REGION: "us-east-2",
     Kind.STREAM_ARN: "arn:aws:kinesis:eu-west-1:123456789012:stream/other",
-    Kind.CREDENTIALS: "EnvironmentVariableCredentialsProvider",
+    Kind.CREDENTIALS: "EnvironmentVariableCredentialsProvider", Kind.DEAD_LETTER: "s3://bucket/letters",
 }  # fmt: skip
+COMPANIONS = {"mld.poisonAttempts": "mld.deadLetter=letters"}
+"""Lines without which a key is an error."""
 
 
 @pytest.mark.parametrize("spelling", sorted(keys.BY_NAME))
 def test_every_spelling_of_every_key_can_be_set(configure: Configure, spelling: str) -> None:
     key = keys.BY_NAME[spelling]
     text = next(iter(key.choices)).value if key.choices else SAMPLE_TEXTS[key.kind]
-    loaded = configure(f"{spelling}={text}")
+    loaded = configure(f"{spelling}={text}\n{COMPANIONS.get(spelling, '')}")
     row = next(value for value in loaded.effective if value.key == key.name)
     assert row.source.rpartition(":")[2].isdigit(), row
     assert row.value == display_value(getattr(loaded.settings, key.field, row.value))

@@ -122,7 +122,8 @@ def test_zero_means_not_set_for_primitive_keys_with_a_warning(configure: Configu
 
 
 def test_zero_is_taken_as_it_is_where_it_has_a_meaning(configure: Configure) -> None:
-    loaded = configure("logWarningForTaskAfterMillis=0\nmld.childRestartsMax=0\nleaseTableScanTotalSegments=0")
+    lines = ("logWarningForTaskAfterMillis=0", "mld.childRestartsMax=0", "mld.childFailurePolicy=restart")
+    loaded = configure("\n".join((*lines, "leaseTableScanTotalSegments=0")))
     assert loaded.settings.log_warning_for_task_after_millis == 0
     assert loaded.settings.child_restarts_max == 0
     assert loaded.remarks == ()

@@ -29,7 +29,6 @@ def test_what_the_sinks_hold_is_dropped_and_trimmed():
     assert not batch.whole
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8), st.integers(0, 40))
 def test_what_the_marks_hold_is_counted_and_only_an_offer_across_a_mark_is_read(parts, mark):
     offers = [*(offer(A, first, first + more) for first, more in parts), offer(B, 1, 3)]

@@ -1,0 +1,134 @@
+"""Which records to deliver next, so that the one that kills its processor is found alone. A pure state machine.
+
+Ours, beyond Java. It knows positions only, never records, so its memory is constant and it survives every restart of
+the child; what a batch holds is told to `take` when it is there. Each life of a child begins at the checkpoint::
+
+    checkpoint   good                    bad           end
+        |---------|-----------------------|-------------|
+         accepted   failed as a whole:      not yet looked at: parts that double
+         before: as  its first half next    in size until one fails
+         one part
+
+A failure of a part moves `bad` to its last record, an accepted part moves `good`. A part that can be halved no more is
+one record. Only if it was delivered as the very next after the checkpoint, so that the processor has vouched for all
+before it, and has failed so `attempts_max` times, is it the `culprit`. When `good` reaches `end` the search is over.
+
+A batch that fails only as a whole passes in parts, and all is well. One that goes on failing in ever new ways is given
+up after `ROUNDS_MAX` failures without progress, and delivered whole until a checkpoint moves.
+
+What must never happen here: a culprit that is not alone, or before which anything is open.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mld.positions import Position
+
+ROUNDS_MAX = 64
+"""Halving a page of a million user records takes 20; more than three times that means that halving does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bisecting:
+    """The state of one shard; every change returns a new value. `attempts_max` 0: nothing is ever searched for."""
+
+    attempts_max: int
+    attempts: int = 0
+    """Failed deliveries in a row that have records in common."""
+    first: Position | None = None
+    last: Position | None = None
+    """The records of the latest of them."""
+    good: Position | None = None
+    bad: Position | None = None
+    end: Position | None = None
+    """Set while a search is on."""
+    size: int = 1
+    alone: Position | None = None
+    alone_failures: int = 0
+    rounds: int = 0
+    """Failures in searches since the last progress, but those of a record alone."""
+
+    @property
+    def is_searching(self) -> bool:
+        return self.end is not None
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.rounds >= ROUNDS_MAX
+
+    @property
+    def culprit(self) -> Position | None:
+        """The record to set aside; None while there is doubt."""
+        return self.alone if self.is_searching and self.alone_failures >= self.attempts_max else None
+
+    def resumed(self, first: Position, attempts: int) -> Bisecting:
+        """Go on counting where another owner of the shard has left off."""
+        return replace(self, attempts=attempts, first=first, last=first)
+
+    def take(self, positions: Sequence[Position]) -> int:
+        """How many of these records, the next in order, to deliver as one part. At least one if there are any."""
+        if self.end is None or self.good is None:
+            return len(positions)
+        accepted = bisect_right(positions, self.good)
+        if accepted:
+            return accepted
+        suspects = 0 if self.bad is None else bisect_right(positions, self.bad)
+        return max(1, suspects // 2) if suspects else min(self.size, len(positions))
+
+    def needs_checkpoint(self, checkpoint: Position, delivered: Position, positions: Sequence[Position]) -> bool:
+        """Whether the next part is one suspect alone, and the processor has yet to vouch for what it had before."""
+        if self.bad is None or checkpoint == delivered or not positions or positions[0] > self.bad:
+            return False
+        return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1
+
+    def passed(self, last: Position) -> Bisecting:
+        """The processor has accepted the part that ends with `last`."""
+        if self.end is None or self.good is None:
+            return self
+        if last >= self.end:
+            return self._over()
+        if self.bad is None and last > self.good:
+            return replace(self, good=last, size=2 * self.size)
+        bad = None if self.bad is not None and last >= self.bad else self.bad
+        return replace(self, good=max(self.good, last), bad=bad)
+
+    def failed(self, good: Position, first: Position, last: Position, *, is_next_alone: bool) -> Bisecting:
+        """The processor failed with the records `first` to `last` in its hands, all before `first` accepted.
+
+        `good` is the position before them. `is_next_alone`: there was one record, and it is the next after the
+        checkpoint.
+        """
+        overlap = self.first is not None and self.last is not None and first <= self.last and self.first <= last
+        state = replace(self, attempts=self.attempts + 1 if overlap else 1, first=first, last=last)
+        if not is_next_alone:
+            state = replace(state, alone=None, alone_failures=0, rounds=self.rounds + self.is_searching)
+        else:
+            again = self.alone == first
+            state = replace(state, alone=first, alone_failures=self.alone_failures + 1 if again else 1)
+        if state.is_given_up:
+            return state._over()
+        if state.end is None and not 0 < self.attempts_max <= state.attempts:
+            return state
+        end = last if state.end is None else max(state.end, last)
+        return replace(state, good=good, bad=last, end=end, size=1)
+
+    def moved(self, checkpoint: Position) -> Bisecting:
+        """The processor has checkpointed: progress."""
+        if self.end is None or checkpoint >= self.end:
+            return Bisecting(self.attempts_max)
+        good = checkpoint if self.good is None else max(self.good, checkpoint)
+        bad = None if self.bad is not None and checkpoint >= self.bad else self.bad
+        return replace(self, good=good, bad=bad, rounds=0)
+
+    def set_aside(self, culprit: Position) -> Bisecting:
+        """The culprit is in the dead letter, and the checkpoint is past it."""
+        assert culprit == self.culprit
+        fresh = Bisecting(self.attempts_max)
+        assert self.end is not None
+        return fresh if culprit >= self.end else replace(fresh, good=culprit, end=self.end)
+
+    def _over(self) -> Bisecting:
+        return replace(self, good=None, bad=None, end=None, size=1, alone=None, alone_failures=0)

@@ -1,0 +1,183 @@
+"""The failures of one shard's record processor: counted, noted on the lease row, and traced to a record if asked for.
+
+What to do about them is decided by `restarts` (when to start again) and `bisecting` (what to deliver next); here is
+what both need to know. Progress is what the processor's own checkpoints show, nothing else. The pauses grow with every
+failure but those that narrow a search; our own checkpoint past a record that was set aside does not shorten them, so
+that a processor that cannot work at all, for want of a database say, costs few records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+
+from mld.consumer.bisecting import Bisecting
+from mld.consumer.letters import Suspect, letter_of
+from mld.consumer.parts import Placed, records_of
+from mld.consumer.ports import ConsumerParts, ConsumerSettings
+from mld.consumer.stopping import Stopping
+from mld.errors import DeadLetterError
+from mld.leases.checkpoints import CheckpointRange, Write
+from mld.leases.keeper import HeldLease
+from mld.leases.lease import Failing, Lease
+from mld.positions import Position
+from mld.streams import Batch
+from protocol.messages import CheckpointErrorName
+
+log = logging.getLogger(__name__)
+
+Store = Callable[[Position], Awaitable[CheckpointErrorName | None]]
+"""The fenced write of a checkpoint; None means that it is in the row."""
+
+
+class Failures:
+    """One per consumer."""
+
+    def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
+        self._key = held.lease.key
+        self._token = held.token
+        self._parts = parts
+        self._policy = settings.restarts
+        self._search = Bisecting(settings.poison_attempts)
+        self._count = 0  # without checkpoint progress, those of earlier owners included
+        self._here = 0  # of these in our hands
+        self._level = 0  # how long the pauses have become
+        self._since_s = 0
+        self._asked_before: Position | None = None
+        self._suspect: Placed | None = None
+        self._last_words: Sequence[str] = ()
+        self._letters = 0
+        self.why = ""
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def resume(self, lease: Lease) -> None:
+        """Go on counting where the last owner has left off; nothing if there was progress, or if we count already."""
+        note = lease.failing_now
+        if note is None or self._count:
+            return
+        self._count = self._level = note.failures
+        self._since_s = note.since_s
+        if note.first is not None:
+            self._search = self._search.resumed(note.first, note.attempts)
+
+    def moved(self, checkpoint: Position) -> None:
+        """The processor has checkpointed."""
+        if self._here > 1:
+            log.info("shard recovered", extra=self._about("shard_recovered", failures=self._count))
+        self._count = self._here = self._level = 0
+        self._asked_before = None
+        self._search = self._search.moved(checkpoint)
+
+    def accepted(self, last: Position | None) -> None:
+        """The processor has answered for a batch up to `last`."""
+        if last is not None:
+            self._search = self._search.passed(last)
+
+    async def note(
+        self, why: str, last_words: Sequence[str], checkpoint: Position, batch: Batch | None, before: Position
+    ) -> None:
+        """The processor has failed; with `batch`, which came after `before`, in its hands."""
+        self.why, self._last_words, self._suspect = why, last_words, None
+        self._since_s = self._since_s if self._count else int(self._parts.clock.wall())
+        self._count += 1
+        self._here += 1
+        is_narrowed = False
+        if batch is not None:
+            is_narrowed = await self._note_batch(checkpoint, batch, before)
+        self._level += not is_narrowed
+        attempts, first = self._search.attempts, self._search.first
+        note = Failing(self._count, self._since_s, checkpoint, attempts if first else 0, first)
+        self._parts.keeper.carrier.note_failing(self._key, self._token, note)
+
+    async def _note_batch(self, checkpoint: Position, batch: Batch, before: Position) -> bool:
+        """Whether the failure narrows a search: the next one will be of fewer records."""
+        handed = await records_of(batch)
+        good = max(before, checkpoint)
+        open_records = [record for record in handed if record.position > good]
+        if not open_records:
+            return False  # it had checkpointed all it was given
+        first, last = open_records[0].position, open_records[-1].position
+        is_next_alone = len(handed) == 1 and before == checkpoint
+        was_searching = self._search.is_searching
+        self._search = self._search.failed(good, first, last, is_next_alone=is_next_alone)
+        if self._search.culprit is not None:
+            self._suspect = open_records[0]
+        return was_searching and not is_next_alone
+
+    # --- what to do ---------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def is_too_much(self) -> bool:
+        return self._policy.gives_up(self._here)
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether batches are to be delivered in parts."""
+        return self._search.is_searching
+
+    def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[Placed]) -> int | None:
+        """How many of the records to deliver next; None: the processor is first to vouch for what it has had.
+
+        That is asked once for each record.
+        """
+        positions = [record.position for record in rest]
+        needed = self._search.needs_checkpoint(checkpoint, delivered, positions)
+        if needed and self._asked_before != positions[0]:
+            self._asked_before = positions[0]
+            return None
+        return self._search.take(positions)
+
+    async def set_aside_suspect(self, stopping: Stopping, range_: CheckpointRange, store: Store) -> bool:
+        """Write the one record found to the dead letter, then move past it. False: there is none, or any doubt."""
+        if self._suspect is None:
+            return False
+        assert self._parts.letters is not None, "nothing is searched for without a place for it"
+        suspect = Suspect(self._suspect.framed, self._search.attempts, self.why, tuple(self._last_words))
+        position = self._suspect.position
+        letter = letter_of(suspect, self._key, self._parts.sender, self._parts.clock.wall())
+        about = {"position": str(position), "attempts": suspect.attempts}
+        try:
+            place = await stopping.unless(self._parts.letters.put(letter))
+        except DeadLetterError as error:
+            log.error("record %s stays: %s", position, error, extra=self._about("letter_failed", **about))
+            return False
+        if place is None or range_.resolve(position.sequence, position.sub) != Write(position):
+            return False
+        if await store(position) is not None:
+            return False
+        self._search = self._search.set_aside(position)
+        self._suspect = None
+        self._count = self._here = 0
+        self._letters += 1
+        about |= {"place": place, "letters": self._letters}
+        log.error("record %s is set aside: %s", position, place, extra=self._about("record_set_aside", **about))
+        return True
+
+    def delay_s(self) -> float:
+        """The pause before the next start; says so."""
+        delay_s = self._policy.delay_s(self._level, self._parts.rng)
+        if self._count == 1:
+            log.info("child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=1))
+            return delay_s
+        since = datetime.fromtimestamp(self._since_s, UTC).isoformat()
+        log.warning(
+            "shard is failing: %d times without a checkpoint; child restarts in %.1f s, other shards go on",
+            self._count,
+            delay_s,
+            extra=self._about(
+                "shard_failing",
+                failures=self._count,
+                since=since,
+                first=None if self._search.first is None else str(self._search.first),
+            ),
+        )
+        return delay_s
+
+    def _about(self, action: str, **fields: object) -> dict[str, object]:
+        return {"action": action, "shard": self._key, **fields}

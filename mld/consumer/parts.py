@@ -1,0 +1,61 @@
+"""Batches taken apart into their records, and batches of some of them; for the search for one that kills (`bisecting`).
+
+Nobody else looks into a batch. It is framed once more for that, in pieces, with a turn of the loop after each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from mld.positions import Position
+from mld.streams import Batch, Misrouted
+from protocol.framed import FramedRecord, Splitter, line_of
+
+
+class Placed(NamedTuple):
+    """A record as it was framed, and where it is."""
+
+    position: Position
+    framed: FramedRecord
+
+
+class Part:
+    """Some records of a batch, which is a batch; see `mld.streams.Batch`. There is at least one."""
+
+    malformed: Mapping[str, str] = MappingProxyType({})
+    """Told of when all parts were delivered, of the whole batch."""
+    misrouted: Mapping[str, Misrouted] = MappingProxyType({})
+
+    def __init__(self, records: Sequence[Placed], millis_behind_latest: int | None) -> None:
+        self.records = records
+        self._millis_behind_latest = millis_behind_latest
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(record.framed.data_bytes for record in self.records)
+
+    @property
+    def largest(self) -> Position:
+        return self.records[-1].position
+
+    def line(self) -> Iterator[bytes]:
+        return line_of([record.framed for record in self.records], self._millis_behind_latest)
+
+
+async def records_of(batch: Batch) -> list[Placed]:
+    """All records of a batch, in order."""
+    if isinstance(batch, Part):
+        return list(batch.records)
+    splitter = Splitter()
+    records: list[Placed] = []
+    is_ordered = True
+    for piece in batch.line():
+        for framed in splitter.feed(piece):
+            position = Position(framed.sequence, framed.sub)
+            is_ordered = is_ordered and not (records and position < records[-1].position)
+            records.append(Placed(position, framed))
+        await asyncio.sleep(0)
+    return records if is_ordered else sorted(records, key=lambda record: record.position)
