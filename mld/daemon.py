@@ -29,6 +29,7 @@ from mld.errors import MldError
 from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fleet, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
+from mld.leases.retrying import renewal_timeout_s
 from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
@@ -223,6 +224,7 @@ def build_worker(
         point_in_time_recovery=settings.lease_table_pitr_enabled,
         scan_segments=settings.lease_table_scan_total_segments,
         request_timeout_s=_request_timeout_s(settings),
+        renewal_timeout_s=renewal_timeout_s(settings.failover_time_millis / 1000),
     )
     host = PipeHost(command, clock, stop_timeout_s=settings.child_stop_timeout_millis / 1000, environment=environment)
     return assemble(
