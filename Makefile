@@ -106,6 +106,13 @@ RECORDS ?= 1000000
 fuzz: $(DEV)
 	$(BIN)/python -m tests.fuzz --records $(RECORDS) $(FUZZ_ARGS)
 
+# The wire client against a server that closes, resets, truncates, refuses and stalls, plain and TLS: make soak CALLS=200000
+.PHONY: soak
+CALLS ?= 200000
+TLS ?= both
+soak: $(DEV)
+	$(BIN)/python -m tests.soak.wire --calls $(CALLS) --tls $(TLS) $(SOAK_ARGS)
+
 # The Kinesis and DynamoDB conformance suite against any endpoint: make conformance-aws ENDPOINT=http://127.0.0.1:4567
 conformance-aws: $(DEV)
 	MLD_CONFORMANCE_ENDPOINT=$(ENDPOINT) MLD_CONFORMANCE_TARGET=$(TARGET) $(BIN)/python -m pytest tests/conformance_aws

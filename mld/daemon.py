@@ -34,6 +34,7 @@ from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fle
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import RENEWALS_PER_LEASE
+from mld.leases.retrying import renewal_timeout_s
 from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
@@ -230,6 +231,7 @@ def build_worker(
         point_in_time_recovery=settings.lease_table_pitr_enabled,
         scan_segments=settings.lease_table_scan_total_segments,
         request_timeout_s=_request_timeout_s(settings),
+        renewal_timeout_s=renewal_timeout_s(settings.failover_time_millis / 1000),
     )
     host = PipeHost(
         command,

@@ -11,15 +11,16 @@ Importing this module must stay cheap: botocore is imported by the first thread 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import re
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mld.aws.boundary import OUR_OWN, Surprises, reason_of
 from mld.aws.pool import DaemonPool, PoolClosedError
-from mld.errors import AwsError, AwsUnreachableError, StartupError
+from mld.errors import AwsError, AwsUnreachableError, MldError, StartupError
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -39,8 +40,6 @@ CLOSE_TIMEOUT_S = 2.0
 STATUS_UNKNOWN = 400
 RAW_BODY = "RawBody"
 """Under this name an answer that `keep_raw_body` has let through has its body."""
-_USER = re.compile(r"://\S*@")
-"""In the address of a proxy, which botocore does not always hide."""
 PARAMETERS_REFUSED = "ParamValidationError"
 """Code of a request that botocore itself refused to send, for example an empty name."""
 
@@ -66,6 +65,7 @@ class BotoService:
         self._pool = DaemonPool(threads_max=threads_max, name=name)
         self._client_lock = threading.Lock()
         self._client: BaseClient | None = None
+        self._surprises = Surprises()
 
     async def open(self) -> None:
         """Create the client now. Several services open in parallel, each in its own thread.
@@ -78,23 +78,27 @@ class BotoService:
         except TimeoutError:
             raise StartupError(f"the {self._name} client was not ready within {OPEN_TIMEOUT_S:g} s") from None
         except Exception as error:  # whatever the model loader or an application's own credential provider raises
-            raise StartupError(f"the {self._name} client cannot be created: {_reason(error)}") from error
+            raise StartupError(f"the {self._name} client cannot be created: {reason_of(error)}") from error
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """See `mld.aws.service.Service.call`; `timeout_s` includes the wait for a free thread."""
         return await self._awaited(operation, partial(self._call_in_thread, operation, params), timeout_s)
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
+        """What `work` makes in a thread. The boundary: only errors of our tree come out."""
         limit_s = self._call_timeout_s if timeout_s is None else timeout_s
         try:
-            future = self._pool.submit(work)
+            async with asyncio.timeout(limit_s):
+                return await asyncio.wrap_future(self._pool.submit(partial(self._as_ours, operation, work)))
         except PoolClosedError:
             raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
-        try:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.wrap_future(future)
         except TimeoutError:
+            self._forget_connections()
             raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
+        except OUR_OWN:
+            raise
+        except Exception as error:  # no thread could be started
+            raise AwsUnreachableError(operation, reason_of(error)) from error
 
     async def fetch(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
@@ -125,7 +129,23 @@ class BotoService:
         if client is not None:
             client.close()
 
+    def _forget_connections(self) -> None:
+        """A call without an answer may mean that no kept connection leads anywhere: the next calls make new ones."""
+        client = self._client
+        if client is not None:
+            with contextlib.suppress(Exception):  # of sockets that are no use any more
+                client.close()
+
     # --- below: in the threads ----------------------------------------------------------------------------------------
+
+    def _as_ours(self, operation: str, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except OUR_OWN:
+            raise
+        except Exception as error:
+            self._surprises.tell(operation, error)
+            raise AwsUnreachableError(operation, reason_of(error)) from error
 
     def _made_client(self) -> BaseClient:
         with self._client_lock:
@@ -139,11 +159,14 @@ class BotoService:
 
             method = getattr(self._made_client(), botocore.xform_name(operation))
         except Exception as error:
-            raise AwsUnreachableError(operation, f"no {self._name} client: {_reason(error)}") from error
+            raise AwsUnreachableError(operation, f"no {self._name} client: {reason_of(error)}") from error
         try:
             answer: dict[str, Any] = method(**params)
         except Exception as error:
-            raise aws_failure(operation, error) from error
+            failure = aws_failure(operation, error)
+            if isinstance(failure, AwsUnreachableError):
+                self._forget_connections()
+            raise failure from error
         return answer
 
     def _fetch_in_thread(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
@@ -165,15 +188,24 @@ def keep_raw_body(client: BaseClient, operation: str) -> None:
     client.meta.events.register(f"before-parse.{service}.{operation}", take_body, unique_id=f"mld-raw-{operation}")
 
 
-def aws_failure(operation: str, error: Exception) -> AwsError | AwsUnreachableError:
-    """What an exception of botocore, or of a provider of credentials, means."""
+def aws_failure(operation: str, error: Exception) -> MldError:
+    """What an exception of botocore, of a provider of credentials, or of the machine means."""
     from botocore.exceptions import ClientError, ParamValidationError
 
+    if isinstance(error, MldError):
+        return error
     if isinstance(error, ClientError):
         return _aws_error(operation, error)
     if isinstance(error, ParamValidationError):
         return AwsError(operation, PARAMETERS_REFUSED, str(error))
-    return AwsUnreachableError(operation, _reason(error))  # a provider may raise anything: there is no answer
+    return AwsUnreachableError(operation, reason_of(error))  # a provider may raise anything: there is no answer
+
+
+def is_surprise(error: Exception) -> bool:
+    """Whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return not isinstance(error, OSError | BotoCoreError | ClientError | MldError)
 
 
 def _aws_error(operation: str, error: ClientError) -> AwsError:
@@ -191,7 +223,3 @@ def _aws_error(operation: str, error: ClientError) -> AwsError:
 def plain_code(code: str) -> str:
     """An error code without namespace (``com.amazonaws.kinesis#``) and without a trailing documentation address."""
     return code.split(":", 1)[0].rsplit("#", 1)[-1]
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_USER.sub('://***@', str(error))}"

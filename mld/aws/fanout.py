@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from mld.aws.boundary import raises_only
 from mld.aws.kinesis import stream_errors, time_param
 from mld.aws.messages import message_in
 from mld.aws.service import FrameSource, StreamService
@@ -24,6 +25,7 @@ INLINE_BYTES_MAX = 32 * 1024
 """A frame up to this size is read within 0.3 ms; a thread takes as long to wake."""
 
 
+@raises_only(StreamUnavailableError)
 class KinesisFanOut:
     """The stream behind `streams`; `page_of` makes a page of a payload, raising ValueError for what is none."""
 
@@ -75,6 +77,7 @@ class KinesisFanOut:
             raise InvalidStreamResponseError(reason) from error
 
 
+@raises_only(StreamUnavailableError)
 class EventSubscription:
     """See `mld.streams.Subscription`."""
 
@@ -105,24 +108,20 @@ class EventSubscription:
     async def _read(self, frame: tuple[memoryview, ...]) -> Page | None:
         """The page of an event; None for a frame that holds none."""
         with stream_errors(self._stream_name):
-            try:
-                if sum(map(len, frame)) <= INLINE_BYTES_MAX:
-                    return self._page_in(frame)
-                return await self._service.in_thread(SUBSCRIBE, lambda: self._page_in(frame))
-            except ValueError as error:
-                reason = f"stream {self._stream_name}: {SUBSCRIBE}: the event is not as documented: {error}"
-                raise InvalidStreamResponseError(reason) from error
+            if sum(map(len, frame)) <= INLINE_BYTES_MAX:
+                return self._page_in(frame)
+            return await self._service.in_thread(SUBSCRIBE, lambda: self._page_in(frame))
 
     def _page_in(self, frame: tuple[memoryview, ...]) -> Page | None:
-        """May run in a thread. Raises ValueError or AwsError."""
-        message = message_in(frame)
-        match message.kind:
-            case "event" if message.name == EVENT:
-                return self._page_of(message.payload)
-            case "event":
-                return None
-            case _:
-                raise AwsError(SUBSCRIBE, message.name, _text_of(message.payload))
+        """May run in a thread. Raises AwsError or InvalidStreamResponseError."""
+        try:
+            message = message_in(frame)
+            if message.kind == "event":
+                return self._page_of(message.payload) if message.name == EVENT else None
+        except ValueError as error:
+            reason = f"stream {self._stream_name}: {SUBSCRIBE}: the event is not as documented: {error}"
+            raise InvalidStreamResponseError(reason) from error
+        raise AwsError(SUBSCRIBE, message.name, _text_of(message.payload))
 
 
 def _text_of(payload: bytes) -> str:

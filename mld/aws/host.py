@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -69,7 +69,7 @@ class HostReader:
             raise HostReadError(f"{what}: the reader is closed") from None
         except TimeoutError:
             raise HostReadError(f"{what}: not read within {self._timeout_s:g} s") from None
-        except (OSError, ValueError, HTTPException) as error:
+        except Exception as error:  # of files, of HTTP, or for want of a thread
             raise HostReadError(f"{what}: {type(error).__name__}: {error}") from error
 
 

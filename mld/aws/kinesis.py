@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
+from mld.aws.boundary import raises_only
 from mld.aws.client import PARAMETERS_REFUSED
 from mld.aws.service import RawService, Service
 from mld.errors import (
@@ -97,6 +98,7 @@ class RawPages:
     page_of: Callable[[bytes], Page]
 
 
+@raises_only(StreamUnavailableError)
 class KinesisStreams:
     """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
 
@@ -177,11 +179,16 @@ class KinesisStreams:
             raise self._malformed("GetRecords", error) from error
 
     async def _raw_page(self, raw: RawPages, params: dict[str, Any]) -> Page:
-        with stream_errors(self._stream_name):
+        def read(body: bytes) -> Page:
             try:
-                return await raw.service.fetch("GetRecords", params, raw.page_of, timeout_s=RECORDS_TIMEOUT_S)
+                return raw.page_of(body)
             except ValueError as error:
                 raise self._malformed("GetRecords", error) from error
+
+        try:
+            return await raw.service.fetch("GetRecords", params, read, timeout_s=RECORDS_TIMEOUT_S)
+        except (AwsError, AwsUnreachableError) as error:
+            raise stream_error(error, self._stream_name) from error
 
     def _stream(self) -> dict[str, Any]:
         return {"StreamName": self._stream_name, **self._arn}
@@ -201,11 +208,14 @@ def stream_errors(stream_name: str) -> Iterator[None]:
     """Raise StreamErrors for errors of AWS."""
     try:
         yield
-    except AwsError as error:
-        kind = _ERRORS.get(error.code, StreamUnavailableError)
-        raise kind(f"stream {stream_name}: {error}") from error
-    except AwsUnreachableError as error:
-        raise StreamUnavailableError(f"stream {stream_name}: {error}") from error
+    except (AwsError, AwsUnreachableError) as error:
+        raise stream_error(error, stream_name) from error
+
+
+def stream_error(error: AwsError | AwsUnreachableError, stream_name: str) -> StreamError:
+    """The StreamError to raise from `error`."""
+    kind = _ERRORS.get(error.code, StreamUnavailableError) if isinstance(error, AwsError) else StreamUnavailableError
+    return kind(f"stream {stream_name}: {error}")
 
 
 def _filter_params(shard_filter: ShardFilter) -> dict[str, Any]:

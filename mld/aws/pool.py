@@ -34,17 +34,18 @@ class DaemonPool:
         self._closed = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Raises PoolClosedError, and what the machine says if it has no thread for the only job."""
         if self._closed:
             raise PoolClosedError
         future: Future[T] = Future()
         with self._lock:
+            needed = min(len(self._unfinished) + 1, self._threads_max)
+        if self._threads < needed:
+            self._start_thread()
+        with self._lock:
             self._unfinished.add(future)
-            needed = min(len(self._unfinished), self._threads_max)
         future.add_done_callback(self._forget)
         self._jobs.put((future, work))
-        if self._threads < needed:
-            self._threads += 1
-            threading.Thread(target=self._work, name=f"aws-{self._name}-{self._threads}", daemon=True).start()
         return future
 
     def close(self) -> list[Future[Any]]:
@@ -56,6 +57,16 @@ class DaemonPool:
         for _ in range(self._threads):
             self._jobs.put(None)
         return under_way
+
+    def _start_thread(self) -> None:
+        name = f"aws-{self._name}-{self._threads + 1}"
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except Exception:
+            if not self._threads:
+                raise
+            return  # those that there are do it
+        self._threads += 1
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ class Service(Protocol):
         """Call `operation` (API name, ``UpdateItem``) once, without retries; return its answer as botocore parses it.
 
         Raises `errors.AwsError` if AWS refused, `errors.AwsUnreachableError` if there was no answer within
-        `timeout_s` (default: the client's own read time-out).
+        `timeout_s` (default: the client's own read time-out), or none because of anything else that went wrong here.
         """
         ...
 
@@ -30,9 +30,9 @@ class RawService(Service, Protocol):
     async def fetch(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
-        """As `call`, but the answer is what `read` makes of the body of a good answer, in a thread.
+        """As `call`, but the answer is what `read` makes of the body of a good answer, maybe in a thread.
 
-        What `read` raises comes out here.
+        What `read` raises comes out here if it is an error of our tree, else as `AwsUnreachableError`.
         """
         ...
 
@@ -57,5 +57,5 @@ class StreamService(RawService, Protocol):
         ...
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
-        """What `work` makes, in a thread: for computations that would hold up the loop."""
+        """What `work` makes, in a thread: for computations that would hold up the loop. Raises as `fetch` does."""
         ...

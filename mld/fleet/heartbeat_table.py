@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_errors import is_refusal, table_error
-from mld.errors import AwsError, AwsUnreachableError
+from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
 from mld.fleet import heartbeats
 from mld.fleet.heartbeats import HeartbeatRow
 
@@ -25,6 +26,7 @@ class BeatRefusal:
     seen: HeartbeatRow | None
 
 
+@raises_only(TableUnavailableError)
 class HeartbeatTable:
     """The heartbeats in the lease table `table_name`; `worker_id` is who fences."""
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_errors import MISSING_CODE, THROTTLING_CODES, table_error
 from mld.clock import Clock
@@ -42,6 +43,7 @@ class LegacyTable:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+@raises_only(TableUnavailableError)
 class LegacyTables:
     """Looks for the tables and creates them."""
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_errors import is_refusal, table_error
-from mld.errors import AwsError, AwsUnreachableError
+from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
 from mld.fleet import lock
 from mld.fleet.lock import SeenLock
 from mld.fleet.values import Place
@@ -26,6 +27,7 @@ class LockRefusal:
     seen: SeenLock
 
 
+@raises_only(TableUnavailableError)
 class LockTable:
     """The lock row of one table. Its writes return None when they were applied."""
 

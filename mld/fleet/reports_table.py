@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_errors import is_refusal, table_error
 from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
@@ -31,6 +32,7 @@ _IS_LEGACY_REPORT = "(attribute_not_exists(#entityType) OR #entityType = :report
 _REPORT_VALUE = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
 
 
+@raises_only(TableUnavailableError)
 class ReportsTable:
     """The reports in one place. In the lease table only rows marked as reports are touched."""
 

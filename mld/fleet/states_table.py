@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_errors import is_refusal, table_error
-from mld.errors import AwsError, AwsUnreachableError
+from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
 from mld.fleet import state_requests as requests
 from mld.fleet.states import Kind, Row, StateRow, StateT, parse_state
 from mld.fleet.values import Place
@@ -21,6 +22,7 @@ CANCELLED_CODE = "TransactionCanceledException"
 CONDITION_REASON = "ConditionalCheckFailed"
 
 
+@raises_only(TableUnavailableError)
 class StatesTable:
     """Rows by kind and place. A place is a table with the name of its key."""
 

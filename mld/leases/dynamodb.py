@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mld.aws.boundary import raises_only
 from mld.aws.service import Service
 from mld.aws.table_errors import REFUSED_CODE
 from mld.clock import Clock
@@ -45,8 +46,12 @@ BACKUPS_NOT_YET_CODE = "ContinuousBackupsUnavailableException"
 READY_STATES = frozenset({"ACTIVE", "UPDATING"})
 
 
+@raises_only(TableUnavailableError)
 class DynamoLeaseTable:
-    """The `LeaseTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for."""
+    """The `LeaseTable` port over a DynamoDB `Service`. `scan_segments` 0: as many as the table's size asks for.
+
+    `renewal_timeout_s` is for the writes that keep a lease, renewals and checkpoints; by default that of the others.
+    """
 
     def __init__(
         self,
@@ -63,11 +68,13 @@ class DynamoLeaseTable:
         scan_segments: int = 0,
         consistent_scans: bool = False,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        renewal_timeout_s: float | None = None,
         scan_timeout_s: float = SCAN_TIMEOUT_S,
         index_scan_spacing_s: float = SCAN_SPACING_S,
     ) -> None:
         self._calls = TableCalls(service, table_name, request_timeout_s)
         self._index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s, scan_spacing_s=index_scan_spacing_s)
+        self._renewal_timeout_s = renewal_timeout_s
         self._clock = clock
         self._table_name = table_name
         self._billing_mode = billing_mode
@@ -246,7 +253,7 @@ class DynamoLeaseTable:
         self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
     ) -> Lease | Refusal:
         try:
-            return await self._update(writes.renew(lease, heartbeat, failing))
+            return await self._update(writes.renew(lease, heartbeat, failing), self._renewal_timeout_s)
         except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused(lease, row, resent=resent)
@@ -255,7 +262,8 @@ class DynamoLeaseTable:
         self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
     ) -> Lease | Refusal:
         try:
-            return await self._update(writes.checkpoint(lease, position, throughput_kbps))
+            request = writes.checkpoint(lease, position, throughput_kbps)
+            return await self._update(request, self._renewal_timeout_s)
         except RefusedError as refused:
             row = await self._row_behind(refused, lease.key)
             return writes.judge_refused(lease, row, resent=resent, position=position)
@@ -331,8 +339,8 @@ class DynamoLeaseTable:
             return False
         return True
 
-    async def _update(self, params: writes.Request) -> Lease:
-        answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,))
+    async def _update(self, params: writes.Request, timeout_s: float | None = None) -> Lease:
+        answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)
         lease = rows.parse_row(answer["Attributes"])
         if lease is None:
             raise TableUnavailableError(f"row {params['Key']} of {self._table_name} has stopped being a lease")

@@ -13,6 +13,8 @@ from mld.errors import TableError, TableMissingError, TableThrottledError
 FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
 DELAY_S_MAX = 2.0  # well below any sensible lease duration, so that several attempts fit into one
 DOUBLINGS_MAX = 10  # keeps the power of two small
+RENEWAL_TRIES_PER_LEASE = 5  # a renewal begins with two thirds of the lease left: three tries, two of them in vain
+RENEWAL_TIMEOUT_S_MIN = 1.0  # a shorter one would take a slow answer for none
 
 
 def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float | None:
@@ -25,6 +27,14 @@ def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float
         return None
     ceiling_s = min(DELAY_S_MAX, FIRST_DELAY_S * 2 ** min(attempt - 1, DOUBLINGS_MAX))
     return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)
+
+
+def renewal_timeout_s(lease_duration_s: float) -> float:
+    """How long one write that keeps a lease may wait for its answer.
+
+    A connection may lead nowhere without anybody knowing; the next try, on a new one, must fit into the lease.
+    """
+    return max(RENEWAL_TIMEOUT_S_MIN, lease_duration_s / RENEWAL_TRIES_PER_LEASE)
 
 
 def may_be_applied(error: TableError) -> bool:

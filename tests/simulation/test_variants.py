@@ -49,3 +49,15 @@ def test_a_patch_is_undone() -> None:
     with patched(BY_NAME["retries_without_delay"].patches):
         assert retry_delay_s.__code__ is not before
     assert retry_delay_s.__code__ is before
+
+
+def test_the_methods_of_a_port_can_be_patched() -> None:
+    import inspect
+
+    from mld.leases.dynamodb import DynamoLeaseTable
+
+    method = inspect.unwrap(DynamoLeaseTable.record_children)
+    before = method.__code__
+    with patched((Patch("mld.leases.dynamodb", "writes.record_children(key, children)", "writes.create(children)"),)):
+        assert method.__code__ is not before
+    assert method.__code__ is before

@@ -4,6 +4,9 @@ A call is one attempt, as with `BotoService`. It is sent a second time only wher
 kept connection that turns out to be closed, for calls that only read; and after the service has refused a signature
 because our clock is off, which its `Date` header then corrects.
 
+Nothing but errors of our tree leaves the methods of the port: `_bounded` is the one place where everything else is
+translated. Below it errors are left as they are, and whoever has a place in hand when one passes empties it.
+
 A call with a small answer stays on the event loop (`wired`). Threads do what may take long or wait for something else:
 connections that are yet to be made, the keys of a request every few seconds, large answers, and what botocore makes of
 a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or signature) is left to
@@ -15,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure
+from mld.aws.boundary import OUR_OWN, Surprises
+from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
@@ -51,6 +55,8 @@ OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
 GATE_BYTES_MIN = 256 * 1024
 """Bodies above this are taken apart one at a time: threads that all want the interpreter only hinder each other."""
+SILENCE_S_MIN = 0.5
+"""A caller who gives up sooner says nothing about the connection; a time-out or a reset does."""
 CHECKS_MAX = 2
 """Of events, in threads: one at work, and one that is ready when it ends. The others wait without a thread."""
 
@@ -85,6 +91,7 @@ class WireService:
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()  # that threads use
         self._canned: Canned | None = None
+        self._surprises = Surprises()
 
     async def open(self) -> None:
         """Create the client, and find out whether it may be done without. Raises StartupError."""
@@ -102,7 +109,9 @@ class WireService:
         """See `mld.aws.service.Service.call`."""
         if self._canned is not None and operation in OPERATIONS:
             try:
-                return await self._send(operation, params, partial(_decoded, operation), timeout_s)
+                return await self._bounded(
+                    operation, timeout_s, partial(self._placed, operation, params, partial(_decoded, operation))
+                )
             except UnusualError as why:
                 self._give_way(why)
         return await self._plain.call(operation, params, timeout_s=timeout_s)
@@ -113,7 +122,7 @@ class WireService:
         """See `mld.aws.service.RawService.fetch`."""
         if self._canned is not None and operation in OPERATIONS:
             try:
-                return await self._send(operation, params, read, timeout_s)
+                return await self._bounded(operation, timeout_s, partial(self._placed, operation, params, read))
             except UnusualError as why:
                 self._give_way(why)
         return await self._plain.fetch(operation, params, read, timeout_s=timeout_s)
@@ -129,10 +138,17 @@ class WireService:
         """See `mld.aws.service.StreamService.open_stream`."""
         work = partial(self._open_in_thread, operation=operation, params=params)
         try:
-            taken, ahead, chunked = await self._run(operation, work, timeout_s, unwanted=_close_socket)
+            return await self._bounded(operation, timeout_s, lambda _: self._opened(work))
         except UnusualError as why:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
-        return FrameSource(taken, ahead, chunked=chunked)
+
+    async def _opened(self, work: Callable[[Job], Taken]) -> FrameSource:
+        taken, ahead, chunked = await self._awaited(self._submitted(Job(work, unwanted=_close_socket)))
+        try:
+            return FrameSource(taken, ahead, chunked=chunked)
+        except BaseException:
+            taken.close()
+            raise
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
         """See `mld.aws.service.StreamService.in_thread`; one at a time, as with large bodies."""
@@ -142,7 +158,7 @@ class WireService:
                 return work()
 
         async with self._checks:
-            return await self._run(operation, gated, None)
+            return await self._bounded(operation, None, lambda _: self._in_any_thread(gated))
 
     def _give_way(self, why: UnusualError) -> None:
         self._canned = None
@@ -153,92 +169,99 @@ class WireService:
             extra={"action": "wire_client", "service": self._name, "reason": str(why)},
         )
 
-    async def _send(
-        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], timeout_s: float | None
+    async def _bounded(
+        self, operation: str, timeout_s: float | None, work: Callable[[asyncio.Timeout], Awaitable[T]]
     ) -> T:
+        """What `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
+        limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
-            return await _within(timeout_s, operation, self._placed(operation, params, read))
+            async with asyncio.timeout(limit_s) as timer:
+                return await work(timer)
+        except TimeoutError:
+            raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
         except PlacesClosedError:
-            raise self._closed(operation) from None
+            raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
+        except (UnusualError, *OUR_OWN):
+            raise
+        except Exception as error:
+            failure = aws_failure(operation, error)
+            if is_surprise(error) and not isinstance(error, (BrokenAnswerError, NothingSentBackError)):
+                self._surprises.tell(operation, error)
+            raise failure from error
 
-    async def _placed(self, operation: str, params: dict[str, Any], read: Callable[[bytes], T]) -> T:
+    async def _in_any_thread(self, work: Callable[[Job], T]) -> T:
+        value: T = await self._awaited(self._submitted(Job(work)))
+        return value
+
+    async def _placed(
+        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], timer: asyncio.Timeout
+    ) -> T:
+        """The place goes back in any case, by the job if there is one; with a connection only if all was well."""
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
         begun: Answer | Large | None = None
-        lent = False
+        job: Job | None = None
+        kept: Origin | None = None
         try:
             if usual is not None:
-                begun = await self._on_loop(operation, params, place, usual)
-                if isinstance(begun, Answer) and begun.status < 300:
-                    return read(begun.body)
-            if self._workers.is_closed:
-                raise self._closed(operation)
-            place.lend()
-            lent = True
+                begun = await self._on_loop(operation, params, place, usual, timer)
+            if not isinstance(begun, Answer) or begun.status >= 300:
+                kept = place.origin
+                place.lend()
+                work = partial(self._perform, operation=operation, params=params, read=read, place=place, begun=begun)
+                job = self._submitted(Job(work, at_end=partial(self._places.give_back, place)))
+        except BaseException:
+            place.drop()
+            raise
         finally:
-            if not lent:
+            if job is None:
                 self._places.give_back(place)
-        return await self._in_thread(operation, params, read, place, begun)
+        if job is None:
+            assert isinstance(begun, Answer)
+            return read(begun.body)
+        try:
+            value: T = await self._awaited(job)
+            return value
+        except asyncio.CancelledError:
+            if timer.expired() and kept is not None:
+                self._places.distrust(kept)  # at once: the next try may come before the thread has noticed
+            raise
 
     async def _on_loop(
-        self, operation: str, params: dict[str, Any], place: Place, usual: Usual
+        self, operation: str, params: dict[str, Any], place: Place, usual: Usual, timer: asyncio.Timeout
     ) -> Answer | Large | None:
         """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
         wired = place.wired
         if wired is None or place.origin != usual.origin or not wired.is_good:
             place.drop()
             return None
-        keep = False
+        request = self._requests.signed(usual, documents.encode(params))
+        sent_at = time.monotonic()
         try:
-            request = self._requests.signed(usual, documents.encode(params))
             found = await wired.exchange(request, timeout_s=self._read_timeout_s)
-            if isinstance(found, Large):
-                keep = True
-                return found
-            answer, keep = found
-            return answer
-        except NothingSentBackError as error:
-            if operation not in READS:
-                raise _unreachable(operation, error) from error
-            return None
-        except (OSError, BrokenAnswerError) as error:
-            raise _unreachable(operation, error) from error
-        finally:
-            if not keep:
-                place.drop()
+        except BaseException as error:
+            gave_up = not isinstance(error, Exception) and not timer.expired()
+            if not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN:
+                place.silent = usual.origin
+            place.drop()
+            if isinstance(error, NothingSentBackError) and operation in READS:
+                return None
+            raise
+        if isinstance(found, Large):
+            return found
+        answer, keep = found
+        if not keep:
+            place.drop()
+        return answer
 
-    async def _in_thread(
-        self,
-        operation: str,
-        params: dict[str, Any],
-        read: Callable[[bytes], T],
-        place: Place,
-        begun: Answer | Large | None,
-    ) -> T:
-        job = Job(
-            lambda job: self._perform(job, operation, params, read, place, begun),
-            at_end=lambda: self._places.give_back(place),
-        )
-        value: T = await self._outcome(job)
-        return value
-
-    def _closed(self, operation: str) -> AwsUnreachableError:
-        return AwsUnreachableError(operation, f"the {self._name} client is closed")
-
-    async def _run(
-        self,
-        operation: str,
-        work: Callable[[Job], T],
-        timeout_s: float | None,
-        unwanted: Callable[[T], None] | None = None,
-    ) -> T:
+    def _submitted(self, job: Job) -> Job:
+        """Raises PlacesClosedError, and what the machine says if it has no thread."""
         if self._workers.is_closed:
-            raise self._closed(operation)
-        value: T = await _within(timeout_s, operation, self._outcome(Job(work, unwanted)))
-        return value
-
-    async def _outcome(self, job: Job) -> Any:
+            raise PlacesClosedError
         self._workers.submit(job)
+        return job
+
+    async def _awaited(self, job: Job) -> Any:
         try:
             return await job.outcome
         except asyncio.CancelledError:
@@ -282,7 +305,7 @@ class WireService:
             assert place.connection is not None, "it was lent with what has come"
             return self._talk(job, place, place.connection, lambda connection: connection.resume(begun.ahead))
 
-        answer = _as_ours(operation, lambda: self._answer(operation, params, exchange, first()))
+        answer = self._answer(operation, params, exchange, first())
         if len(answer.body) < GATE_BYTES_MIN:
             return read(answer.body)
         with self._gate:
@@ -309,7 +332,7 @@ class WireService:
                 if not taken:
                     connection.close()
 
-        _as_ours(operation, lambda: self._answer(operation, params, open_one))
+        self._answer(operation, params, open_one)
         return taken[0]
 
     def _answer(
@@ -367,13 +390,18 @@ class WireService:
         self, job: Job, place: Place, connection: Connection, talk: Callable[[Connection], tuple[Answer, bool]]
     ) -> Answer:
         """What `talk` hears, on a connection that then is left at its place, or is closed."""
-        place.connection = None
+        was_kept, place.connection = place.connection is connection, None
         keep = False
         self._keep_in_sight(connection)
         job.uses(connection)
+        begun_at = time.monotonic()
         try:
             answer, keep = talk(connection)
             return answer
+        except BaseException:
+            if was_kept and (not job.given_up or time.monotonic() - begun_at >= SILENCE_S_MIN):
+                place.silent = connection.origin
+            raise
         finally:
             job.uses(None)
             self._let_go(connection)
@@ -391,22 +419,6 @@ class WireService:
             self._connections.discard(connection)
 
 
-def _unreachable(operation: str, error: Exception) -> AwsUnreachableError:
-    return AwsUnreachableError(operation, f"{type(error).__name__}: {error}")
-
-
-def _as_ours(operation: str, work: Callable[[], T]) -> T:
-    """Raises errors of our own tree for those of sockets, of botocore and of providers of credentials."""
-    try:
-        return work()
-    except (AwsUnreachableError, UnusualError):
-        raise
-    except (OSError, BrokenAnswerError, NothingSentBackError, ssl.SSLError) as error:
-        raise _unreachable(operation, error) from error
-    except Exception as error:
-        raise aws_failure(operation, error) from error
-
-
 def _close_socket(taken: Taken) -> None:
     taken[0].close()
 
@@ -416,12 +428,3 @@ def _decoded(operation: str, body: bytes) -> dict[str, Any]:
         return documents.decode(body)
     except (ValueError, RecursionError) as error:
         raise AwsUnreachableError(operation, f"the answer is no JSON: {error}") from error
-
-
-async def _within(timeout_s: float | None, operation: str, work: Awaitable[T]) -> T:
-    limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
-    try:
-        async with asyncio.timeout(limit_s):
-            return await work
-    except TimeoutError:
-        raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None

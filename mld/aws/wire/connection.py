@@ -26,6 +26,9 @@ BODY_BYTES_MAX = 128 * 1024 * 1024
 """Far above 10 MB of records in base64; a server that announces more is not Kinesis."""
 READ_BUFFER_BYTES = 64 * 1024
 """Small answers arrive in one read; large bodies go past the buffer."""
+KEEPALIVE_PROBES = 3
+"""Without an answer: one may be lost on a good network."""
+LENGTH_DIGITS_MAX = 18
 CRC32_HEADER = b"x-amz-crc32"
 
 
@@ -85,21 +88,23 @@ class Connection:
         plain = socket.create_connection((nearest.host, nearest.port), timeout=connect_timeout_s)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            mind_silence(plain, read_timeout_s)
             context = origin.context
             if origin.proxy is not None and context is not None:
                 open_tunnel(plain, origin.proxy, origin.host, origin.port, timeout_s=connect_timeout_s)
             self.socket = plain if context is None else context.wrap_socket(plain, server_hostname=origin.host)
             self.socket.settimeout(read_timeout_s)
+            self._inlet = _Inlet(self.socket)
+            self._reader = io.BufferedReader(self._inlet, READ_BUFFER_BYTES)
+            self._poll = select.poll()
+            self._poll.register(self.socket, select.POLLIN)
         except BaseException:
             plain.close()
+            if hasattr(self, "socket"):
+                self.socket.close()
             raise
         self.origin = origin
         self._read_timeout_s = read_timeout_s
-        self._inlet = _Inlet(self.socket)
-        self._reader = io.BufferedReader(self._inlet, READ_BUFFER_BYTES)
-        self._poll = select.poll()
-        self._poll.register(self.socket, select.POLLIN)
 
     def is_stale(self) -> bool:
         """Whether something has arrived although nothing was asked: the end of the connection."""
@@ -153,8 +158,11 @@ class Connection:
             return
 
     def close(self) -> None:
-        self._reader.close()
-        self.socket.close()
+        try:
+            self._reader.close()
+            self.socket.close()
+        except OSError:
+            return  # the descriptor is gone all the same
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -235,6 +243,25 @@ class Connection:
         return body
 
 
+def mind_silence(plain: socket.socket, patience_s: float) -> None:
+    """Let the kernel end a connection on which nothing is acknowledged for `patience_s`, in use or idle.
+
+    Where a firewall or a NAT has forgotten a connection, nothing else ends it. Systems without an option do without.
+    """
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle_s = max(1, round(patience_s / 2))
+    probe_s = max(1, round(patience_s / 2 / KEEPALIVE_PROBES))
+    options = {
+        "TCP_KEEPIDLE": idle_s,
+        "TCP_KEEPINTVL": probe_s,
+        "TCP_KEEPCNT": KEEPALIVE_PROBES,
+        "TCP_USER_TIMEOUT": round(patience_s * 1000),
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):
+            plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def status_of(line: bytes) -> int:
     """The status in the first line of an answer. Raises BrokenAnswerError, as the functions below do."""
     version, _, rest = line.partition(b" ")
@@ -259,8 +286,8 @@ def headers_of(lines: Iterable[bytes]) -> dict[bytes, bytes]:
 
 
 def length_of(text: bytes) -> int:
-    if not text.isdigit():
-        raise BrokenAnswerError(f"content-length {text!r}")
+    if not text.isdigit() or len(text) > LENGTH_DIGITS_MAX:
+        raise BrokenAnswerError(f"content-length {text[:80]!r}")
     return int(text)
 
 

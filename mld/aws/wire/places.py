@@ -8,21 +8,35 @@ same moment need no twenty connections.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import deque
+from functools import partial
 
 from mld.aws.wire.connection import Connection, Origin
 from mld.aws.wire.wired import Wired
 from mld.aws.wire.workers import THREADS_AT_ONCE, WAIT_MAX_S
 
+log = logging.getLogger(__name__)
+
+IDLE_MAX_S = 60.0
+"""Of a connection before it is closed unused: below what load balancers and NATs keep (Amazon's: 350 s)."""
+
 
 class Place:
-    """Room for one call. `connection` is what a thread may use, and leaves there if it is as good as new."""
+    """Room for one call. `connection` is what a thread may use, and leaves there if it is as good as new.
 
-    __slots__ = ("connection", "wired")
+    `wired` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
+    connection led on which a call got no answer.
+    """
+
+    __slots__ = ("connection", "idle_since_s", "silent", "wired")
 
     def __init__(self) -> None:
         self.wired: Wired | None = None
         self.connection: Connection | None = None
+        self.silent: Origin | None = None
+        self.idle_since_s = 0.0
 
     @property
     def origin(self) -> Origin | None:
@@ -72,17 +86,16 @@ class Places:
         return place
 
     def give_back(self, place: Place) -> None:
-        """The place is free: with a good connection in it, `wired` or left by a thread, or with none."""
+        """The place is free: with a good connection in it, `wired` or left by a thread, or with none. Never raises."""
         self._busy.discard(place)
         if self._is_closed:
             place.drop()
             return
+        if place.silent is not None:
+            silent, place.silent = place.silent, None
+            self.distrust(silent)
         if place.connection is not None:
-            connection, place.connection = place.connection, None
-            if connection.let_go():
-                place.wired = Wired(connection, self._lost)
-            else:
-                connection.close()
+            self._wire(place)
         while self._waiting:
             waiter, _ = self._waiting.popleft()
             if not waiter.done():
@@ -90,7 +103,25 @@ class Places:
                 waiter.set_result(place)
                 return
         if place.wired is not None:
+            place.idle_since_s = time.monotonic()
             self._idle.append(place)
+
+    def distrust(self, origin: Origin) -> None:
+        """A kept connection has led nowhere: what made it so may have met all that were made before.
+
+        Else every retry would draw the next dead one, each for as long as a time-out.
+        """
+        distrusted = [place for place in self._idle if place.origin == origin]
+        self._idle = [place for place in self._idle if place.origin != origin]
+        for place in distrusted:
+            place.drop()
+        if distrusted:
+            log.info(
+                "closed %d idle connections to %s after a call without an answer",
+                len(distrusted),
+                origin.host,
+                extra={"action": "connectionsdistrusted"},
+            )
 
     def close(self, reason: Exception) -> None:
         """Close idle connections; whoever waits for a place or for an answer on the loop gets the reason."""
@@ -110,6 +141,9 @@ class Places:
 
     def _idle_one(self, origin: Origin | None) -> Place | None:
         """Used last, first; one to elsewhere if there may be no more; a new one if there may."""
+        limit_s = time.monotonic() - IDLE_MAX_S
+        while self._idle and self._idle[0].idle_since_s < limit_s:
+            self._idle.pop(0).drop()
         for index in range(len(self._idle) - 1, -1, -1):
             if origin is None or self._idle[index].origin == origin:
                 return self._idle.pop(index)
@@ -149,7 +183,20 @@ class Places:
         if self._waiting and len(self) < self._places_max:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
 
-    def _lost(self, wired: Wired) -> None:
-        """An idle connection has ended."""
-        wired.close()
-        self._idle = [place for place in self._idle if place.wired is not wired]
+    def _wire(self, place: Place) -> None:
+        """The connection that a thread has left goes back to the loop, if it is as good as it should be."""
+        connection, place.connection = place.connection, None
+        assert connection is not None
+        try:
+            if connection.let_go():
+                place.wired = Wired(connection, partial(self._lost, place))
+        except Exception as error:  # the loop can watch no more descriptors, for example
+            log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
+        if place.wired is None:
+            connection.close()
+
+    def _lost(self, place: Place) -> None:
+        """A connection has ended while no call used it; the place may be idle, or in the hands of the next caller."""
+        place.drop()
+        if place in self._idle:
+            self._idle.remove(place)

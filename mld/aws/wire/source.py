@@ -87,7 +87,7 @@ class FrameSource:
             self._read_turn()
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
-        except OSError as error:
+        except Exception as error:  # nobody is above a callback of the loop but the one who waits
             self._over(error)
             return
         if self._is_full:

@@ -67,7 +67,7 @@ def answer_in(data: bytes) -> tuple[Answer, bool] | Large | int:
 class Wired:
     """Has `connection`, and calls `lost` when that ends while it is idle. Used on one loop, for one call at a time."""
 
-    def __init__(self, connection: Connection, lost: Callable[[Wired], None]) -> None:
+    def __init__(self, connection: Connection, lost: Callable[[], None]) -> None:
         self.connection = connection
         self._loop = asyncio.get_running_loop()
         self._socket = connection.socket
@@ -89,16 +89,16 @@ class Wired:
     async def exchange(self, request: bytes, *, timeout_s: float) -> tuple[Answer, bool] | Large:
         """An answer, and whether the connection can be used again.
 
-        Raises NothingSentBackError, BrokenAnswerError or OSError; after these and a cancellation `close` is due, after
+        Raises NothingSentBackError, and whatever else went wrong; after that and a cancellation `close` is due, after
         `Large` a `release`.
         """
         assert self._answer is None, "one call at a time"
         self._data, self._wanted = b"", 1
         self._answer = self._loop.create_future()
-        self._send(request)
         answer = self._answer
         timer = self._loop.call_later(timeout_s, self.fail, TimeoutError("the read operation timed out"))
         try:
+            self._send(request)
             return await answer
         finally:
             timer.cancel()
@@ -137,35 +137,38 @@ class Wired:
         except _GONE as error:
             self.fail(NothingSentBackError(f"{type(error).__name__}: {error}"))
             return
-        except OSError as error:
-            self.fail(error)
-            return
         if sent < len(request):
             self._unsent = request[sent:]
             self._loop.add_writer(self._fd, self._writable)
 
+    # Callbacks of the loop have nobody above them: whatever is raised in one goes to the one who waits for the answer.
+
     def _writable(self) -> None:
-        self._loop.remove_writer(self._fd)
-        unsent, self._unsent = self._unsent, b""
-        if self._answer is not None and not self._answer.done():
-            self._send(unsent)
+        try:
+            self._loop.remove_writer(self._fd)
+            unsent, self._unsent = self._unsent, b""
+            if self._answer is not None and not self._answer.done():
+                self._send(unsent)
+        except Exception as error:
+            self.fail(error)
 
     def _readable(self) -> None:
         answer = self._answer
-        if answer is None:
-            self._look_while_idle()
-            return
-        if answer.done():
-            return  # about to be taken, or to be closed
+        try:
+            if answer is None:
+                self._look_while_idle()
+            elif not answer.done():  # else about to be taken, or to be closed
+                self._read(answer)
+        except Exception as error:
+            self.fail(error)
+
+    def _read(self, answer: asyncio.Future[tuple[Answer, bool] | Large]) -> None:
         try:
             data = self._socket.recv(READ_BYTES)
         except _LATER:
             return
         except _GONE as error:
             self.fail(self._ended(f"{type(error).__name__}: {error}"))
-            return
-        except OSError as error:
-            self.fail(error)
             return
         if not data:
             self.fail(self._ended("the server has closed the connection"))
@@ -181,9 +184,10 @@ class Wired:
             self._socket.recv(1)
         except _LATER:
             return  # TLS talks to itself
-        except OSError:
-            pass
-        self._lost(self)
+        except Exception:
+            self._lost()
+            return
+        self._lost()
 
     def _readable_again(self, answer: asyncio.Future[tuple[Answer, bool] | Large]) -> None:
         """What is decrypted already makes no socket readable."""
@@ -191,15 +195,11 @@ class Wired:
             self._readable()
 
     def _look(self, answer: asyncio.Future[tuple[Answer, bool] | Large]) -> None:
-        try:
-            found = answer_in(self._data)
-        except BrokenAnswerError as error:
-            answer.set_exception(error)
-            return
+        found = answer_in(self._data)
         if isinstance(found, int):
             self._wanted = found
         elif self._unsent:  # the other end has answered before it has heard all: what follows would be out of step
-            answer.set_exception(BrokenAnswerError("an answer to half a request"))
+            raise BrokenAnswerError("an answer to half a request")
         else:
             if isinstance(found, Large):
                 self._let_go_of_fd()  # before more arrives

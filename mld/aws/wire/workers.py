@@ -101,15 +101,18 @@ class Job:
             self._loop.call_soon_threadsafe(self._settle, value, error)
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
-        if self.outcome.done():
-            if error is None:
-                self._drop(value)
-        elif error is not None:
-            self.outcome.set_exception(error)
-        else:
-            self.outcome.set_result(value)
-        if self._at_end is not None:
-            self._at_end()
+        try:
+            if self.outcome.done():
+                if error is None:
+                    self._drop(value)
+            elif error is not None:
+                is_legal = not isinstance(error, StopIteration)  # no future takes it
+                self.outcome.set_exception(error if is_legal else RuntimeError(repr(error)))
+            else:
+                self.outcome.set_result(value)
+        finally:
+            if self._at_end is not None:
+                self._at_end()
 
     def _drop(self, value: Any) -> None:
         if self._unwanted is not None:
@@ -131,18 +134,18 @@ class Workers:
         self.is_closed = False
 
     def submit(self, job: Job) -> None:
+        """Raises what the machine says if it has no thread for the only job; the job is not in the queue then."""
         loop = asyncio.get_running_loop()
+        more = self.threads < min(self._open + 1, self._threads_max)
+        if more and self.threads < THREADS_AT_ONCE:
+            self._start_thread()
         job.submitted_s = loop.time()
         self._open += 1
         job.outcome.add_done_callback(self._forget)
         self._jobs.put(job)
         self._drop_begun()
         self._waiting.append(job)
-        if self.threads >= min(self._open, self._threads_max):
-            return
-        if self.threads < THREADS_AT_ONCE:
-            self._start_thread()
-        elif self._look is None:
+        if more and self.threads >= THREADS_AT_ONCE and self._look is None:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
 
     def close(self) -> None:
@@ -169,8 +172,14 @@ class Workers:
             self._waiting.popleft()
 
     def _start_thread(self) -> None:
+        name = f"wire-{self._name}-{self.threads + 1}"
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except Exception:
+            if not self.threads:
+                raise
+            return  # those that there are do it
         self.threads += 1
-        threading.Thread(target=self._work, name=f"wire-{self._name}-{self.threads}", daemon=True).start()
 
     def _forget(self, _: asyncio.Future[Any]) -> None:
         self._open -= 1

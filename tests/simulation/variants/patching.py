@@ -93,6 +93,7 @@ def _live(module: types.ModuleType, name: str) -> types.FunctionType:
         found = found.fget
     elif isinstance(found, staticmethod | classmethod):
         found = found.__func__
+    found = inspect.unwrap(found)  # the boundary of a port is around its methods
     if not isinstance(found, types.FunctionType):
         raise PatchError(f"{module.__name__}.{name} is no function that could be changed")
     return found

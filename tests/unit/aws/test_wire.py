@@ -34,7 +34,7 @@ from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
 from mld.aws.wire.requests import KEYS_AGE_MAX_S
 from mld.aws.wire.sigv4 import Scope, Signer
-from mld.errors import AwsError, AwsUnreachableError
+from mld.errors import AwsError, AwsUnreachableError, MldError, StreamError
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
 
@@ -236,6 +236,16 @@ def test_a_connection_closed_while_idle_is_stale() -> None:
         assert connection.is_stale()
 
 
+def test_the_kernel_ends_a_connection_on_which_nothing_is_acknowledged() -> None:
+    with Server() as server:
+        connection = Connection(Origin("127.0.0.1", server.port, None), connect_timeout_s=2, read_timeout_s=6)
+        options = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        values = [connection.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in options]
+        assert connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert values == [3, 1, 3, 6000]
+        connection.close()
+
+
 # --- signatures and documents ----------------------------------------------------------------------------------------
 
 
@@ -387,14 +397,18 @@ async def test_one_thread_keeps_one_connection_for_all_its_calls() -> None:
         assert (server.connections, len(server.requests)) == (1, 20)
 
 
-async def test_what_reading_raises_comes_out() -> None:
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(StreamError("no page"), StreamError), (ValueError("no page"), AwsUnreachableError)],
+)
+async def test_what_reading_raises_comes_out_as_an_error_of_ours(raised: Exception, expected: type[MldError]) -> None:
     def refuse(body: bytes) -> str:
-        raise ValueError(f"{body!r}")
+        raise raised
 
     with Server() as server:
         async with wire(server, threads_max=1) as service:
             for _ in range(3):
-                with pytest.raises(ValueError, match=r"b'\{\}'"):
+                with pytest.raises(expected, match="no page"):
                     await service.fetch("GetRecords", {"ShardIterator": "i"}, refuse)
         assert server.connections == 1
 

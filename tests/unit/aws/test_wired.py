@@ -8,6 +8,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
-from mld.aws.wire.places import Place, Places, PlacesClosedError
+from mld.aws.wire.places import IDLE_MAX_S, Place, Places, PlacesClosedError
 from mld.aws.wire.wired import BODY_BYTES_MAX, HEAD_BYTES_MAX, Large, Wired, answer_in
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
@@ -94,8 +95,8 @@ class Peer:
     """The other end, on the same loop. `line` is ours."""
 
     def __init__(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.lost: asyncio.Queue[Wired] = asyncio.Queue()
-        self.line = Wired(connection, self.lost.put_nowait)
+        self.lost: asyncio.Queue[Connection] = asyncio.Queue()
+        self.line = Wired(connection, partial(self.lost.put_nowait, connection))
         self.connection = connection
         self._reader = reader
         self._writer = writer
@@ -175,7 +176,7 @@ async def test_a_large_answer_is_read_on_by_a_thread_and_the_connection_comes_ba
         await sending
         assert (got.body, keep) == (b"y" * size, True)
         assert connection.let_go()
-        other.line = Wired(connection, other.lost.put_nowait)
+        other.line = Wired(connection, partial(other.lost.put_nowait, connection))
         asked = other.ask()
         await other.hears()
         await other.say(answer(b"small"))
@@ -207,7 +208,7 @@ async def test_an_answer_to_half_a_request_is_none(other: Peer) -> None:
 
 async def test_the_end_of_an_idle_connection_is_told(other: Peer) -> None:
     await other.end()
-    assert await other.lost.get() is other.line
+    assert await other.lost.get() is other.connection
 
 
 async def test_an_end_before_an_answer_is_told_apart(other: Peer) -> None:
@@ -335,6 +336,65 @@ async def test_an_idle_connection_that_ends_leaves() -> None:
             await asyncio.sleep(0)
     assert wire.is_closed
     assert (await places.take(HERE)).origin is None
+
+
+async def test_a_connection_that_ends_on_its_way_to_the_next_caller_does_not_reach_him() -> None:
+    """Right behind an answer: the caller before has given the place to the one who waits, who has not run yet."""
+    places = Places(1)
+    wire = used(places, await places.take(HERE))
+    place = await places.take(HERE)
+    waiting = asyncio.create_task(places.take(None))
+    await asyncio.sleep(0)
+    wire.far.close()
+    asyncio.get_running_loop().call_soon(places.give_back, place)  # in the turn in which the end is heard of
+    assert await waiting is place
+    place.lend()
+    assert place.connection is None and wire.is_closed
+    places.give_back(place)
+    assert len(places) == 0
+
+
+async def test_a_connection_that_cannot_be_lent_is_dropped() -> None:
+    class Stubborn(Wire):
+        def take_back(self) -> None:
+            raise OSError(9, "Bad file descriptor")
+
+    places = Places(1)
+    place = await places.take(HERE)
+    wire = Stubborn(HERE)
+    place.connection = wire  # type: ignore[assignment]
+    places.give_back(place)
+    place = await places.take(HERE)
+    with pytest.raises(OSError, match="Bad file"):
+        place.lend()
+    place.drop()
+    places.give_back(place)
+    assert len(places) == 0 and wire.is_closed
+
+
+async def test_after_a_call_without_an_answer_no_idle_connection_to_there_is_used() -> None:
+    places = Places(20)
+    taken = [await places.take(HERE) for _ in range(3)] + [await places.take(THERE)]
+    idle = [used(places, place) for place in taken[1:3]]
+    elsewhere = used(places, taken[3], THERE)
+    taken[0].silent = HERE
+    places.give_back(taken[0])
+    assert all(wire.is_closed for wire in idle) and not elsewhere.is_closed
+    assert (await places.take(THERE)).origin == THERE
+    assert (await places.take(HERE)).origin is None
+    places.close(RuntimeError())
+    elsewhere.close()
+
+
+async def test_an_idle_connection_is_not_used_after_a_minute() -> None:
+    places = Places(20)
+    taken = [await places.take(HERE) for _ in range(3)]
+    wires = [used(places, place) for place in taken]
+    for place, age_s in zip(taken, (61.0, 60.1, 50.0), strict=True):
+        place.idle_since_s -= age_s
+    assert await places.take(HERE) is taken[2]
+    assert [wire.is_closed for wire in wires] == [True, True, False] and IDLE_MAX_S == 60
+    wires[2].close()
 
 
 async def test_a_full_house_gives_up_a_connection_to_elsewhere() -> None:

@@ -220,3 +220,29 @@ def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
             await table.renew(Lease("s", TRIM_HORIZON, 1, "me"))
 
     run_virtual(main())
+
+
+def test_writes_that_keep_a_lease_have_a_time_out_of_their_own() -> None:
+    async def main() -> None:
+        limits: list[tuple[str, float | None]] = []
+        clock = LoopClock()
+        dynamo = MemoryDynamo(clock)
+
+        class Watched:
+            async def call(
+                self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
+            ) -> dict[str, Any]:
+                limits.append((operation, timeout_s))
+                return await dynamo.call(operation, params, timeout_s=timeout_s)
+
+        table = DynamoLeaseTable(Watched(), clock, table_name=TABLE, request_timeout_s=3.0, renewal_timeout_s=2.0)
+        await table.ensure()
+        await table.create(Lease("a", TRIM_HORIZON, owner="w"))
+        limits.clear()
+        renewed = await table.renew(Lease("a", TRIM_HORIZON, owner="w"))
+        assert isinstance(renewed, Lease)
+        await table.checkpoint(renewed, TRIM_HORIZON)
+        await table.get("a")
+        assert limits == [("UpdateItem", 2.0), ("UpdateItem", 2.0), ("GetItem", 3.0)]
+
+    run_virtual(main())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.errors import TableError, TableMissingError, TableThrottledError, TableUnavailableError
-from mld.leases.retrying import DELAY_S_MAX, FIRST_DELAY_S, may_be_applied, retry_delay_s
+from mld.leases.retrying import DELAY_S_MAX, FIRST_DELAY_S, may_be_applied, renewal_timeout_s, retry_delay_s
 
 
 @given(st.integers(1, 10_000), st.floats(-10, 100), st.integers())
@@ -39,3 +39,14 @@ def test_delays_grow_and_differ() -> None:
 )
 def test_only_plain_answers_exclude_that_a_write_was_applied(error: TableError, may_be: bool) -> None:
     assert may_be_applied(error) is may_be
+
+
+@pytest.mark.parametrize("lease_duration_s", [4.0, 10.0, 30.0, 300.0])
+def test_two_renewals_without_an_answer_leave_time_for_a_third(lease_duration_s: float) -> None:
+    left_s = lease_duration_s * 2 / 3
+    for attempt in (1, 2):
+        left_s -= renewal_timeout_s(lease_duration_s)
+        delay_s = retry_delay_s(attempt, left_s, random.Random(1))
+        assert delay_s is not None
+        left_s -= delay_s
+    assert left_s > min(0.5, lease_duration_s / 10)

@@ -1,0 +1,110 @@
+"""Connections that lead nowhere, by the dozen: the leases of a worker are renewed on new ones in time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+from botocore.credentials import Credentials
+
+from mld.aws.client import BotoService
+from mld.aws.services import AwsService
+from mld.aws.servicetime import ServiceTime
+from mld.aws.wire.client import WireService
+from mld.clock import LoopClock
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import Lease
+from mld.leases.retrying import renewal_timeout_s
+from mld.positions import TRIM_HORIZON
+from tests.support.blackhole import BlackHole
+from tests.support.servers import ACCOUNT, EmbeddedAws, make_client
+
+LEASE_S = 10.0
+RENEW_S = LEASE_S / 3
+REQUEST_TIMEOUT_S = LEASE_S / 3
+READ_TIMEOUT_S = 60.0
+"""For what comes before: the machine may be slow then."""
+CONNECTIONS = 20
+LEASES = [f"shardId-{number:012d}" for number in range(4)]
+PATIENCE_S = 90.0
+
+
+@pytest.fixture
+async def service(aws: EmbeddedAws, hole: BlackHole, request: pytest.FixtureRequest) -> AsyncIterator[AwsService]:
+    client = make_client("dynamodb", hole.endpoint, timeout_s=READ_TIMEOUT_S)
+    plain = BotoService(lambda: client, threads_max=CONNECTIONS, name="dynamodb")
+    made: AwsService = plain
+    if request.param == "lean":
+        made = WireService(
+            plain,
+            credentials=lambda: Credentials(ACCOUNT, "local"),
+            ca_bundle=lambda: None,
+            threads_max=CONNECTIONS,
+            calls_max=CONNECTIONS,
+            name="dynamodb",
+            read_timeout_s=READ_TIMEOUT_S,
+            connect_timeout_s=3.0,
+            service_time=ServiceTime(),
+        )
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def hole(aws: EmbeddedAws) -> BlackHole:
+    return BlackHole(aws.endpoint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["lean", "botocore"], indirect=True)
+async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsService, hole: BlackHole) -> None:
+    """Many more connections are kept than leases held, so that retries could draw one dead connection after another."""
+    name = f"hole-{os.getpid()}-{type(service).__name__}"
+    table = DynamoLeaseTable(
+        service,
+        LoopClock(),
+        table_name=name,
+        request_timeout_s=REQUEST_TIMEOUT_S,
+        renewal_timeout_s=renewal_timeout_s(LEASE_S),
+    )
+    before = DynamoLeaseTable(service, LoopClock(), table_name=name, request_timeout_s=READ_TIMEOUT_S)
+    with hole:
+        await before.ensure()
+        for key in LEASES:
+            await before.create(Lease(key, TRIM_HORIZON, owner="w"))
+        while hole.connections < CONNECTIONS / 2:
+            await asyncio.gather(*[before.get(LEASES[0]) for _ in range(5 * CONNECTIONS)])
+        changes: list[None] = []
+        keeper = LeaseKeeper(
+            table,
+            LoopClock(),
+            Random(1),
+            worker_id="w",
+            lease_duration_s=LEASE_S,
+            renew_interval_s=RENEW_S,
+            new_token=lambda: str(uuid.uuid4()),
+            on_change=lambda: changes.append(None),
+        )
+        await keeper.reacquire((await before.scan()).leases)
+        held = keeper.held()
+        assert set(held) == set(LEASES)
+        del changes[:]
+        running = asyncio.create_task(keeper.run())
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                assert hole.forget() >= CONNECTIONS / 2
+                forgotten_at = {key: lease.lease.counter for key, lease in held.items()}
+                # Each lease is renewed twice more, so that its first renewal after the loss was not the last.
+                while any(keeper.held()[key].lease.counter < forgotten_at[key] + 2 for key in LEASES):
+                    await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+    assert hole.swallowed, "no call met a dead connection"
+    assert not changes, "a lease was lost, if only for a moment"

@@ -1,0 +1,1 @@
+"""The wire client for hours against a server that does everything wrong."""
