@@ -114,3 +114,10 @@ class InvalidStreamArgumentError(StreamError):
 
 class InvalidStreamResponseError(StreamError):
     """An answer that contradicts itself, for example the end of a shard without child shards."""
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+class UnexpectedError(TableUnavailableError, StreamUnavailableError):
+    """Stands for an exception that nobody expected (`mld.surviving`): the outcome of whatever was asked is unknown."""

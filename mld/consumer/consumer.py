@@ -30,6 +30,7 @@ from mld.positions import Position
 from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
 from mld.retrieval.reader import ShardReader
 from mld.streams import Batch, ChildShard, Page
+from mld.surviving import ours
 from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
@@ -133,7 +134,7 @@ class ShardConsumer:
             return Outcome.ALREADY_COMPLETE
         changed = self._parts.parents_changed.current()
         try:
-            if await self._parts.care.parents_complete(self._lease):
+            if await ours(self._parts.care.parents_complete(self._lease), "looking at parents", self.key):
                 return Outcome.DONE
         except TableError as error:
             log.warning("cannot read the parents' leases: %s", error, extra=self._about("parents_unknown"))
@@ -188,7 +189,7 @@ class ShardConsumer:
     async def _ensure_child(self) -> None:
         if self._processor is None:
             started_at = self.clock.monotonic()
-            child = await self._parts.host.start(self.key)
+            child = await ours(self._parts.host.start(self.key), "starting a child", self.key)
             took_ms = millis_since(self.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             self._processor = Processor(child, self.key, self._settings.dialect, self._settings.reply_timeout_s)
@@ -242,7 +243,8 @@ class ShardConsumer:
 
     async def _end_shard(self) -> Outcome:
         try:
-            if not await self._parts.care.prepare_end(self._lease, self._children):
+            preparing = self._parts.care.prepare_end(self._lease, self._children)
+            if not await ours(preparing, "preparing the end of a shard", self.key):
                 return await self._retry_later(SHARD_END_RETRY_MAX_S)
         except LeaseLostError:
             self.lose_lease()
@@ -285,7 +287,7 @@ class ShardConsumer:
     async def _judge_missing(self) -> Outcome:
         """The reader keeps its place; asked again, it looks again."""
         try:
-            verdict = await self._parts.care.judge_missing(self._lease)
+            verdict = await ours(self._parts.care.judge_missing(self._lease), "judging a shard", self.key)
         except (StreamError, TableError) as error:
             log.warning("cannot tell whether the shard is over: %s", error, extra=self._about("shard_unknown"))
             verdict = MissingVerdict.UNKNOWN

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from mld.errors import TableError, TableMissingError, TableThrottledError
+from mld.errors import MldError, TableMissingError, TableThrottledError
 
 FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
 DELAY_S_MAX = 2.0  # well below any sensible lease duration, so that several attempts fit into one
@@ -27,6 +27,6 @@ def retry_delay_s(attempt: int, remaining_s: float, rng: random.Random) -> float
     return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)
 
 
-def may_be_applied(error: TableError) -> bool:
+def may_be_applied(error: MldError) -> bool:
     """Whether a failed write may be in the row all the same. Throttling and a missing table are plain answers."""
     return not isinstance(error, TableThrottledError | TableMissingError)
