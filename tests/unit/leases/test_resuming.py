@@ -171,7 +171,7 @@ def test_a_write_of_an_expired_holding_that_crosses_a_found_row_is_no_twins(capl
         (held,) = await me.hold("a")
         seen = await me.table.get("a")
         assert seen is not None
-        FaultPlan(dynamo).next(Fault(1.0, None, lost_reply().fail_after))
+        FaultPlan(dynamo).next(Fault(1.0, None, lost_reply().fail_after), Fault(1.0))
         async with running(me):
             await asyncio.sleep(0.5)
             me.keeper.drop("a", held.token)  # the holding is over while its write travels
