@@ -71,16 +71,26 @@ async def ours(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
 
 async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> None:
     """Run `loop` to its end; begin it anew when an exception ends it, except a StartupError, which means to."""
+    task = asyncio.current_task()
     while True:
         try:
             return await loop()
         except StartupError:
             raise
         except Exception as error:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            if _is_over(task):
                 raise
             log.warning("begun anew, %s: %s", doing, survived(error, doing), extra={"action": "loop_restarted"})
         await clock.sleep(RESTART_PAUSE_S)
+
+
+def _is_over(task: asyncio.Task[object] | None) -> bool:
+    """Whether the task is being cancelled, or is thrown away with its loop."""
+    try:
+        running = asyncio.current_task()
+    except RuntimeError:  # there is no loop any more
+        return True
+    return running is None or running is not task or running.cancelling() > 0
 
 
 def counts() -> dict[tuple[str, str], int]:

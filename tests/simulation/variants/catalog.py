@@ -112,8 +112,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a renewal with unknown outcome counts as a success",
         (
             "leases.keeper",
-            "                    holding.unknown_since = None\n                raise\n",
-            "                    holding.unknown_since = None\n"
+            "                    self._rows.settled(key)\n                raise\n",
+            "                    self._rows.settled(key)\n"
             "                holding.valid_until = self._clock.monotonic() + self._lease_duration_s\n"
             "                raise\n",
         ),
@@ -324,8 +324,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "SHARD_END is checkpointed before the children have rows",
         (
             "consumer.consumer",
-            "            if not await self._parts.care.prepare_end(self._lease, self._children):\n",
-            "            if False:\n",
+            '            if not await ours(preparing, "preparing the end of a shard", self.key):\n',
+            "            preparing.close()\n            if False:\n",
         ),
     ),
     _variant(
