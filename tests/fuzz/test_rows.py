@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.rows import LEASE, check_fleet, check_lease, check_row, decoded, fleets, one_row, run
 
 EXAMPLES = 600
-FLEETS = 12
+FLEETS = 6
 
 
 def test_a_row_that_anybody_may_have_written_is_read_or_named_as_corrupt() -> None:
