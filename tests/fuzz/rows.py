@@ -30,7 +30,6 @@ from mld.fleet import heartbeats, lock, reports, states
 from mld.fleet.reports import ReportRules
 from mld.fleet.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, UnreadableStateError
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
-from mld.fleet.watching import parse_watch
 from mld.leases import rows, writes
 from mld.leases.checkpoints import CheckpointRange
 from mld.leases.throughput import Throughput
@@ -127,7 +126,6 @@ REPORT: Row = {
     "sup": {"N": "1"},
     "slu": {"N": str(NOW_S)},
     "mldVersion": {"S": "0.1"},
-    "mldWatch": {"S": "w1=shardId-000000000000"},
     "mldHeartbeat": {"S": "0" * 16 + ".7"},
     "mldStranger": {"S": "java"},
 }
@@ -213,7 +211,6 @@ def check_report(row: Row) -> None:
         for report in found.reports:
             for samples in report.samples.values():
                 reports.average(samples, RULES.ema_alpha)
-            parse_watch(report.mld.get("watch") or "")
             heartbeats.epoch_of(report.mld.get("heartbeat"))
         heartbeats.java_workers(found.reports, NOW_S, RULES)
     heartbeats.parse(row)

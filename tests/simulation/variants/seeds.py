@@ -218,7 +218,7 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "assign_without_owner_pair": (
         Catch(5, "checker 4"),
         Catch(21, "checker 4"),
-        Catch(7, "checker 11"),
+        Catch(7, "checker 7"),
     ),
     "receiver_does_not_wait": (Catch(0, "checker 4"),),
     "transferred_at_once": (Catch(0, "checker 10"),),
