@@ -87,6 +87,13 @@ cost: $(DEV)
 	$(BIN)/python -m tests.benchmarks.bill $(COST_ARGS)
 
 # A whole fleet in virtual time, one seed after the other; and the text scenarios, re-recorded on purpose.
+# Rows of the tables with any value that DynamoDB takes: make fuzz-rows ROWS=200000 FLEETS=2000
+.PHONY: fuzz-rows
+ROWS ?= 20000
+FLEETS ?= 200
+fuzz-rows: $(DEV)
+	$(BIN)/python -m tests.fuzz.rows --examples $(ROWS) --fleets $(FLEETS)
+
 .PHONY: simulate scenarios scale
 SEEDS ?= 200
 MODE ?= 2x

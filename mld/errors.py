@@ -125,3 +125,10 @@ class InvalidStreamResponseError(StreamError):
 
 class DeadLetterError(MldError):
     """It is not certain that a dead letter was written: its record stays where it is."""
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+class UnexpectedError(TableUnavailableError, StreamUnavailableError):
+    """Stands for an exception that nobody expected (`mld.surviving`): the outcome of whatever was asked is unknown."""

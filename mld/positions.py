@@ -15,7 +15,9 @@ AT_TIMESTAMP_NAME = "AT_TIMESTAMP"
 SHARD_END_NAME = "SHARD_END"
 
 _SENTINEL_RANKS = {AT_TIMESTAMP_NAME: -3, TRIM_HORIZON_NAME: -2, LATEST_NAME: -1}
-_DIGITS = re.compile(r"[0-9]+", re.ASCII)
+SEQUENCE_DIGITS_MAX = 129  # the Kinesis API's own limit; it also keeps integers small, which Python converts slowly
+SUB_MAX = 2**63 - 1  # a long, in Java
+_DIGITS = re.compile(rf"[0-9]{{1,{SEQUENCE_DIGITS_MAX}}}", re.ASCII)
 _ORDER_END = 1
 _ORDER_BEFORE_END = 0
 
@@ -32,7 +34,7 @@ class Position:
 
     def __post_init__(self) -> None:
         if not is_position_text(self.sequence):
-            raise ValueError(f"not a sequence number or sentinel: {self.sequence!r}")
+            raise ValueError(f"not a sequence number or sentinel: {self.sequence[:SEQUENCE_DIGITS_MAX]!r}")
 
     @property
     def is_sentinel(self) -> bool:
@@ -70,7 +72,7 @@ class Position:
 
 
 def is_position_text(text: str) -> bool:
-    """Whether `text` is ASCII digits or one of the four sentinel names."""
+    """Whether `text` is so many ASCII digits as a sequence number may have, or one of the four sentinel names."""
     return text in _SENTINEL_RANKS or text == SHARD_END_NAME or _DIGITS.fullmatch(text) is not None
 
 

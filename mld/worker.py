@@ -16,7 +16,6 @@ from mld.clock import Clock, millis_since, wait_for_event
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.errors import (
-    MldError,
     StartupError,
     StreamError,
     StreamNotFoundError,
@@ -32,6 +31,7 @@ from mld.shards.auditor import Auditor
 from mld.shards.bootstrap import BootstrapAction, SyncMode, bootstrap_action, leases_exist
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.sync import ShardSync, SyncStatus
+from mld.surviving import kept_running, survived
 
 log = logging.getLogger(__name__)
 
@@ -112,14 +112,18 @@ class Worker:
 
     async def run(self, grace_s: float) -> bool:
         """Run until stopped; True if everything ended gracefully within `grace_s` of the stop."""
-        renewing = asyncio.create_task(self._parts.keeper.run())
+        renewing = asyncio.create_task(kept_running(self._parts.keeper.run, "keeping leases", self._parts.clock))
         background: set[asyncio.Task[None]] = set()
         try:
             if not await self._initialize():
                 return await self._drain(grace_s)
             background = {
-                asyncio.create_task(loop)
-                for loop in (self._parts.auditor.run(), self._parts.cleanup.run(), self._sync_when_due())
+                asyncio.create_task(kept_running(loop, doing, self._parts.clock))
+                for loop, doing in (
+                    (self._parts.auditor.run, "auditing"),
+                    (self._parts.cleanup.run, "cleaning up"),
+                    (self._sync_when_due, "syncing shards"),
+                )
             }
             for task in (renewing, *background):
                 task.add_done_callback(self._on_loop_ended)
@@ -150,11 +154,13 @@ class Worker:
             try:
                 await self._initialize_once()
                 return not self._stop_asked.is_set()
-            except (TableError, StreamError) as error:
+            except Exception as error:
+                last = survived(error, "starting")
+                if not isinstance(last, TableError | StreamError):
+                    raise
                 log.warning(
-                    "initialization failed: %s", error, extra={"action": "initialization_failed", "attempt": attempt}
+                    "initialization failed: %s", last, extra={"action": "initialization_failed", "attempt": attempt}
                 )
-                last: MldError = error
             if await wait_for_event(self._stop_asked, self._settings.initialization_backoff_s):
                 return False
         raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
@@ -290,8 +296,8 @@ class Worker:
             await self._parts.clock.sleep(self._settings.sync_spacing_s)
             try:
                 result = await self._parts.sync.bootstrap(await self._parts.table.scan())
-            except (TableError, StreamError) as error:
-                log.warning("shard sync failed: %s", error, extra={"action": "sync_failed"})
+            except Exception as error:
+                log.warning("shard sync failed: %s", survived(error, "syncing shards"), extra={"action": "sync_failed"})
                 continue
             if result.is_done:
                 self._sync_due.clear()
@@ -340,6 +346,7 @@ class Worker:
 
     async def _release_rest(self) -> None:
         """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""
+        self._parts.keeper.resumer.close()
         for key, holding in self._parts.keeper.held().items():
             self._release(key, holding.token)
         if self._releasing:
@@ -353,8 +360,10 @@ class Worker:
                 scan = await self._parts.table.scan()
                 if not scan.corrupt and not any(lease.owner for lease in scan.leases):
                     await take_down()
-        except (TableError, TimeoutError) as error:
-            reason = str(error) or f"not done within {LAST_OUT_WAIT_S:g} s"
+        except Exception as error:
+            late = isinstance(error, TimeoutError)
+            reason = "" if late else str(survived(error, "taking down what was set up"))
+            reason = reason or f"not done within {LAST_OUT_WAIT_S:g} s"
             log.warning("what the last worker takes down is left: %s", reason, extra={"action": "last_out_failed"})
 
 

@@ -36,6 +36,7 @@ from mld.positions import Position
 from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
 from mld.retrieval.reader import ShardReader
 from mld.streams import Batch, ChildShard, Page
+from mld.surviving import ours
 from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
@@ -134,7 +135,7 @@ class ShardConsumer:
             return Outcome.ALREADY_COMPLETE
         changed = self._parts.parents_changed.current()
         try:
-            if await self._parts.care.parents_complete(self._lease):
+            if await ours(self._parts.care.parents_complete(self._lease), "looking at parents", self.key):
                 return Outcome.DONE
         except TableError as error:
             log.warning("cannot read the parents' leases: %s", error, extra=self._about("parents_unknown"))
@@ -190,7 +191,7 @@ class ShardConsumer:
     async def _ensure_child(self) -> None:
         if self._processor is None:
             started_at = self.clock.monotonic()
-            child = await self._parts.host.start(self.key)
+            child = await ours(self._parts.host.start(self.key), "starting a child", self.key)
             took_ms = millis_since(self.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             self._processor = Processor(
@@ -262,7 +263,8 @@ class ShardConsumer:
 
     async def _end_shard(self) -> Outcome:
         try:
-            match await self._parts.care.prepare_end(self._lease, self._children):
+            preparing = self._parts.care.prepare_end(self._lease, self._children)
+            match await ours(preparing, "preparing the end of a shard", self.key):
                 case EndVerdict.READ_AGAIN:
                     return await self._doubt_end()
                 case EndVerdict.WAIT:
@@ -333,7 +335,8 @@ class ShardConsumer:
     async def _judge_missing(self) -> Outcome:
         """The reader keeps its place; asked again, it looks again."""
         try:
-            verdict = await self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
+            judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
+            verdict = await ours(judging, "judging a shard", self.key)
         except (StreamError, TableError) as error:
             log.warning("cannot tell whether the shard is over: %s", error, extra=self._about("shard_unknown"))
             verdict = MissingVerdict.UNKNOWN

@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from mld.errors import MldError
 
-class ChildStartError(Exception):
+
+class ChildStartError(MldError):
     """The command cannot be started; the text names the command, the system's reason and the key to change."""
 
 

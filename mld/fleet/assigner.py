@@ -40,6 +40,7 @@ from mld.fleet.values import LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
 from mld.steps import Steps
+from mld.surviving import ours, survived
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -184,10 +185,9 @@ class Assigner:
                 self._take_over()
             try:
                 report = await self._run(early=early)
-            except MldError as error:
-                log.warning("assignment run failed: %s", error, extra={"action": "assignment_failed"})
-            except Exception:  # whatever it is, another worker may have better luck
-                log.exception("assignment run failed", extra={"action": "assignment_failed"})
+            except Exception as error:  # whatever it is, another worker may have better luck
+                failure = survived(error, "assigning leases")
+                log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
             else:
                 self._failures = 0
                 return report
@@ -278,7 +278,7 @@ class Assigner:
         for attempt in range(1, LOAD_ATTEMPTS + 1):
             began_at = self._clock.monotonic()
             try:
-                return began_at, await read()
+                return began_at, await ours(read(), "loading what is assigned")
             except MldError as error:
                 if attempt == LOAD_ATTEMPTS:
                     raise
@@ -358,8 +358,9 @@ class Assigner:
             return
         try:
             await self._hooks.delete_stale(stale)
-        except MldError as error:
-            log.info("stale reports stay: %s", error, extra={"action": "stale_reports_kept"})
+        except Exception as error:
+            failure = survived(error, "deleting reports")
+            log.info("stale reports stay: %s", failure, extra={"action": "stale_reports_kept"})
 
     # --- logs --------------------------------------------------------------------------------------------------------
 

@@ -19,12 +19,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from mld.clock import Clock
-from mld.errors import TableError
+from mld.errors import MldError
 from mld.fleet import lock, shuffle
 from mld.fleet.lock import HEARTBEAT_S, LEASE_S, Claim, DamagedLock, Hold, Holding, Observation, SeenLock, Wait
 from mld.fleet.lock_table import LockTable
 from mld.fleet.values import LeaderDecider
 from mld.leases.retrying import may_be_applied
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class LockElection:
             async with asyncio.timeout(HOOK_TIMEOUT_S):
                 await self._on_check(self.holds_lock)
         except Exception as error:
-            await self._abandon(error)
+            await self._abandon(error if isinstance(error, TimeoutError) else survived(error, "checking the leader"))
             return False
         if self.holds_lock:
             self._announce()
@@ -202,8 +203,9 @@ class LockElection:
                 return
             try:
                 seen = await table.read()
-            except TableError as error:
-                log.warning("cannot read the leader lock: %s", error, extra={"action": "leader_read_failed"})
+            except Exception as error:
+                failure = survived(error, "reading the leader lock")
+                log.warning("cannot read the leader lock: %s", failure, extra={"action": "leader_read_failed"})
                 self._say_no_for(self._heartbeat_s)
                 return
             if (claim := self._heed(table, seen)) is not None:
@@ -241,9 +243,10 @@ class LockElection:
         self._is_claim_unknown = True
         try:
             refusal = await table.claim(over, self._worker_id, version, lease_s=self._lease_s)
-        except TableError as error:
-            log.warning("cannot claim the leader lock: %s", error, extra={"action": "leader_claim_failed"})
-            if not may_be_applied(error):
+        except Exception as error:
+            failure = survived(error, "claiming the leader lock")
+            log.warning("cannot claim the leader lock: %s", failure, extra={"action": "leader_claim_failed"})
+            if not may_be_applied(failure):
                 self._ours.remove(version)
             self._say_no_for(UNKNOWN_RECHECK_S)
             return
@@ -285,9 +288,10 @@ class LockElection:
         self._ours.add(version, sent_at)
         try:
             refusal = await table.heartbeat(self._worker_id, holding.version, version, lease_s=self._lease_s)
-        except TableError as error:
-            log.warning("the leader's heartbeat failed: %s", error, extra={"action": "leader_heartbeat_failed"})
-            if not may_be_applied(error):
+        except Exception as error:
+            failure = survived(error, "renewing the leader lock")
+            log.warning("the leader's heartbeat failed: %s", failure, extra={"action": "leader_heartbeat_failed"})
+            if not may_be_applied(failure):
                 self._ours.remove(version)
             return self._clock.monotonic() + HEARTBEAT_RETRY_S
         if refusal is None:
@@ -309,7 +313,7 @@ class LockElection:
         self._drop(reason)
         if table is None or (holding is None and not self._is_claim_unknown):
             return
-        failure: TableError | None = None
+        failure: MldError | None = None
         for _ in range(RELEASE_ATTEMPTS_MAX):
             try:
                 if holding is None:
@@ -318,8 +322,8 @@ class LockElection:
                     return
                 self._ours.give_up(holding.version)
                 refusal = await table.release(self._worker_id, holding.version)
-            except TableError as error:
-                failure = error
+            except Exception as error:
+                failure = survived(error, "releasing the leader lock")
                 continue
             if refusal is None:
                 self._is_claim_unknown = False
@@ -409,8 +413,9 @@ class ShuffleElection:
         is_first = not self._elected
         try:
             self._elected = shuffle.leaders(await self._owners())
-        except TableError as error:
-            log.warning("no election of leaders: %s", error, extra={"action": "election_failed"})
+        except Exception as error:
+            failure = survived(error, "electing leaders")
+            log.warning("no election of leaders: %s", failure, extra={"action": "election_failed"})
         later_s = FIRST_REELECTION_S if is_first else REELECTION_S
         self._next_at = self._clock.monotonic() + (later_s if self._elected else NO_OWNERS_RECHECK_S)
 

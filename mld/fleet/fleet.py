@@ -40,6 +40,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, IndexStatus, LeaseTable, Refusal, TableScan
 from mld.leases.taker import LeaseTaker
+from mld.surviving import ours
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,8 @@ class Fleet:
                 LATE_TABLES: self._watch_for_late_tables,
                 HEARTBEAT: parts.heartbeat.run,
             },
-            self._failed,
+            lambda error: self._on_failure(error),  # noqa: PLW0108 - it is set later
+            parts.clock,
         )
 
     # --- what others ask ----------------------------------------------------------------------------------------------
@@ -229,9 +231,6 @@ class Fleet:
         self._on_failure = on_failure
         await self._loops.allow()
 
-    def _failed(self, error: BaseException | None) -> None:
-        self._on_failure(error)
-
     async def _report(self) -> None:
         assert self._reporter is not None
         await self._reporter.run()
@@ -283,7 +282,7 @@ class Fleet:
         for report in stale:
             if (place := places.get(report.legacy)) is not None:
                 try:
-                    await self._parts.reports_at(place).delete_stale(report)
+                    await ours(self._parts.reports_at(place).delete_stale(report), "deleting reports")
                 except TableError as error:
                     log.info("report %s not deleted: %s", report.worker, error, extra={"action": "stale_not_deleted"})
 
@@ -379,10 +378,10 @@ class Fleet:
     async def _adopt(self, keys: Iterable[str]) -> None:
         for key in keys:
             try:
-                lease = await self._parts.table.get(key)
+                lease = await ours(self._parts.table.get(key), "adopting a child lease", key)
                 if lease is None or lease.actual_owner is not None or self._leaving:
                     continue
-                if not isinstance(await self._parts.table.assign(lease, self._worker_id), Refusal):
+                if not isinstance(await ours(self._parts.table.assign(lease, self._worker_id), "adopting"), Refusal):
                     self.on_assigned((key,))
             except TableError as error:
                 log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
@@ -404,20 +403,22 @@ class Fleet:
         if not self.takes_leases:
             try:
                 async with asyncio.timeout(LEAVE_SCAN_TIMEOUT_S):
-                    scan = await self._parts.table.fleet_scan()
-                    keys = self._parts.keeper.held()
-                    self._parts.keeper.heirs = await self._deal(scan, keys)
+                    self._parts.keeper.heirs = await ours(self._heirs(), "looking for heirs")
             except (TableError, TimeoutError) as error:
                 log.warning("leases are released without heirs: %s", error, extra={"action": "heirs_unknown"})
         if self._election is not None:  # may take seconds, which the leases need not wait for
             self._resigning = asyncio.ensure_future(self._election.close())
+
+    async def _heirs(self) -> dict[str, str]:
+        scan = await self._parts.table.fleet_scan()
+        return await self._deal(scan, self._parts.keeper.held())
 
     async def close(self) -> None:
         """Nothing is held any more: give on what was assigned to us meanwhile, delete the report, end the loops."""
         try:
             if not self.takes_leases:
                 async with asyncio.timeout(LAST_LOOK_TIMEOUT_S):
-                    await self._give_on_late_ones()
+                    await ours(self._give_on_late_ones(), "taking a last look")
         except (TableError, TimeoutError) as error:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
         finally:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from mld.clock import Clock
-from mld.errors import StartupError, TableError
+from mld.errors import StartupError
 from mld.fleet import heartbeats
 from mld.fleet.heartbeat_table import BeatRefusal, HeartbeatTable
 from mld.fleet.strangers import Strangers
@@ -27,6 +27,7 @@ from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place, WorkerReport
 from mld.leases.carrying import Beat
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -152,8 +153,9 @@ class Heartbeat:
                     if claimed is not None:
                         return claimed
                     continue
-            except TableError as error:
-                log.info("no heartbeat yet: %s", error, extra={"action": "heartbeat_claim_failed"})
+            except Exception as error:
+                failure = survived(error, "claiming a heartbeat")
+                log.info("no heartbeat yet: %s", failure, extra={"action": "heartbeat_claim_failed"})
             await self._clock.sleep(CLAIM_POLL_SHARE * self._lease_duration_s)
 
     async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
@@ -194,11 +196,12 @@ class Heartbeat:
             sent_at = self._clock.monotonic()
             try:
                 answer = await self._table.beat(self._worker_id, last, value)
-            except TableError as error:
-                if first_sent_at is None and may_be_applied(error):
+            except Exception as error:
+                failure = survived(error, "sending a heartbeat")
+                if first_sent_at is None and may_be_applied(failure):
                     first_sent_at = sent_at
                 level = logging.WARNING if attempt == 1 else logging.DEBUG
-                log.log(level, "heartbeat failed: %s", error, extra={"action": "heartbeat_failed"})
+                log.log(level, "heartbeat failed: %s", failure, extra={"action": "heartbeat_failed"})
                 remaining_s = last_sent_at + self._lease_duration_s - self._clock.monotonic()
                 delay_s = retry_delay_s(attempt, remaining_s, self._rng)
                 await self._clock.sleep(self._interval_s if delay_s is None else delay_s)
@@ -225,8 +228,9 @@ class Heartbeat:
         self._keeper.carrier.drop()
         try:
             await self._table.clear(self._worker_id, value)
-        except TableError as error:
-            log.info("heartbeat not cleared: %s", error, extra={"action": "heartbeat_not_cleared"})
+        except Exception as error:
+            failure = survived(error, "clearing the heartbeat")
+            log.info("heartbeat not cleared: %s", failure, extra={"action": "heartbeat_not_cleared"})
 
     # --- strangers ----------------------------------------------------------------------------------------------------
 
@@ -235,8 +239,9 @@ class Heartbeat:
             await self._clock.sleep(self._lease_duration_s / LOOKS_PER_DURATION)
             try:
                 stranger = await self._stranger_who_leads()
-            except TableError as error:
-                log.debug("leader unknown: %s", error, extra={"action": "leader_unknown"})
+            except Exception as error:
+                failure = survived(error, "looking at the leader")
+                log.debug("leader unknown: %s", failure, extra={"action": "leader_unknown"})
                 continue
             if stranger is not None:
                 self.leave(stranger)

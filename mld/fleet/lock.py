@@ -42,6 +42,7 @@ LOCK_KEY = "Leader"
 LEASE_S = 120.0  # Java's: long enough that a leader survives a few failed heartbeats
 HEARTBEAT_S = 30.0  # Java's; also how long a "no" is believed without looking again
 GIVEN_UP = float("-inf")
+SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 VERSIONS_MAX = 32  # the writes of one lease duration that may still be on their way: a heartbeat each 5 s, and releases
 
 OWNER = "ownerName"
@@ -206,7 +207,7 @@ def parse_lock(row: Row | None) -> SeenLock:
         texts[name] = text
     millis = int(texts[DURATION]) if _MILLIS.fullmatch(texts[DURATION]) else 0
     if millis <= 0:
-        return _damaged(row, f"{DURATION} {texts[DURATION]!r} is no number of milliseconds above 0")
+        return _damaged(row, f"{DURATION} {texts[DURATION][:SHOWN_MAX]!r} is no number of milliseconds above 0")
     return LockRow(
         owner=texts[OWNER],
         duration_s=millis / 1000,

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
-from mld.errors import MldError
 from mld.fleet import reports
 from mld.fleet.heartbeats import beats_among
 from mld.fleet.loads import Move, Why
@@ -27,6 +26,7 @@ from mld.fleet.takeover import LOOK_PERIOD_S, Takeover, TakeoverRules
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
+from mld.surviving import survived
 from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
@@ -94,8 +94,9 @@ class Lookout:
             self._woken.clear()
             try:
                 await self._look()
-            except MldError as error:
-                log.debug("cannot look at the leases: %s", error, extra={"action": "look_failed"})
+            except Exception as error:
+                failure = survived(error, "looking at the leases")
+                log.debug("cannot look at the leases: %s", failure, extra={"action": "look_failed"})
                 again_at = self._clock.monotonic() + RETRY_S
             else:
                 again_at = self._next_look_at()
@@ -179,8 +180,9 @@ class Lookout:
     async def _tell_of_gone(self, owner: str) -> None:
         try:
             await self._hooks.on_gone(owner, self._reports.get(owner))
-        except MldError as error:
-            log.debug("report of %s stays: %s", owner, error, extra={"action": "report_kept", "worker": owner})
+        except Exception as error:
+            failure = survived(error, "forgetting a worker")
+            log.debug("report of %s stays: %s", owner, failure, extra={"action": "report_kept", "worker": owner})
 
     def _log(self, leases: Sequence[Lease], written: Written) -> None:
         taken = Counter(lease.actual_owner for lease in leases if lease.key in written.done)

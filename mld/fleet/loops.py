@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
+from mld.clock import Clock
+from mld.surviving import kept_running
+
 
 class Loops:
-    """`factories` make the loops, which run until cancelled; `on_failure` hears of one that ended by itself."""
+    """`factories` make the loops, which run until cancelled; `on_failure` hears of one that ended by itself.
+
+    An exception does not end a loop (`mld.surviving`), unless it says that the daemon must end.
+    """
 
     def __init__(
-        self, factories: Mapping[str, Callable[[], Awaitable[None]]], on_failure: Callable[[BaseException | None], None]
+        self,
+        factories: Mapping[str, Callable[[], Awaitable[None]]],
+        on_failure: Callable[[BaseException | None], None],
+        clock: Clock,
     ) -> None:
         self._factories = factories
         self._on_failure = on_failure
+        self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted: frozenset[str] = frozenset()
         self._allowed = False
@@ -42,7 +52,7 @@ class Loops:
         for task in ending:
             task.cancel()
         for name in sorted(wanted - self._tasks.keys()):
-            task = asyncio.ensure_future(_run(self._factories[name]))
+            task = asyncio.ensure_future(kept_running(self._factories[name], name, self._clock))
             self._tasks[name] = task
             task.add_done_callback(self._on_done)
         others = [task for task in ending if task is not asyncio.current_task()]
@@ -52,7 +62,3 @@ class Loops:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task in self._tasks.values():
             self._on_failure(task.exception())
-
-
-async def _run(factory: Callable[[], Awaitable[None]]) -> None:
-    await factory()

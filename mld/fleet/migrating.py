@@ -26,6 +26,7 @@ from mld.fleet.states import (
 )
 from mld.fleet.states_table import StatesTable
 from mld.fleet.values import Place, TableStatus
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +134,9 @@ class TableMigration:
         try:
             if await self._legacy.ensure(self._reports):
                 log.warning("table %s made again", self._reports.name, extra={"action": "reports_table_restored"})
-        except MldError as error:
-            log.error("%s", error, extra={"action": "reports_table_missing"})
+        except Exception as error:
+            failure = survived(error, "restoring the reports table")
+            log.error("%s", failure, extra={"action": "reports_table_missing"})
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
@@ -224,8 +226,11 @@ class TableMigration:
                 items = await self._states.items(place)
                 step = self._next_step(row, tuple(str(item[place.key].get("S")) for item in items))
             await self._carry_out(step, row, place)
-        except TableError as error:
-            log.warning("step of the table migration failed: %s", error, extra={"action": "table_step_failed"})
+        except MigrationCompletedError:
+            raise
+        except Exception as error:
+            failure = survived(error, "migrating to a single table")
+            log.warning("step of the table migration failed: %s", failure, extra={"action": "table_step_failed"})
 
     def _next_step(self, row: TableRow | None, legacy_keys: tuple[str, ...] | None) -> Step:
         return single_table.leader_step(
@@ -294,8 +299,9 @@ class TableMigration:
     async def _move_rows(self, place: Place) -> None:
         try:
             await self._mover.move(place, self._layout.leases)
-        except TableError as error:
-            log.warning("rows not moved: %s", error, extra={"action": "move_failed"})
+        except Exception as error:
+            failure = survived(error, "moving rows")
+            log.warning("rows not moved: %s", failure, extra={"action": "move_failed"})
 
     def _stop_move(self) -> None:
         if self._move is not None:
@@ -309,7 +315,8 @@ class TableMigration:
             await self._clock.sleep(LATE_TABLE_PERIOD_S)
             try:
                 appeared = await self._legacy.exists(self._coordinator.name)
-            except MldError:
+            except Exception as error:
+                survived(error, "looking for late tables")
                 continue
             if appeared:
                 log.error(

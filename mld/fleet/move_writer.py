@@ -18,6 +18,7 @@ from mld.fleet.loads import Move, Why
 from mld.fleet.observing import Observations
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, Refusal
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,8 +82,9 @@ class MoveWriter:
             try:
                 answer = await self._send(move, counter_matters=counter_matters)
             except Exception as error:  # whoever asked fails with it when all writes have ended
-                written.errors.append(error)
-                log.debug("%s not moved: %s", move.lease.key, error, extra=_fields("lease_move_failed", move))
+                failure = survived(error, "moving a lease", move.lease.key)
+                written.errors.append(failure)
+                log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
             else:
                 self._settle(move, answer, written)
 
@@ -106,7 +108,7 @@ class MoveWriter:
                     living.add(owner)
             except Exception as error:
                 living.add(owner)
-                written.errors.append(error)
+                written.errors.append(survived(error, "fencing a worker"))
 
         await bounded(fence, sorted(marks))
         if not living:

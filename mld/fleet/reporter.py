@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mld.clock import Clock, wait_for_event
-from mld.errors import TableError
 from mld.fleet import reports
 from mld.fleet.cpu import percent
 from mld.fleet.platform import LoadSource, LoadUnreadableError
 from mld.fleet.reports_table import ReportsTable
 from mld.fleet.values import WorkerReport
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -125,8 +125,9 @@ class Reporter:
                 return
             try:
                 deleted = await self._table.delete_own(self._worker_id, sent_at_s)
-            except TableError as error:
-                log.warning("own report not deleted, it expires: %s", error, extra={"action": "report_delete_failed"})
+            except Exception as error:
+                failure = survived(error, "deleting the report")
+                log.warning("own report not deleted, it expires: %s", failure, extra={"action": "report_delete_failed"})
                 return
         log.debug("own report deleted" if deleted else "no own report left", extra={"action": "report_deleted"})
 
@@ -146,10 +147,11 @@ class Reporter:
     async def _read(self, source: LoadSource) -> float | None:
         try:
             sample = await source.read()
-        except LoadUnreadableError as error:
+        except Exception as error:
+            failure = error if isinstance(error, LoadUnreadableError) else survived(error, "measuring the load")
             level = logging.DEBUG if self._sample_fails else logging.WARNING
             self._sample_fails = True
-            log.log(level, "no figure from %s: %s", source.name, error, extra={"action": "sample_failed"})
+            log.log(level, "no figure from %s: %s", source.name, failure, extra={"action": "sample_failed"})
             return None
         self._sample_fails = False
         return None if sample is None else percent(sample)
@@ -209,8 +211,9 @@ class Reporter:
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:
                 row = await self._table.write(report)
-            except TableError as error:
-                log.warning("report not written: %s", error, extra={"action": "report_failed"})
+            except Exception as error:
+                failure = survived(error, "writing the report")
+                log.warning("report not written: %s", failure, extra={"action": "report_failed"})
                 return False
         self._on_own_row(row)
         return True

@@ -40,7 +40,8 @@ RING_LENGTH = 10
 THROUGHPUT_NAME = "THROUGHPUT"
 """A metric with this name makes a default worker."""
 EXPIRED_AFTER_PERIODS = 2
-NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage
+FIGURE_MAX = 10**15  # far beyond any time in seconds, share or speed; squares and sums of such figures stay finite
+SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 _SIX_DECIMALS = Decimal("0.000001")
 
 
@@ -299,8 +300,8 @@ def _number(value: Mapping[str, Any], name: str) -> Decimal:
     try:
         number = Decimal(value["N"])
     except (KeyError, TypeError, InvalidOperation):
-        raise CorruptReportError(f"{name} is not a number: {value}") from None
-    if not number.is_finite() or number.adjusted() > NUMBER_EXPONENT_MAX:
+        raise CorruptReportError(f"{name} is not a number: {str(value)[:SHOWN_MAX]}") from None
+    if not number.is_finite() or abs(number) > FIGURE_MAX:
         raise CorruptReportError(f"{name} is out of range: {number}")
     return number
 
@@ -325,7 +326,7 @@ def _lists(row: Row, name: str) -> Iterable[tuple[str, tuple[Decimal, ...]]]:
     members = value.get("M")
     if not isinstance(members, Mapping):
         raise CorruptReportError(f"{name} is not a map")
-    return [(member, _numbers(content, f"{name}.{member}")) for member, content in members.items()]
+    return [(member, _numbers(content, f"{name}.{member[:SHOWN_MAX]}")) for member, content in members.items()]
 
 
 def _numbers(value: Mapping[str, Any], name: str) -> tuple[Decimal, ...]:

@@ -22,6 +22,7 @@ MODIFIED_AT = "mts"
 HISTORY = "h"
 ENTITY_TYPE = "entityType"
 HISTORY_MAX = 10  # Java's limit; older entries are dropped
+SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 
 
 class UnreadableStateError(MldError):
@@ -95,7 +96,9 @@ def parse_state(kind: Kind[StateT], item: Row, place: Place) -> StateRow[StateT]
     try:
         state = kind.states(text)
     except ValueError:
-        raise UnreadableStateError(kind.key, f"{kind.attribute} is {text!r}, which is no state") from None
+        raise UnreadableStateError(
+            kind.key, f"{kind.attribute} is {str(text)[:SHOWN_MAX]!r}, which is no state"
+        ) from None
     known = {place.key, ENTITY_TYPE, kind.attribute, MODIFIED_BY, MODIFIED_AT, HISTORY}
     entries = item.get(HISTORY, {}).get("L", ())
     return StateRow(

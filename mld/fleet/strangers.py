@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from mld.clock import Clock
-from mld.errors import StartupError, TableError
+from mld.errors import StartupError
 from mld.fleet import reports
 from mld.fleet.assigner import Loaded
 from mld.fleet.heartbeat_table import HeartbeatTable
@@ -19,6 +19,7 @@ from mld.fleet.move_writer import bounded
 from mld.fleet.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.leases.table import LeaseTable
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ class Strangers:
         async def tell(worker: str) -> None:
             try:
                 await self._heartbeats.tell(worker, stranger)
-            except TableError as error:
-                log.info("%s not told of %s: %s", worker, stranger, error, extra={"action": "stranger_not_told"})
+            except Exception as error:
+                failure = survived(error, "telling of a stranger")
+                log.info("%s not told of %s: %s", worker, stranger, failure, extra={"action": "stranger_not_told"})
 
         await bounded(tell, listeners)

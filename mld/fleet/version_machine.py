@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 from mld.clock import Clock
-from mld.errors import StartupError, TableError
+from mld.errors import StartupError
 from mld.fleet import versions
 from mld.fleet.single_table import Layout
-from mld.fleet.states import CLIENT_VERSION, ClientVersionRow, UnreadableStateError, advanced, first_row
+from mld.fleet.states import CLIENT_VERSION, ClientVersionRow, advanced, first_row
 from mld.fleet.states_table import StatesTable
 from mld.fleet.values import ClientVersion, Place
 from mld.fleet.versions import Components, FleetView, Readiness
+from mld.surviving import survived
 from properties.values import ClientVersion as Configured
 
 log = logging.getLogger(__name__)
@@ -95,8 +96,8 @@ class VersionMachine:
             except StartupError:
                 raise
             except Exception as error:
-                problem = error
-                log.warning("client version not entered: %s", error, extra={"action": "client_version_failed"})
+                problem = survived(error, "entering a client version")
+                log.warning("client version not entered: %s", problem, extra={"action": "client_version_failed"})
                 await self._clock.sleep(self._rng.uniform(RETRY_S, 1.1 * RETRY_S))
         raise StartupError(f"the client version could not be entered in {START_ATTEMPTS_MAX} attempts: {problem}")
 
@@ -120,8 +121,9 @@ class VersionMachine:
         """One look at the row; False if a state could not be entered."""
         try:
             row, place = await self._read()
-        except (TableError, UnreadableStateError) as error:
-            log.warning("client version of the fleet unknown: %s", error, extra={"action": "client_version_unread"})
+        except Exception as error:
+            failure = survived(error, "reading the client version")
+            log.warning("client version of the fleet unknown: %s", failure, extra={"action": "client_version_unread"})
             return True
         if row is None and self._version is not ClientVersion.INIT:
             log.error("row %s has been deleted", CLIENT_VERSION.key, extra={"action": "client_version_row_missing"})
@@ -137,7 +139,8 @@ class VersionMachine:
         try:
             await self._enter(version, stored)
         except Exception as error:
-            log.error("cannot enter %s: %s", version.value, error, extra={"action": "client_version_failed"})
+            failure = survived(error, "entering a client version")
+            log.error("cannot enter %s: %s", version.value, failure, extra={"action": "client_version_failed"})
             return False
         return True
 
@@ -171,8 +174,9 @@ class VersionMachine:
             if not versions.may_flip(self._readiness, now):
                 return False
             return await self._write(row, place, ClientVersion.V3X_WITH_ROLLBACK)
-        except TableError as error:
-            log.warning("readiness of the fleet unknown: %s", error, extra={"action": "readiness_unknown"})
+        except Exception as error:
+            failure = survived(error, "looking at the fleet's readiness")
+            log.warning("readiness of the fleet unknown: %s", failure, extra={"action": "readiness_unknown"})
             return False
 
     # --- the row ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Protocol
 
 from mld.clock import Clock
-from mld.errors import TableError
 from mld.leases.carrying import (
     CHECKPOINT_KBPS_S,
     CONFIRM_SHARE,
@@ -32,6 +31,7 @@ from mld.leases.lease import Failing, Lease
 from mld.leases.retrying import retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.writes import judge_read
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -224,8 +224,9 @@ class Carrier:
             async with self._slots:
                 sent_at = self._clock.monotonic()
                 found = await self._table.get_many(list(looked_at))
-        except TableError as error:
-            log.warning("cannot look at %d leases: %s", len(looked_at), error, extra={"action": "confirm_failed"})
+        except Exception as error:
+            failure = survived(error, "confirming leases")
+            log.warning("cannot look at %d leases: %s", len(looked_at), failure, extra={"action": "confirm_failed"})
             return False
         for key, (holding, before) in looked_at.items():
             untouched = holding.lease is before and holding.unknown_since is None and not holding.leaving

@@ -13,9 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from mld.positions import SHARD_END, Position, is_position_text
-
-SEQUENCE_DIGITS_MAX = 129  # the Kinesis API's own limit; it also keeps hostile integers small
+from mld.positions import SEQUENCE_DIGITS_MAX, SHARD_END, SUB_MAX, Position, is_position_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +72,9 @@ class CheckpointRange:
         if sequence is None:
             return self._store(self.largest)
         sub = 0 if sub is None else sub
-        if sub < 0:
-            return Illegal(f"sub-sequence number {sub} is negative")
-        if len(sequence) > SEQUENCE_DIGITS_MAX or not is_position_text(sequence):
+        if not 0 <= sub <= SUB_MAX:
+            return Illegal(f"sub-sequence number is not between 0 and {SUB_MAX}")
+        if not is_position_text(sequence):
             return Illegal(f"not a sequence number: {sequence[:SEQUENCE_DIGITS_MAX]!r}")
         position = Position(sequence, sub)
         if not self.last <= position <= self.largest:

@@ -16,10 +16,10 @@ import logging
 from collections.abc import Iterable
 
 from mld.clock import Clock, wait_for_event
-from mld.errors import TableError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +113,9 @@ class LeaseDiscovery:
     async def _list(self) -> None:
         try:
             keys = await self._table.keys_owned_by(self._worker_id)
-        except TableError as error:
-            log.warning("cannot look for assigned leases: %s", error, extra={"action": "discovery_failed"})
+        except Exception as error:
+            failure = survived(error, "looking for assigned leases")
+            log.warning("cannot look for assigned leases: %s", failure, extra={"action": "discovery_failed"})
             return
         await self._confirm_unlisted(keys)
         held = self._keeper.held()
@@ -160,8 +161,9 @@ class LeaseDiscovery:
     async def _look(self, key: str) -> None:
         try:
             lease = await self._table.get(key)
-        except TableError as error:
-            log.warning("cannot read %s: %s", key, error, extra={"action": "discovery_failed", "shard": key})
+        except Exception as error:
+            failure = survived(error, "looking at a lease", key)
+            log.warning("cannot read %s: %s", key, failure, extra={"action": "discovery_failed", "shard": key})
             if key in self._pending:
                 self._look_again(key)
             return

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from mld.clock import Clock
-from mld.errors import TableError
 from mld.leases.lease import Lease
 from mld.leases.retrying import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +68,13 @@ class Parting:
             attempt += 1
             try:
                 return await write(resent)
-            except TableError as error:
-                resent = resent or may_be_applied(error)
+            except Exception as error:
+                failure = survived(error, "giving a lease away", lease.key)
+                resent = resent or may_be_applied(failure)
                 delay_s = retry_delay_s(attempt, valid_until - self._clock.monotonic(), self._rng)
                 if delay_s is None or attempt == attempts_max:
                     key = lease.key
-                    log.warning("cannot give %s away: %s", key, error, extra=_about(lease, "release_failed"))
+                    log.warning("cannot give %s away: %s", key, failure, extra=_about(lease, "release_failed"))
                     return None
             await self._clock.sleep(delay_s)
 

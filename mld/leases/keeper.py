@@ -7,7 +7,8 @@ A *holding* is one uninterrupted possession of a lease under one token. It ends 
 giving it away, by `drop`, or by a new adoption of the same key. All writes of a holding go one by one through its lock.
 Before a write is sent its outcome counts as unknown; only an answer changes that. So a lost reply, a time-out and a
 cancelled caller all lead to the same place: the next write says `resent`, and its refusal may turn out to be our own
-earlier success. Validity then counts from the first of these attempts, because others may have seen that one.
+earlier success. Validity then counts from the first of these attempts, because others may have seen that one. What the
+table says is ours although no holding says so is the business of `resuming`.
 
 A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
 is transferred we go on as before. Once we have begun to give a lease away, it is not renewed any more: what cannot be
@@ -26,22 +27,23 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mld.clock import Clock, wait_for_event
-from mld.errors import LeaseLostError, TableError
+from mld.errors import LeaseLostError, MldError
 from mld.leases.carrier import Carrier
 from mld.leases.handoff import Parting
-from mld.leases.holding import Holding
+from mld.leases.holding import Holding, RowsWritten
 from mld.leases.lease import Lease
+from mld.leases.resuming import Resumer
 from mld.leases.retrying import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.throughput import Throughput
 from mld.positions import Position
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
 RENEWALS_CONCURRENT_MAX = 20  # Java's maxLeaseRenewalThreads
 CHECKPOINT_ATTEMPTS_MAX = 4  # the child waits for the answer and can retry by itself
 HANDOFF_TIMEOUT_S = 30.0  # Java's gracefulLeaseHandoffTimeoutMillis
-REACQUIRE_ATTEMPTS_MAX = 6  # what fails here comes back through the taker
 STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
@@ -100,13 +102,23 @@ class LeaseKeeper:
         self._handoff_timeout_s = handoff_timeout_s
         self._on_handoff = on_handoff
         self._parting = Parting(table, clock, rng)
-        self._resuming: set[str] = set()
-        self._contested: dict[str, tuple[int, float]] = {}
-        """Leases that a twin goes on with: the counter seen last, and since when it stands still."""
+        self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
         self._times_changed = asyncio.Event()
         self.carrier = Carrier(table, clock, rng, self, self._holdings, lease_duration_s, self._slots)
         self._tasks: asyncio.TaskGroup | None = None
+        self.resumer = Resumer(
+            table,
+            clock,
+            rng,
+            self,
+            self.carrier,
+            self._rows,
+            worker_id=worker_id,
+            lease_duration_s=lease_duration_s,
+            renew_interval_s=renew_interval_s,
+            slots=self._slots,
+        )
         self.heirs: Mapping[str, str] = {}
         """Who gets which lease when it is released, known once this worker leaves its fleet."""
 
@@ -116,6 +128,14 @@ class LeaseKeeper:
         """The leases that are ours and not expired, by key."""
         now = self._clock.monotonic()
         return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < h.valid_until}
+
+    def has(self, key: str) -> bool:
+        """Whether there is a holding of this key, be it expired."""
+        return key in self._holdings
+
+    def lapse_noticed(self) -> None:
+        """There is a lapsed lease to bring back."""
+        self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
         holding = self._holdings.get(key)
@@ -127,16 +147,18 @@ class LeaseKeeper:
         None if the answer came so late that the lease has expired already.
         """
         throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
-        holding = Holding(lease, "", sent_at, throughput, sent_at)
+        holding = Holding(lease, "", sent_at, throughput, sent_at, self._rows.lock_of(lease.key))
+        self._rows.confirmed(lease)
         self.carrier.accept(holding, lease, sent_at)
         if self._clock.monotonic() >= holding.valid_until:
             log.warning(
                 "lease %s expired before its answer came", lease.key, extra=self._about(lease.key, "lease_late")
             )
+            self.resumer.lapsed(lease)
             return None
         holding.token = self._new_token()
         self._holdings[lease.key] = holding
-        self._contested.pop(lease.key, None)
+        self.resumer.adopted(lease.key)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self._on_change()
@@ -174,13 +196,18 @@ class LeaseKeeper:
                         seen, position, resent=resent, throughput_kbps=self.carrier.kbps_for_checkpoint(holding)
                     ),
                 )
-            except TableError as error:
+            except LeaseLostError:
+                raise
+            except Exception as error:
+                failure = survived(error, "storing a checkpoint", key)
                 delay_s = self._retry_delay_s(holding, attempt, CHECKPOINT_ATTEMPTS_MAX)
                 if delay_s is None:
-                    log.warning("checkpoint of %s failed: %s", key, error, extra=self._about(key, "checkpoint_failed"))
+                    log.warning(
+                        "checkpoint of %s failed: %s", key, failure, extra=self._about(key, "checkpoint_failed")
+                    )
                     if not self.is_current(holding):
                         raise LeaseLostError(key, "expired while a checkpoint was under way") from error
-                    raise
+                    raise failure  # noqa: B904
                 await self._clock.sleep(delay_s)
                 continue
             if lease.checkpoint == position or lease.is_complete:
@@ -216,72 +243,11 @@ class LeaseKeeper:
             finally:
                 self.forget(holding)
 
-    # --- start --------------------------------------------------------------------------------------------------------
+    # --- what the table says is ours, though we do not hold it --------------------------------------------------------
 
     async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
-        """Resume the leases that the table says are ours: renew them in parallel, hold each as soon as it is renewed.
-
-        Rows of others, in handoff, or held already are passed over; so are those that a twin has taken from us, until
-        they have stood still for a lease duration. One failure does not touch the others. Returns the keys held by this
-        call.
-        """
-        mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
-        self._resuming |= mine.keys()
-        try:
-            held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
-        finally:
-            self._resuming -= mine.keys()
-        return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
-
-    def _is_resumable(self, lease: Lease) -> bool:
-        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None
-        is_free = lease.key not in self._holdings and lease.key not in self._resuming
-        return is_ours and is_free and not self._is_a_twins(lease)
-
-    def _is_a_twins(self, lease: Lease) -> bool:
-        """Else two processes with our worker id would take the lease from each other for ever."""
-        contested = self._contested.get(lease.key)
-        if contested is None:
-            return False
-        now = self._clock.monotonic()
-        counter, since = contested
-        if lease.counter != counter:
-            self._contested[lease.key] = (lease.counter, now)
-            return True
-        return now - since <= self._lease_duration_s
-
-    async def _reacquire_one(self, lease: Lease) -> bool:
-        unknown_since: float | None = None
-        seen = replace(lease, throughput_kbps=None)
-        started_at = self._clock.monotonic()
-        for attempt in range(1, REACQUIRE_ATTEMPTS_MAX + 1):
-            try:
-                async with self._slots:
-                    sent_at = self._clock.monotonic()
-                    mark = self.carrier.mark()
-                    answer = await self._table.renew(seen, resent=unknown_since is not None, heartbeat=mark)
-            except TableError as error:
-                if unknown_since is None and may_be_applied(error):
-                    unknown_since = sent_at
-                delay_s = retry_delay_s(attempt, started_at + self._lease_duration_s - sent_at, self._rng)
-                if delay_s is None or attempt == REACQUIRE_ATTEMPTS_MAX:
-                    log.warning("cannot resume %s: %s", lease.key, error, extra=self._about(lease.key, "resume_failed"))
-                    return False
-                await self._clock.sleep(delay_s)
-                continue
-            if isinstance(answer, Refusal):
-                self._log_loss(lease.key, answer)
-                return False
-            if unknown_since is not None:
-                # It may be the last write of our dead predecessor that came through, and not ours: renew on top of it.
-                seen, unknown_since = replace(answer, throughput_kbps=None), None
-                continue
-            if answer.checkpoint_owner is not None or lease.key in self._holdings:
-                return False  # a handoff began meanwhile, or somebody adopted it first
-            if self.carrier.is_of_lost_epoch(answer):
-                return False
-            return self.adopt(answer, sent_at) is not None
-        return False
+        """Resume the leases that the table says are ours; returns the keys held by this call. See `Resumer`."""
+        return await self.resumer.reacquire(leases)
 
     # --- loops --------------------------------------------------------------------------------------------------------
 
@@ -314,11 +280,11 @@ class LeaseKeeper:
                 await asyncio.sleep(0)
 
     async def _renew(self, holding: Holding) -> None:
-        """Renew one lease, retrying until it is renewed, lost, or expired."""
+        """Renew one lease, retrying until it is renewed, lost, or expired. What goes wrong concerns this lease only."""
         key = holding.lease.key
-        kbps = self.carrier.kbps_for_renewal(holding)
         attempt = 0
         try:
+            kbps = self.carrier.kbps_for_renewal(holding)
             while True:
                 attempt += 1
                 try:
@@ -337,13 +303,16 @@ class LeaseKeeper:
                     return
                 except LeaseLostError:
                     return
-                except TableError as error:
+                except Exception as error:
+                    failure = survived(error, "renewing a lease", key)
                     delay_s = self._retry_delay_s(holding, attempt, None)
                     level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
-                    log.log(level, "renewal of %s failed: %s", key, error, extra=self._about(key, "renew_failed"))
+                    log.log(level, "renewal of %s failed: %s", key, failure, extra=self._about(key, "renew_failed"))
                     if delay_s is None:
                         return
                 await self._clock.sleep(delay_s)
+        except Exception as error:  # nothing was sent; the next tick tries again
+            survived(error, "renewing a lease", key)
         finally:
             holding.renewing = False
 
@@ -355,6 +324,8 @@ class LeaseKeeper:
             for holding in list(self._holdings.values()):
                 if self.is_current(holding) and holding.due_at <= now:
                     self._force_handoff(holding, tasks)
+            for lease in self.resumer.due():
+                tasks.create_task(self.resumer.resume(lease))
             now = self._clock.monotonic()
             next_s = min((holding.due_at - now for holding in self._holdings.values()), default=None)
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
@@ -376,7 +347,8 @@ class LeaseKeeper:
     async def _write(self, holding: Holding, send: Send) -> Lease:
         """One conditional write of a holding; afterwards the holding has the row as it is now.
 
-        Raises LeaseLostError if the holding is over or the row refused, TableError if the outcome is unknown.
+        Raises LeaseLostError if the holding is over or the row refused, TableError if the outcome is unknown, and that
+        it is after any other exception, too.
         """
         async with holding.lock:
             key = holding.lease.key
@@ -386,13 +358,16 @@ class LeaseKeeper:
             resent = holding.unknown_since is not None
             valid_from = self._clock.monotonic() if holding.unknown_since is None else holding.unknown_since
             holding.unknown_since = valid_from
+            self._rows.sent(before)
             try:
                 answer = await send(before, resent)
-            except TableError as error:
+            except MldError as error:
                 if not resent and not may_be_applied(error):
                     holding.unknown_since = None
+                    self._rows.settled(key)
                 raise
             if isinstance(answer, Refusal):
+                self._rows.settled(key)
                 self.lose(holding, answer)
                 raise LeaseLostError(key, answer.why)
             self._accept(holding, answer, valid_from)
@@ -402,8 +377,10 @@ class LeaseKeeper:
         before, holding.lease = holding.lease, row
         if row.counter != before.counter:  # else nothing was written: an unknown write stays unknown
             holding.unknown_since = None
+            self._rows.settled(row.key)
             self.carrier.accept(holding, row, valid_from)
-            if holding.expired and row.key not in self._holdings and row.checkpoint_owner is None:
+            wanted = holding.expired and not holding.leaving
+            if wanted and row.key not in self._holdings and row.checkpoint_owner is None:
                 self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
                 return
         self.note_handoff(holding, row)
@@ -443,31 +420,20 @@ class LeaseKeeper:
         key = holding.lease.key
         holding.expired = True
         log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
+        if not holding.leaving:
+            self.resumer.lapsed(holding.lease)
         self.forget(holding)
         return False
 
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
-            self._log_loss(holding.lease.key, refusal)
+            self.resumer.note_loss(holding.lease.key, refusal)
             self.forget(holding)
 
     def forget(self, holding: Holding) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             self._on_change()
-
-    def _log_loss(self, key: str, refusal: Refusal) -> None:
-        if not refusal.by_twin:
-            log.info("lease %s lost: %s", key, refusal.why, extra=self._about(key, "lease_lost"))
-            return
-        self._contested[key] = (-1, self._clock.monotonic())
-        log.error(
-            "lease %s lost to another process with worker id %s (%s); give every process its own workerId",
-            key,
-            self._worker_id,
-            refusal.why,
-            extra=self._about(key, "worker_id_twin"),
-        )
 
     # --- small helpers ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from mld.errors import TableError, TableMissingError, TableThrottledError
+from mld.errors import MldError, TableMissingError, TableThrottledError
 
 FIRST_DELAY_S = 0.05  # most throttling and network trouble is over by then
 DELAY_S_MAX = 2.0  # well below any sensible lease duration, so that several attempts fit into one
@@ -37,6 +37,6 @@ def renewal_timeout_s(lease_duration_s: float) -> float:
     return max(RENEWAL_TIMEOUT_S_MIN, lease_duration_s / RENEWAL_TRIES_PER_LEASE)
 
 
-def may_be_applied(error: TableError) -> bool:
+def may_be_applied(error: MldError) -> bool:
     """Whether a failed write may be in the row all the same. Throttling and a missing table are plain answers."""
     return not isinstance(error, TableThrottledError | TableMissingError)

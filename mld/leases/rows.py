@@ -3,6 +3,9 @@
 Rules: leases spec, section 3 (attributes, skip rule), 12 (what a compatible writer may create), 15.15 (one bad row
 never hides the others). Reading is lenient where Java writers are, creating is strict. Existing rows are never
 rewritten from here: `new_row` is for creation only, everything else is a partial update in `writes`.
+
+Anybody may have written anything that DynamoDB takes into a row: any type, 38 digits, exponents up to 125, 400 KB of
+text. What is not in bounds makes the row corrupt, or is ignored where nothing depends on it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any, TypeAlias
 
 from mld.errors import TableError
 from mld.leases.lease import Failing, Lease, PendingCheckpoint
-from mld.positions import Position
+from mld.positions import SUB_MAX, Position
 from mld.streams import HASH_KEY_MAX, HashRange
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -45,6 +48,10 @@ FAILING = "mldFailing"
 LEASE_ENTITY = "LEASE"
 UNKNOWN_KEY = "(no leaseKey)"
 NUMBER_EXPONENT_MAX = 40  # DynamoDB numbers have at most 38 digits; a wilder exponent is damage, not a counter
+INTEGER_MAX = 2**63 - 1  # a long, in Java; and one more still has no more digits than DynamoDB takes
+THROUGHPUT_KBPS_MAX = 1e9  # a terabyte a second; what is more, or less than nothing, was measured by nobody
+HASH_KEY_DIGITS_MAX = len(str(HASH_KEY_MAX))
+SHOWN_MAX = 100  # of a value in a message: an attribute may have 400 KB
 PLAIN_DIGITS_MAX = 18  # a counter or time of that length is surely no exponent in disguise
 FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can count
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
@@ -73,8 +80,9 @@ def parse_row(row: Row) -> Lease | None:
     """
     if not is_lease(row):
         return None
-    key = _text(row, KEY)
+    key: str | None = None
     try:
+        key = _text(row, KEY)
         return _parse(row, key)
     except ValueError as error:
         raise CorruptRowError(key or UNKNOWN_KEY, str(error)) from error
@@ -164,9 +172,11 @@ def _integer(row: Row, name: str) -> int | None:
     try:
         number = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{name} is not a number: {value['N']}") from None
+        raise ValueError(f"{name} is not a number: {text[:SHOWN_MAX]}") from None
     if not number.is_finite() or number.adjusted() > NUMBER_EXPONENT_MAX or number != int(number):
-        raise ValueError(f"{name} is not an integer: {value['N']}")
+        raise ValueError(f"{name} is not an integer: {text[:SHOWN_MAX]}")
+    if abs(number) > INTEGER_MAX:
+        raise ValueError(f"{name} is out of range: {text[:SHOWN_MAX]}")
     return int(number)
 
 
@@ -181,7 +191,10 @@ def _position(row: Row, name: str, sub_name: str) -> Position | None:
     text = _text(row, name)
     if text is None:
         return None
-    return Position(text, _integer(row, sub_name) or 0)
+    sub = _integer(row, sub_name) or 0
+    if not 0 <= sub <= SUB_MAX:
+        raise ValueError(f"{sub_name} is out of range: {sub}")
+    return Position(text, sub)
 
 
 def _pending(row: Row) -> PendingCheckpoint | None:
@@ -207,7 +220,11 @@ def _names(row: Row, name: str) -> frozenset[str]:
 
 def _hash_range(row: Row) -> HashRange | None:
     start, end = _text(row, HASH_START), _text(row, HASH_END)
-    return None if start is None or end is None else _range_of(start, end)
+    if start is None or end is None:
+        return None
+    if max(len(start), len(end)) > HASH_KEY_DIGITS_MAX:
+        raise ValueError(f"{HASH_START} and {HASH_END} have more than {HASH_KEY_DIGITS_MAX} digits")
+    return _range_of(start, end)
 
 
 @lru_cache(maxsize=RANGES_KEPT_MAX)
@@ -224,9 +241,10 @@ def _range_of(first: str, last: str) -> HashRange:
 def _throughput(row: Row) -> float | None:
     """Informational, so a damaged value is no reason to lose the row."""
     try:
-        return float(row[THROUGHPUT]["N"])
+        kbps = float(row[THROUGHPUT]["N"])
     except (KeyError, ValueError):
         return None
+    return kbps if 0 <= kbps <= THROUGHPUT_KBPS_MAX else None
 
 
 def _heartbeat(row: Row) -> str | None:

@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
-from mld.errors import TableError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.retrying import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.leases.taking import Choice, Seen, TakePlan, TakingRules, decide, observe
+from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ class LeaseTaker:
             try:
                 await self.take_once()
                 failures = 0
-            except TableError as error:
+            except Exception as error:
                 failures += 1
-                log.warning("no leases taken: %s", error, extra={"action": "take_failed"})
+                log.warning("no leases taken: %s", survived(error, "taking leases"), extra={"action": "take_failed"})
             retry_s = FAILED_PASS_RETRY_S * 2.0 ** min(failures - 1, 10)
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
@@ -115,7 +115,11 @@ class LeaseTaker:
             plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
             self._report_spillover(plan)
             held = self._keeper.held()
-            wanted = [choice for choice in plan.choices if choice.lease.key not in held]
+            wanted = [
+                choice
+                for choice in plan.choices
+                if choice.lease.key not in held and not self._keeper.resumer.is_resuming(choice.lease.key)
+            ]
             taken = await self._take_all(wanted)
             return TakeReport(plan, taken, scan.corrupt)
 
@@ -163,7 +167,8 @@ class LeaseTaker:
         """
         try:
             fresh = await self._table.get(choice.lease.key)
-        except TableError:
+        except Exception as error:
+            survived(error, "looking at a lease", choice.lease.key)
             return choice.lease  # the take's own condition protects us
         return fresh if fresh is not None and fresh.owner == choice.lease.owner else None
 
@@ -177,15 +182,16 @@ class LeaseTaker:
             self._unknown_takes[key] = lease.counter
             try:
                 answer = await self._table.take(lease, self._worker_id, resent=resent)
-            except TableError as error:
-                if may_be_applied(error):
+            except Exception as error:
+                failure = survived(error, "taking a lease", key)
+                if may_be_applied(failure):
                     unknown_since = sent_at if unknown_since is None else unknown_since
                 elif not resent:
                     del self._unknown_takes[key]
                 remaining_s = started_at + self._rules.lease_duration_s - self._clock.monotonic()
                 delay_s = retry_delay_s(attempt, remaining_s, self._rng)
                 if delay_s is None or attempt == TAKE_ATTEMPTS_MAX:
-                    log.warning("cannot take %s: %s", key, error, extra={"action": "take_failed", "shard": key})
+                    log.warning("cannot take %s: %s", key, failure, extra={"action": "take_failed", "shard": key})
                     return None
                 await self._clock.sleep(delay_s)
                 continue

@@ -32,6 +32,7 @@ from mld.retrieval.reader import PrefetchingReader
 from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import Course, Reaction, Where
 from mld.streams import FanOut, Page, Subscription, validate_end_of_shard
+from mld.surviving import survived
 
 logger = logging.getLogger(__name__)
 
@@ -122,14 +123,15 @@ class FanOutReader(PrefetchingReader):
             await self._clock.sleep(wait_s)
         try:
             self._opened(await self._new_subscription())
-        except StreamError as error:
-            await self._recover(error, Where.OPENING)
+        except Exception as error:
+            await self._recover(self._stream_error(error), Where.OPENING)
             return False
         try:
             return await self._read()
-        except StreamError as error:
+        except Exception as error:
+            failure = self._stream_error(error)
             await self._close()
-            await self._recover(error, Where.READING)
+            await self._recover(failure, Where.READING)
             return False
 
     async def _new_subscription(self) -> Subscription:
@@ -246,10 +248,11 @@ class FanOutReader(PrefetchingReader):
         if error is None:
             self._opened(renewal.result())
             return True
-        if not isinstance(error, StreamError):
+        if not isinstance(error, Exception):
             raise error
+        failure = self._stream_error(error)
         logger.warning(
-            "the subscription to shard %s is not renewed yet: %s", self.shard_id, error,
+            "the subscription to shard %s is not renewed yet: %s", self.shard_id, failure,
             extra={"action": "renewal_failed", "shard": self.shard_id},
         )  # fmt: skip
         self._renewal_due_s = self._clock.monotonic() + subscribing.RENEW_RETRY_S
@@ -267,6 +270,13 @@ class FanOutReader(PrefetchingReader):
                 renewal.result().close()
 
     # --- trouble -----------------------------------------------------------------------------------------------------
+
+    def _stream_error(self, error: Exception) -> StreamError:
+        """Any error of a subscription is one of the stream; raises what is none, and broken invariants."""
+        failure = survived(error, "reading a subscription", self.shard_id)
+        if not isinstance(failure, StreamError):
+            raise failure
+        return failure
 
     def _silence(self) -> StreamUnavailableError:
         return StreamUnavailableError(f"no event of shard {self.shard_id} for {self._idle_max_s:g} s")
@@ -287,9 +297,10 @@ class FanOutReader(PrefetchingReader):
             return False
         try:
             return not await self._consumer.is_there(self._arn)
-        except StreamError as error:
+        except Exception as error:
+            failure = self._stream_error(error)
             logger.warning(
-                "the consumer of shard %s: %s", self.shard_id, error,
+                "the consumer of shard %s: %s", self.shard_id, failure,
                 extra={"action": "consumer_unknown", "shard": self.shard_id},
             )  # fmt: skip
             return False

@@ -32,6 +32,7 @@ from mld.retrieval.deliveries import Delivery, Records, ShardEnded
 from mld.retrieval.faults import Reaction, Verdict, judge, reaction_to
 from mld.retrieval.reader import PrefetchingReader
 from mld.streams import Page, StartingPoint, Streams, validate_end_of_shard
+from mld.surviving import ours, survived
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +123,11 @@ class PollingReader(PrefetchingReader):
                 await self._clock.sleep(wait_s)
             try:
                 ended = await self._fetch()
-            except StreamError as error:
-                await self._recover(error)
+            except Exception as error:
+                failure = survived(error, "fetching records", self.shard_id)
+                if not isinstance(failure, StreamError):
+                    raise
+                await self._recover(failure)
 
     async def _fetch(self) -> bool:
         """One attempt; True if it ended the shard."""
@@ -219,7 +223,7 @@ class PollingReader(PrefetchingReader):
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                return await call
+                return await ours(call, f"asking for {operation}", self.shard_id)
         except TimeoutError:
             reason = f"{operation} of shard {self.shard_id}: no answer within {self._call_timeout_s:g} s"
             raise StreamUnavailableError(reason) from None

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mld.clock import Clock
-from mld.errors import MldError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.holes import Findings, abandoned, examine_steps, is_urgent, ranges_to_fill, sightings
 from mld.shards.sync import ShardSync, SyncResult
 from mld.streams import HashRange, Shard
+from mld.surviving import survived
 from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
@@ -106,8 +106,9 @@ class Auditor:
     async def _audit_or_log(self) -> bool:
         try:
             return await self.audit() is not Outcome.NOT_DONE
-        except MldError as error:
-            _log.warning("audit of the leases failed: %s", error, extra={"action": "audit_failed"})
+        except Exception as error:
+            failure = survived(error, "auditing the leases")
+            _log.warning("audit of the leases failed: %s", failure, extra={"action": "audit_failed"})
             return False
 
     async def audit(self) -> Outcome:
@@ -151,8 +152,9 @@ class Auditor:
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:
                 filled += await self._table.fill_hash_range(key, hash_range)
-            except MldError as error:
-                _log.warning("hash range not filled in: %s", error, extra={"action": "fill_failed", "shard": key})
+            except Exception as error:
+                failure = survived(error, "filling in a hash range", key)
+                _log.warning("hash range not filled in: %s", failure, extra={"action": "fill_failed", "shard": key})
                 break
         if filled:
             _log.info("hash ranges filled in", extra={"action": "ranges_filled", "leases": filled})

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mld.clock import Clock
-from mld.errors import MldError, StreamError, TableMissingError, TableThrottledError
+from mld.errors import StreamError, TableMissingError, TableThrottledError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
 from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
@@ -23,6 +23,7 @@ from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.streams import Shard
+from mld.surviving import survived
 from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
@@ -192,12 +193,13 @@ class LeaseCleanup:
         try:
             row = await self._table.get(key)
             await self._carry_out(key, await self._decide(row, survey, garbage_due))
-        except MldError as error:
+        except Exception as error:
+            failure = survived(error, "cleaning up a lease", key)
             _log.warning(
                 "lease cleanup failed; it is tried again",
-                extra={"action": "cleanup_failed", "shard": key, "error": str(error)},
+                extra={"action": "cleanup_failed", "shard": key, "error": str(failure)},
             )
-            if isinstance(error, (TableThrottledError, TableMissingError)):
+            if isinstance(failure, (TableThrottledError, TableMissingError)):
                 return Stop()
         return row
 

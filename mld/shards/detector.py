@@ -23,6 +23,7 @@ from mld.errors import (
 )
 from mld.shards.graph import children_in
 from mld.streams import ChildShard, Shard, ShardFilter, ShardsPage, Streams
+from mld.surviving import ours
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class ShardDetector:
         throttled = transient = 0
         while True:
             try:
-                return await self._streams.list_shards(shard_filter, token)
+                return await ours(self._streams.list_shards(shard_filter, token), "listing shards")
             except StreamThrottledError as error:
                 throttled += 1
                 if throttled >= self._attempts_max:

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("mld", "protocol", "properties", "processors")
-LEAVES = {"mld", "mld.errors", "mld.clock", "mld.positions", "mld.steps", "mld.streams", "mld.turns"}
+LEAVES = {"mld", "mld.errors", "mld.clock", "mld.positions", "mld.steps", "mld.streams", "mld.surviving", "mld.turns"}
 EVERYONE_MAY = LEAVES | {"mld.aws"}
 # What each room of mld may import besides the leaves, `mld.aws`, `protocol` and `properties`.
 ROOMS: dict[str, set[str]] = {

@@ -7,7 +7,9 @@ import contextlib
 
 import pytest
 
+from mld.clock import LoopClock
 from mld.fleet.loops import Loops
+from mld.surviving import RESTART_PAUSE_S
 from tests.virtual_time import run_virtual
 
 
@@ -19,7 +21,7 @@ class Bed:
         self.events: list[str] = []
         self.failures: list[BaseException | None] = []
         self.end: dict[str, BaseException | None] = {}
-        self.loops = Loops({name: self._factory(name) for name in "abc"}, self.failures.append)
+        self.loops = Loops({name: self._factory(name) for name in "abc"}, self.failures.append, LoopClock())
 
     def _factory(self, name: str):  # type: ignore[no-untyped-def]
         async def run() -> None:
@@ -121,8 +123,8 @@ def test_an_ended_loop_may_be_wanted_again() -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("error", [None, ValueError("broken")], ids=["returned", "raised"])
-def test_a_loop_that_ends_by_itself_is_told(error: ValueError | None) -> None:
+@pytest.mark.parametrize("error", [None, AssertionError("broken")], ids=["returned", "raised"])
+def test_a_loop_that_ends_by_itself_is_told(error: AssertionError | None) -> None:
     async def main() -> None:
         bed = Bed()
         await bed.loops.allow()
@@ -137,6 +139,22 @@ def test_a_loop_that_ends_by_itself_is_told(error: ValueError | None) -> None:
     run_virtual(main())
 
 
+def test_a_loop_begins_anew_after_an_unexpected_exception() -> None:
+    async def main() -> None:
+        bed = Bed()
+        await bed.loops.allow()
+        await bed.loops.want(["a"])
+        bed.end["a"] = ValueError("broken")
+        await asyncio.sleep(1)
+        del bed.end["a"]
+        await asyncio.sleep(RESTART_PAUSE_S)
+        assert bed.events == ["+a", "-a", "+a"]
+        assert bed.failures == []
+        await bed.loops.stop()
+
+    run_virtual(main())
+
+
 def test_a_loop_that_fails_while_it_is_being_ended_is_not_told() -> None:
     async def main() -> None:
         failures: list[BaseException | None] = []
@@ -147,7 +165,7 @@ def test_a_loop_that_fails_while_it_is_being_ended_is_not_told() -> None:
             finally:
                 raise ValueError("on the way out")
 
-        loops = Loops({"a": stubborn}, failures.append)
+        loops = Loops({"a": stubborn}, failures.append, LoopClock())
         await loops.allow()
         await loops.want(["a"])
         await asyncio.sleep(0)
@@ -174,7 +192,7 @@ def test_a_loop_may_end_itself_by_changing_the_mode() -> None:
         async def other() -> None:
             await asyncio.Event().wait()
 
-        loops = Loops({"a": switching, "b": other}, lambda _: None)
+        loops = Loops({"a": switching, "b": other}, lambda _: None, LoopClock())
         await loops.allow()
         await loops.want(["a"])
         await asyncio.sleep(5)

@@ -24,10 +24,61 @@ _NEEDS = {
     "unknown_stream_is_end": "gone",
     "old_range_for_new_child": "endings",
     "first_iterator_replaced_after_checkpoint": "iterators",
+    "exception_ends_keeper": "surprises",
+    "exception_ends_taker": "surprises",
+    "exception_is_a_stored_checkpoint": "surprises",
+    "exception_is_passed_on": "surprises",
 }
 
 
 VARIANTS_2X: tuple[Variant, ...] = (
+    # --- what nobody expected ---
+    _variant(
+        "exception_ends_keeper",
+        "an exception that nobody expected, in one renewal, ends the renewal of all leases",
+        (
+            "leases.keeper",
+            '                    failure = survived(error, "renewing a lease", key)\n',
+            "                    if not isinstance(error, MldError):\n                        raise\n"
+            "                    failure = error\n",
+        ),
+        (
+            "leases.keeper",
+            '            survived(error, "renewing a lease", key)\n        finally',
+            "            raise\n        finally",
+        ),
+        (
+            "worker",
+            'kept_running(self._parts.keeper.run, "keeping leases", self._parts.clock)',
+            "self._parts.keeper.run()",
+        ),
+    ),
+    _variant(
+        "exception_ends_taker",
+        "an exception that nobody expected, in one pass, ends the taking of leases",
+        (
+            "leases.taker",
+            "            except Exception as error:\n                failures += 1\n",
+            '            except Exception as error:\n                if type(error).__module__ != "mld.errors":\n'
+            "                    raise\n                failures += 1\n",
+        ),
+        ("fleet.loops", "kept_running(self._factories[name], name, self._clock)", "self._factories[name]()"),
+    ),
+    _variant(
+        "exception_is_a_stored_checkpoint",
+        "a checkpoint that failed in a way that nobody expected counts as stored",
+        (
+            "leases.keeper",
+            '                failure = survived(error, "storing a checkpoint", key)\n',
+            '                failure = survived(error, "storing a checkpoint", key)\n'
+            "                if failure is not error:\n                    return position\n",
+        ),
+    ),
+    _variant(
+        "exception_is_passed_on",
+        "loops survive nothing but our own errors",
+        ("surviving", "    if is_broken_invariant(error):\n        raise error\n", "    raise error\n"),
+    ),
     # --- leases ---
     _variant(
         "validity_from_response",
@@ -61,8 +112,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a renewal with unknown outcome counts as a success",
         (
             "leases.keeper",
-            "                    holding.unknown_since = None\n                raise\n",
-            "                    holding.unknown_since = None\n"
+            "                    self._rows.settled(key)\n                raise\n",
+            "                    self._rows.settled(key)\n"
             "                holding.valid_until = self._clock.monotonic() + self._lease_duration_s\n"
             "                raise\n",
         ),
@@ -273,8 +324,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "SHARD_END is checkpointed before the children have rows",
         (
             "consumer.consumer",
-            "            match await self._parts.care.prepare_end(self._lease, self._children):\n",
-            "            match EndVerdict.READY:\n",
+            '            match await ours(preparing, "preparing the end of a shard", self.key):\n',
+            "            preparing.close()\n            match EndVerdict.READY:\n",
         ),
     ),
     _variant(

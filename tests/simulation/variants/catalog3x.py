@@ -52,14 +52,14 @@ VARIANTS_3X: tuple[Variant, ...] = (
             "        if lease is not None and not lease.key:\n",
         ),
         (
-            "leases.keeper",
+            "leases.resuming",
             "        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None\n",
             "        is_ours = lease.owner == self._worker_id\n",
         ),
         (
-            "leases.keeper",
-            "            if answer.checkpoint_owner is not None or lease.key in self._holdings:\n",
-            "            if lease.key in self._holdings:\n",
+            "leases.resuming",
+            "            if answer.checkpoint_owner is not None or self._carrier.is_of_lost_epoch(answer):\n",
+            "            if self._carrier.is_of_lost_epoch(answer):\n",
         ),
         (
             "leases.writes",
@@ -153,8 +153,10 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "discovered_without_renewal",
         "a discovered lease is held from its reading on",
         (
-            "leases.keeper",
-            "await self._table.renew(seen, resent=unknown_since is not None, heartbeat=mark)\n",
+            "leases.resuming",
+            "await self._table.renew(\n"
+            "                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._carrier.mark()\n"
+            "                )\n",
             "seen\n",
         ),
     ),
@@ -162,7 +164,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "twin_resumed_at_once",
         "a lease that a twin goes on with is resumed within a second, for ever",
         (
-            "leases.keeper",
+            "leases.resuming",
             "        contested = self._contested.get(lease.key)\n        if contested is None:\n",
             "        contested = self._contested.get(lease.key)\n        if contested is None or lease.counter >= 0:\n",
         ),

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from mld.clock import Clock
 from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
+from tests.simulation.world.surprises import Surprises
 from tests.twins.children import ChildExit, MemoryChild, MemoryHost
 
 WORK_MAX_S = 1.5
@@ -121,8 +122,12 @@ class SimulatedHost(MemoryHost):
         super().__init__(script, spawn=in_world)
         self._script = script
         self._rng = rng
+        self.surprises: Surprises | None = None
 
     async def start(self, shard_id: str) -> MemoryChild:
+        """A host that raises has started nothing, whatever it raises."""
+        if self.surprises is not None and (surprise := self.surprises.draw(self._script.rates.surprise)) is not None:
+            raise surprise
         self.refuse = self._rng.random() < self._script.rates.child_fails_to_start
         return await super().start(shard_id)
 

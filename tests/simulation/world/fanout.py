@@ -91,6 +91,8 @@ class FanOutDoor(KinesisDoor):
 
     async def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint) -> DrawnSubscription:
         self.calls += 1
+        if (surprise := self.surprise()) is not None:
+            raise surprise
         rng, rates = self._rng, self.rates
         there = self._latency_s + rng.uniform(0.0, self.traffic.plan.answer_s)
         back = self._latency_s + rng.uniform(0.0, self.traffic.plan.answer_s)
@@ -209,6 +211,8 @@ class DrawnSubscription:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         assert not self._is_closed, "a closed subscription is not read"
+        if (surprise := self._door.surprise()) is not None:
+            raise surprise
         self._door.has_read(self.shard_id)
         item = self._arrived.popleft()
         self.push_within(TICK_S)

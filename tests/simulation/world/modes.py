@@ -53,5 +53,5 @@ def features_of(mode: str) -> frozenset[str]:
         kinds += (Kind.SCALE_IN, Kind.LEADER_CRASH, Kind.LEADER_PAUSE)
         return frozenset({kind.value for kind in kinds} | {"java3", "stale_reads"})
     kinds = (Kind.CRASH, Kind.PAUSE, Kind.PARTITION, Kind.SPLIT, *MIGRATION_KINDS)
-    rates = {"dynamo_error", "dynamo_lost_reply", "dynamo_throttled", "dynamo_slow", "child_silent"}
+    rates = {"dynamo_error", "dynamo_lost_reply", "dynamo_throttled", "dynamo_slow", "child_silent", "surprise"}
     return frozenset({kind.value for kind in kinds} | rates | {"java2", "java3", "java34", "stale_reads"})

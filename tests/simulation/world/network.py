@@ -27,6 +27,7 @@ from mld.streams import IteratorType, StartingPoint
 from tests.simulation.checkers import ANSWER_LATE_MAX_S
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.plan import Rates
+from tests.simulation.world.surprises import Surprises
 from tests.twins.dynamo import Applied, Fault, MemoryDynamo
 from tests.twins.dynamo_expressions import Item, ValidationError
 from tests.twins.dynamo_tables import Table
@@ -180,6 +181,7 @@ class DynamoDoor:
         self.rates = CALM
         self.cut = False
         self.calls = 0
+        self.surprises: Surprises | None = None
         self._dynamo = dynamo
         self._rng = rng
         self._latency_s = latency_s
@@ -200,6 +202,8 @@ class DynamoDoor:
             return Fault(HANG_S, AwsUnreachableError(operation, "partition"))
         if self._dynamo.outage_until > self._dynamo.clock.monotonic():
             return Fault(there, AwsError(operation, self._dynamo.outage_code, "outage"))
+        if self.surprises is not None and (surprise := self.surprises.draw(rates.surprise)) is not None:
+            return Fault(there, None, surprise, back) if self.surprises.with_effect() else Fault(there, surprise)
         lucky = rng.random()
         if lucky < rates.dynamo_error:
             error = AwsError(operation, "InternalServerError", "drawn", status=500)
@@ -232,6 +236,7 @@ class KinesisDoor(ModelStreams):
         self.rates = CALM
         self.cut = False
         self.calls = 0
+        self.surprises: Surprises | None = None
         self._rng = rng
 
     async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
@@ -262,7 +267,16 @@ class KinesisDoor(ModelStreams):
         delay_s = self._latency_s
         if self.rates.kinesis_slow and self._rng.random() < self.rates.kinesis_slow:
             delay_s += self._rng.uniform(0.0, SLOW_REPLY_MAX_S)
+        if (surprise := self.surprise()) is not None:
+            assert self.surprises is not None
+            if self.surprises.with_effect():
+                await self._reply_after(delay_s, lambda: self._asked(operation, act))
+            raise surprise
         return await self._reply_after(delay_s, lambda: self._asked(operation, act))
+
+    def surprise(self) -> Exception | None:
+        """What a call raises that no port is meant to raise."""
+        return None if self.surprises is None else self.surprises.draw(self.rates.surprise)
 
     @staticmethod
     def _reply_after(delay_s: float, act: Callable[[], Any]) -> _Reply:

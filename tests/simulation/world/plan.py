@@ -16,6 +16,9 @@ QUIET_TAKER_PERIODS = 14
 """Length of the part without faults: dead workers are noticed in two, the rest lets stealing come to rest."""
 WALL_JUMP_MAX_S = 3600.0
 RETENTION_S = (60.0, 300.0)
+SURPRISED = 0.35
+"""The share of the runs with arbitrary exceptions."""
+SURPRISE_MAX = 0.05
 DRIFT_MAX = 200e-6
 """Quartz clocks differ by some 50 ppm; this is a bad one."""
 
@@ -121,6 +124,8 @@ class Rates:
     child_silent: float = 0.0
     """Does not checkpoint a batch."""
     child_fails_to_start: float = 0.0
+    surprise: float = 0.0
+    """Per call of any port of our workers: an exception that no port is meant to raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +237,17 @@ def draw(seed: int) -> Plan:
         stale_reads_s=rng.choice((0.0, 0.3, 1.5)),
         settings={"maxLeasesToStealAtOneTime": rng.choice(("1", "3", "8"))},
     )
-    return replace(plan, aggregated=_aggregated(seed), retention_s=_retention_s(seed, plan, is_mixed))
+    return replace(
+        plan,
+        rates=replace(plan.rates, surprise=surprise_rate(seed)),
+        aggregated=_aggregated(seed),
+        retention_s=_retention_s(seed, plan, is_mixed),
+    )
+
+
+def surprise_rate(seed: int) -> float:
+    rng = Random(f"{seed}:surprises")
+    return rng.uniform(0.0, SURPRISE_MAX) if rng.random() < SURPRISED else 0.0
 
 
 def _aggregated(seed: int) -> float:
@@ -341,6 +356,8 @@ def special_of(
             return [Action(trouble_s, Kind.DELETE_STREAM)], {}
         case "iterators":  # lost ones, at starts inside aggregates above all
             return [], {"iterator_expired": 0.3, "kinesis_error": 0.3, "child_dies": 0.2, "child_silent": 0.5}
+        case "surprises":
+            return [], {"surprise": 0.1}
         case "endings":  # children that die when their shard ends, with records they have not checkpointed
             return [Action(at_s, Kind.SPLIT, worker, 0.5)], {"child_dies": 0.2, "child_silent": 0.5}
     raise ValueError(f"no such combination: {kind}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.world.fleet3x import Fleet3x, Load
-from tests.simulation.world.plan import DRIFT_MAX, Action, Kind, Plan, Rates, WorkerSpec, in_order
+from tests.simulation.world.plan import DRIFT_MAX, Action, Kind, Plan, Rates, WorkerSpec, in_order, surprise_rate
 
 COMPATIBLE, V3X = "COMPATIBLE_WITH_2X", "3X"
 QUIET_S = 420.0
@@ -35,7 +35,7 @@ def draw_migration(seed: int) -> Plan:
         seed=seed,
         shards=rng.choice((2, 3, 4, 6)),
         workers=tuple(WorkerSpec(kind, rng.uniform(-DRIFT_MAX, DRIFT_MAX), rng.uniform(0.002, 0.03)) for kind in first),
-        rates=_rates(rng),
+        rates=replace(_rates(rng), surprise=surprise_rate(seed)),
         actions=in_order(actions),
         trouble_s=trouble_s,
         quiet_s=QUIET_S,

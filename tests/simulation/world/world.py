@@ -38,6 +38,7 @@ from tests.simulation.world.migrations import check_versions, redeploy_as, to_si
 from tests.simulation.world.network import CALM, DynamoDoor, KinesisDoor, SimulatedDynamo
 from tests.simulation.world.plan import Action, Kind, Plan, Rates, WorkerSpec
 from tests.simulation.world.producer import Producer
+from tests.simulation.world.surprises import MARK, Surprises
 from tests.support.fleet import STREAM, TABLE, settings_of
 
 EPOCH_S = 1_700_000_000.0
@@ -151,6 +152,8 @@ class Machine:
         )
         self.processor.rates = self.rates
         self.host = SimulatedHost(self.processor, self.world.rng(f"host {self.process.name}"))
+        self.dynamo.surprises = self.kinesis.surprises = Surprises(self.world.rng(f"surprises {name}"))
+        self.host.surprises = self.dynamo.surprises
         self.task = self.process.spawn(self._main(rng))
         self.task.add_done_callback(self._on_end)
 
@@ -784,8 +787,13 @@ class _Ears(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if getattr(record, "action", "") == "unexpected" and MARK in text:
+            return  # ours, and survived
         if record.exc_info and record.exc_info[1] is not None:
-            self._world.bug(f"internal error: {record.getMessage()}: {record.exc_info[1]!r}", None)
+            self._world.bug(f"internal error: {text}: {record.exc_info[1]!r}", None)
+        elif getattr(record, "action", "") == "unexpected":
+            self._world.bug(f"internal error: {text}", None)
 
 
 def _initial(plan: Plan) -> InitialPosition:

@@ -197,16 +197,16 @@ def test_a_carried_lease_is_marked_once_and_then_only_read() -> None:
 def test_without_heartbeats_carried_leases_end_a_lease_duration_after_the_last_one_was_sent() -> None:
     async def main() -> None:
         _, me = await started()
-        await me.hold("a")
+        (held,) = await me.hold("a")
         async with running(me, beats=False):
             await asyncio.sleep(0.1)
             me.keeper.carrier.carry(Beat(EPOCH, 0.1))
             await asyncio.sleep(INTERVAL_S + 0.1)
             assert me.keeper.carrier.carried() == ("a",)
             await asyncio.sleep(0.1 + DURATION_S - LoopClock().monotonic() - 0.05)
-            assert me.keeper.held()
+            assert me.keeper.is_held("a", held.token)
             await asyncio.sleep(0.06)
-            assert not me.keeper.held()
+            assert not me.keeper.is_held("a", held.token)
 
     run_virtual(main())
 
@@ -220,7 +220,7 @@ def test_a_checkpoint_does_not_prolong_a_carried_lease() -> None:
             await asyncio.sleep(INTERVAL_S + DURATION_S / 2)
             await me.keeper.checkpoint("a", held.token, Position("5"))
             await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
-            assert not me.keeper.held()
+            assert not me.keeper.is_held("a", held.token)
 
     run_virtual(main())
 
@@ -228,14 +228,14 @@ def test_a_checkpoint_does_not_prolong_a_carried_lease() -> None:
 def test_heartbeats_alone_do_not_keep_a_lease_whose_row_cannot_be_read() -> None:
     async def main() -> None:
         dynamo, me = await started()
-        await me.hold("a")
+        (held,) = await me.hold("a")
         async with running(me):
             await asyncio.sleep(INTERVAL_S + 0.1)
             faults = FaultPlan(dynamo)
             faults.when = lambda operation, _: operation == "BatchGetItem"
             faults.always = lost_request()
             await asyncio.sleep(DURATION_S)
-            assert not me.keeper.held()
+            assert not me.keeper.is_held("a", held.token)
 
     run_virtual(main())
 

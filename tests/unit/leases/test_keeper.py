@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from mld.errors import LeaseLostError, TableThrottledError, TableUnavailableErro
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import parse_row
 from mld.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.surviving import is_broken_invariant
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
 from tests.unit.leases.support import (
     DURATION_S,
@@ -175,7 +177,7 @@ def test_a_slow_lease_does_not_delay_the_others() -> None:
     run_virtual(main())
 
 
-def test_waking_after_a_long_pause_loses_the_leases_without_a_write() -> None:
+def test_waking_after_a_long_pause_loses_the_holding_without_a_write() -> None:
     async def main() -> None:
         dynamo, me = await started()
         (held,) = await me.hold("a")
@@ -183,9 +185,69 @@ def test_waking_after_a_long_pause_loses_the_leases_without_a_write() -> None:
         before = len(dynamo.calls)
         with pytest.raises(LeaseLostError):
             await me.keeper.checkpoint("a", held.token, AT)
-        async with running(me):
-            await asyncio.sleep(INTERVAL_S)
+        assert not me.keeper.held()
         assert len(dynamo.calls) == before
+
+    run_virtual(main())
+
+
+STRANGE = [
+    OSError(9, "Bad file descriptor"),
+    ssl.SSLError(1, "[SSL] record layer failure"),
+    RuntimeError("can't start new thread"),
+    MemoryError(),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+]
+
+
+@pytest.mark.parametrize("error", STRANGE, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+def test_an_unexpected_exception_in_one_renewal_concerns_this_lease_only_and_means_unknown(
+    error: Exception, applied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        a, b = await me.hold("a", "b")
+        plan = FaultPlan(dynamo)
+        plan.when = lambda operation, params: operation == "UpdateItem" and params["Key"]["leaseKey"]["S"] == "a"
+        plan.next(Fault(fail_after=error) if applied else Fault(fail_before=error))
+        async with running(me):
+            await asyncio.sleep(3 * DURATION_S)
+            assert me.keeper.is_held("a", a.token)
+            assert me.keeper.is_held("b", b.token)
+
+    run_virtual(main())
+    assert "unexpected, while renewing a lease" in caplog.text
+
+
+def test_a_broken_invariant_ends_the_keeper() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a")
+        FaultPlan(dynamo).next(Fault(fail_before=AssertionError("broken")))
+        with pytest.raises(ExceptionGroup) as ended:
+            await me.keeper.run()
+        assert is_broken_invariant(ended.value)
+
+    run_virtual(main())
+
+
+def test_a_throughput_that_nobody_can_have_measured_costs_no_lease() -> None:
+    async def main() -> None:
+        dynamo, me = await started()
+        await me.hold("a", "b")
+        async with running(me):
+            row = dynamo.row(TABLE, "a")
+            assert row is not None
+            dynamo.put_row(TABLE, {**row, "throughputKBps": {"N": "1E+22"}, "leaseOwner": {"S": "gone"}})
+            await asyncio.sleep(INTERVAL_S + 1)
+            seen = await me.table.get("a")
+            assert seen is not None
+            taken = await me.table.take(seen, "me")
+            assert isinstance(taken, Lease)
+            me.keeper.adopt(taken, LoopClock().monotonic())
+            await asyncio.sleep(2 * DURATION_S)
+            assert set(me.keeper.held()) == {"a", "b"}
 
     run_virtual(main())
 

@@ -349,15 +349,26 @@ def test_another_kind_of_error_in_a_streak_is_logged_too(caplog: pytest.LogCaptu
 
 def test_a_bug_in_the_fetch_task_reaches_the_consumer(caplog: pytest.LogCaptureFixture) -> None:
     async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", None, ZeroDivisionError())
+        streams.fail("GetRecords", None, AssertionError())
         streams.put(1)
         await reader.start(TRIM_HORIZON, INITIAL)
         await read(reader, 1)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(AssertionError):
             await reader.next()
 
     reading(body)
     assert "shard-0" in caplog.text
+
+
+def test_an_unexpected_exception_is_waited_out_like_any_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetRecords", MemoryError(), None, OSError(9, "Bad file descriptor"))
+        written = streams.put(3)
+        await reader.start(TRIM_HORIZON, INITIAL)
+        assert await read(reader, 3) == written
+
+    reading(body)
+    assert "unexpected, while asking for GetRecords: MemoryError" in caplog.text
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

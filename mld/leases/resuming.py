@@ -1,0 +1,235 @@
+"""`Resumer`: leases that the table says are ours although we do not hold them. The keeper's collaborator.
+
+Rules: leases spec, 8.4 and 13, with 15.2, 15.3, 15.10 and 15.15 (twins). Nothing is held on the word of a read: one
+guarded renewal makes it ours again, and it is valid from the sending of that.
+
+* *Found*: somebody has read rows that name us, at the start or later.
+* *Lapsed*: no renewal of a held lease came through in time. If its row still stands as we wrote it last, nobody else
+  has had it. It is tried as often as it would be renewed, until there is an answer.
+
+A write of ours may still be on its way then, or have lost its reply. Each write of a row waits for the one before
+(`RowsWritten`), and a row that is one step ahead of a counter over which we have sent a write of unknown outcome is
+taken for ours, and renewed in its turn. Anything else that has moved a row we have just read is a twin: another process
+with our worker id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+
+from mld.clock import Clock
+from mld.errors import MldError
+from mld.leases.carrier import Carrier
+from mld.leases.holding import RowsWritten
+from mld.leases.lease import Lease
+from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.table import LeaseTable, Refusal
+from mld.surviving import survived
+
+log = logging.getLogger(__name__)
+
+REACQUIRE_ATTEMPTS_MAX = 6  # what fails here is found again
+PAUSE_SHARE_MIN = 0.5  # of the renewal interval, and at most all of it: a lapsed lease costs what a held one does
+
+
+class Holder(Protocol):
+    """What resuming needs of the keeper."""
+
+    def has(self, key: str) -> bool: ...
+
+    def adopt(self, lease: Lease, sent_at: float) -> object | None: ...
+
+    def lapse_noticed(self) -> None: ...
+
+
+class Resumer:
+    """`slots` bounds the keeper's requests, `rows` is the keeper's own."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        clock: Clock,
+        rng: Random,
+        holder: Holder,
+        carrier: Carrier,
+        rows: RowsWritten,
+        *,
+        worker_id: str,
+        lease_duration_s: float,
+        renew_interval_s: float,
+        slots: asyncio.Semaphore,
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._rng = rng
+        self._holder = holder
+        self._carrier = carrier
+        self._rows = rows
+        self._worker_id = worker_id
+        self._lease_duration_s = lease_duration_s
+        self._renew_interval_s = renew_interval_s
+        self._slots = slots
+        self._under_way: set[str] = set()
+        self._lapsed: dict[str, Lease] = {}
+        """As we wrote them last."""
+        self._contested: dict[str, tuple[int, float]] = {}
+        """Leases that a twin goes on with: the counter seen last, and since when it stands still."""
+        self._closed = False
+
+    # --- what the keeper says -----------------------------------------------------------------------------------------
+
+    def lapsed(self, lease: Lease) -> None:
+        """The lease has expired, and this is the row as we wrote it last."""
+        if not self._closed and lease.owner == self._worker_id and lease.checkpoint_owner is None:
+            self._lapsed[lease.key] = lease
+            self._holder.lapse_noticed()
+
+    def adopted(self, key: str) -> None:
+        """The lease is held."""
+        self._lapsed.pop(key, None)
+        self._contested.pop(key, None)
+
+    def note_loss(self, key: str, refusal: Refusal) -> None:
+        """A write of ours was refused."""
+        if not refusal.by_twin:
+            log.info("lease %s lost: %s", key, refusal.why, extra=_about(key, "lease_lost"))
+            return
+        self._contested[key] = (-1, self._clock.monotonic())
+        log.error(
+            "lease %s lost to another process with worker id %s (%s); give every process its own workerId",
+            key,
+            self._worker_id,
+            refusal.why,
+            extra=_about(key, "worker_id_twin"),
+        )
+
+    def close(self) -> None:
+        """This worker stops: what it does not hold now must not come back to it."""
+        self._closed = True
+        self._lapsed.clear()
+
+    def is_resuming(self, key: str) -> bool:
+        """Whether the lease is about to be brought back."""
+        return key in self._lapsed or key in self._under_way
+
+    # --- found leases -------------------------------------------------------------------------------------------------
+
+    async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
+        """Renew in parallel the leases that the table says are ours; each is held as soon as it is renewed.
+
+        Rows of others, in handoff, or held already are passed over; so are those that a twin has taken from us, until
+        they have stood still for a lease duration. One failure does not touch the others. Returns the keys held by this
+        call.
+        """
+        mine = {lease.key: lease for lease in leases if self._is_resumable(lease)}
+        self._under_way |= mine.keys()
+        try:
+            held = await asyncio.gather(*(self._reacquire_one(lease) for lease in mine.values()))
+        finally:
+            self._under_way -= mine.keys()
+            self._holder.lapse_noticed()  # a lapsed one that it has not got is tried again
+        return tuple(key for key, is_held in zip(mine, held, strict=True) if is_held)
+
+    def _is_resumable(self, lease: Lease) -> bool:
+        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None
+        is_free = not self._holder.has(lease.key) and lease.key not in self._under_way
+        return is_ours and is_free and not self._is_a_twins(lease)
+
+    def _is_a_twins(self, lease: Lease) -> bool:
+        """Else two processes with our worker id would take the lease from each other for ever."""
+        contested = self._contested.get(lease.key)
+        if contested is None:
+            return False
+        now = self._clock.monotonic()
+        counter, since = contested
+        if lease.counter != counter:
+            self._contested[lease.key] = (lease.counter, now)
+            return True
+        return now - since <= self._lease_duration_s
+
+    async def _reacquire_one(self, lease: Lease) -> bool:
+        found: Lease | bool = lease
+        started_at = self._clock.monotonic()
+        failures = 0
+        while isinstance(found, Lease):
+            try:
+                found = await self._confirm(found)
+            except Exception as error:
+                failure = survived(error, "resuming a lease", lease.key)
+                failures += 1
+                left_s = started_at + self._lease_duration_s - self._clock.monotonic()
+                delay_s = retry_delay_s(failures, left_s, self._rng)
+                if delay_s is None or failures == REACQUIRE_ATTEMPTS_MAX:
+                    log.warning("cannot resume %s: %s", lease.key, failure, extra=_about(lease.key, "resume_failed"))
+                    return False
+                await self._clock.sleep(delay_s)
+        return found
+
+    # --- lapsed leases ------------------------------------------------------------------------------------------------
+
+    def due(self) -> list[Lease]:
+        """The lapsed leases that nobody tries to bring back yet; each is to be given to `resume`."""
+        found = [lease for key, lease in self._lapsed.items() if key not in self._under_way]
+        self._under_way.update(lease.key for lease in found)
+        return found
+
+    async def resume(self, lease: Lease) -> None:
+        """Renew a lapsed lease until there is an answer. If it is not ours any more, others look for what is."""
+        key = lease.key
+        found: Lease | bool = lease
+        try:
+            while isinstance(found, Lease) and self._lapsed.get(key) is lease:
+                try:
+                    found = await self._confirm(found, is_lapsed=True)
+                except Exception as error:
+                    failure = survived(error, "resuming a lease", key)
+                    log.debug("cannot resume %s yet: %s", key, failure, extra=_about(key, "resume_failed"))
+                    await self._clock.sleep(self._renew_interval_s * self._rng.uniform(PAUSE_SHARE_MIN, 1.0))
+        finally:
+            self._under_way.discard(key)
+            if self._lapsed.get(key) is lease:
+                del self._lapsed[key]
+
+    # --- the write ----------------------------------------------------------------------------------------------------
+
+    async def _confirm(self, seen: Lease, *, is_lapsed: bool = False) -> Lease | bool:
+        """One guarded renewal of a row that names us and is not held: whether it is held now.
+
+        A lease: what a write of ours with unknown outcome seems to have made of the row. It may as well be the last
+        write of our dead predecessor: renew on top of it. Raises TableError if the outcome is unknown, and it is after
+        any other exception, too.
+        """
+        key = seen.key
+        async with self._slots, self._rows.lock_of(key):
+            if self._holder.has(key):
+                return False  # somebody adopted it first, or the answer to a write of ours came late
+            resent = self._rows.is_unknown(seen)
+            self._rows.sent(seen)
+            sent_at = self._clock.monotonic()
+            try:
+                answer = await self._table.renew(
+                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._carrier.mark()
+                )
+            except MldError as error:
+                if not resent and not may_be_applied(error):
+                    self._rows.settled(key)
+                raise
+            self._rows.settled(key)
+            if isinstance(answer, Refusal):
+                # Of a lapsed lease we have not read the row since: who has written it need not be a twin.
+                self.note_loss(key, replace(answer, by_twin=answer.by_twin and not is_lapsed))
+                return False
+            if resent:
+                return answer
+            if answer.checkpoint_owner is not None or self._carrier.is_of_lost_epoch(answer):
+                return False  # a handoff began meanwhile, or the mark must be replaced first
+            return self._holder.adopt(answer, sent_at) is not None
+
+
+def _about(key: str, action: str) -> dict[str, str]:
+    return {"action": action, "shard": key}

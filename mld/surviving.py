@@ -1,0 +1,98 @@
+"""What becomes of an exception that nobody expected: it costs one item or one round, and never the loop.
+
+Ports raise errors of `mld.errors` only. A bug, a machine without threads or memory, or a row that nobody thought of may
+still raise anything, in the middle of anything. Like an error of AWS, that means *unknown*: never lost, never done. So
+a loop that serves many treats it as it treats our own errors, and tries again. It is logged with its trace and counted.
+
+An AssertionError is the exception to the rule: an invariant of ours is broken, nothing that follows can be trusted, and
+the daemon ends. So does one inside an ExceptionGroup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from mld.clock import Clock
+from mld.errors import MldError, StartupError, UnexpectedError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RESTART_PAUSE_S = 1.0  # before a loop that ended begins anew: as often as the liveliest loops look
+
+_counts: Counter[tuple[str, str]] = Counter()
+"""By what was being done and the kind of exception; of the process, as the log is."""
+
+
+def survived(error: Exception, doing: str, shard: str | None = None) -> MldError:
+    """`error` if it is one of ours; any other is logged and stands for an `UnexpectedError`, which is returned.
+
+    `doing` completes "unexpected, while" and is one of a few constant texts. Raises `error` itself if it is a broken
+    invariant. The trace is logged the first time, and whenever the count has doubled since.
+    """
+    if isinstance(error, MldError):
+        return error
+    if is_broken_invariant(error):
+        raise error
+    kind = type(error).__name__
+    _counts[doing, kind] += 1
+    count = _counts[doing, kind]
+    about: dict[str, object] = {"action": "unexpected", "count": count}
+    if shard is not None:
+        about["shard"] = shard
+    trace = error if count & (count - 1) == 0 else None
+    log.error("unexpected, while %s: %s: %s", doing, kind, error, exc_info=trace, extra=about)
+    unexpected = UnexpectedError(f"unexpected {kind}: {error}")
+    unexpected.__cause__ = error
+    return unexpected
+
+
+def is_broken_invariant(error: BaseException) -> bool:
+    """Whether `error` is, or contains, an AssertionError."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(is_broken_invariant(inner) for inner in error.exceptions)
+    return isinstance(error, AssertionError)
+
+
+async def ours(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
+    """What `call` returns. Raises nothing but our own errors, and broken invariants."""
+    try:
+        return await call
+    except MldError:
+        raise
+    except Exception as error:
+        raise survived(error, doing, shard) from error
+
+
+async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> None:
+    """Run `loop` to its end; begin it anew when an exception ends it, except a StartupError, which means to."""
+    task = asyncio.current_task()
+    while True:
+        try:
+            return await loop()
+        except StartupError:
+            raise
+        except Exception as error:
+            if _is_over(task):
+                raise
+            log.warning("begun anew, %s: %s", doing, survived(error, doing), extra={"action": "loop_restarted"})
+        await clock.sleep(RESTART_PAUSE_S)
+
+
+def _is_over(task: asyncio.Task[object] | None) -> bool:
+    """Whether the task is being cancelled, or is thrown away with its loop."""
+    try:
+        running = asyncio.current_task()
+    except RuntimeError:  # there is no loop any more
+        return True
+    return running is None or running is not task or running.cancelling() > 0
+
+
+def counts() -> dict[tuple[str, str], int]:
+    """How often what was survived, by (doing, kind of exception)."""
+    return dict(_counts)
