@@ -562,6 +562,21 @@ def test_a_deleted_report_is_as_good_as_a_fence() -> None:
     run_virtual(story())
 
 
+def test_a_heartbeat_that_cannot_be_read_is_not_claimed_over_and_over() -> None:
+    async def story() -> None:
+        async with fleet(2, **WORKER) as world:
+            first = world.start("w1")
+            await settled(world, "w1")
+            row = world.dynamo.row(TABLE, "w1")
+            world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"N": "1"}})
+            before = world.dynamo.calls["UpdateItem"]
+            await world.advance(60)
+            assert world.dynamo.calls["UpdateItem"] - before < 2 * 60, "each lease is renewed by itself, and few claims"
+            assert len(first.worker.held()) == 2
+
+    run_virtual(story())
+
+
 def test_restarted_under_its_id_a_worker_resumes_at_once_and_takes_over_the_heartbeat() -> None:
     async def story() -> None:
         async with fleet(4, **WORKER) as world:
