@@ -3,4 +3,4 @@
 Importing this package imports neither boto3 nor any extra; see `docs/architecture.md` for the rooms and arrows.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

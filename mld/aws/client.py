@@ -205,7 +205,9 @@ def is_surprise(error: Exception) -> bool:
     """Whether nobody who writes to AWS has to expect this: a defect, or a machine at its end."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    return not isinstance(error, OSError | BotoCoreError | ClientError | MldError)
+    from mld.aws.keptcredentials import CredentialsExpiredError
+
+    return not isinstance(error, OSError | BotoCoreError | ClientError | CredentialsExpiredError | MldError)
 
 
 def _aws_error(operation: str, error: ClientError) -> AwsError:
