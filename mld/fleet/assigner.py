@@ -196,7 +196,9 @@ class Assigner:
 
     def bury(self, worker: str) -> None:
         """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
-        self._dead[worker] = self._clock.wall()
+        now = self._clock.wall()
+        self._dead = {other: since for other, since in self._dead.items() if abs(now - since) < TRACE_S}
+        self._dead[worker] = now
         self.wake()
 
     def _take_over(self) -> None:

@@ -90,13 +90,6 @@ def beats_among(rows: Iterable[Row]) -> dict[str, str]:
     return beats
 
 
-def beating(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
-    """The workers that sent heartbeats between two scans."""
-    return frozenset(
-        worker for worker, value in now.items() if not is_fenced(value) and is_news(before.get(worker, value), value)
-    )
-
-
 def may_assign(current: str | None, marks: Collection[str]) -> bool:
     """Whether no heartbeat stands for rows with these marks, given their owner's heartbeat as just read."""
     return epoch_of(current) not in marks

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
+from mld.errors import TableUnavailableError
 from mld.fleet import reports
 from mld.fleet.heartbeats import beats_among
 from mld.fleet.loads import Move, Why
@@ -32,7 +33,8 @@ from mld.turns import in_turns
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 3.0  # of a page, which is up to 1 MB: a look that hangs sees nobody fall silent
-RETRY_S = 0.3  # after a look that failed: most throttling is over by then
+RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
+RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S
 """What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease."""
 LEGACY_PERIOD_S = 30.0
@@ -90,6 +92,7 @@ class Lookout:
 
     async def run(self) -> None:
         """Look and take until cancelled."""
+        failures = 0
         while True:
             self._woken.clear()
             try:
@@ -97,8 +100,10 @@ class Lookout:
             except Exception as error:
                 failure = survived(error, "looking at the leases")
                 log.debug("cannot look at the leases: %s", failure, extra={"action": "look_failed"})
-                again_at = self._clock.monotonic() + RETRY_S
+                again_at = self._clock.monotonic() + min(RETRY_S * 2**failures, LOOK_PERIOD_S)
+                failures = min(failures + 1, RETRIES_GROWING)
             else:
+                failures = 0
                 again_at = self._next_look_at()
             await self._take_until(again_at)
 
@@ -115,11 +120,10 @@ class Lookout:
         self._looked_at = self._clock.monotonic()
 
     async def _look_at_all(self) -> None:
+        if self._clock.monotonic() >= self._legacy_due_at:
+            await self._read_legacy()
         began_at = self._clock.monotonic()
         scan = await self._table.fleet_scan(timeout_s=TIMEOUT_S)
-        if began_at >= self._legacy_due_at:
-            self._legacy = await self._hooks.legacy_reports()
-            self._legacy_due_at = began_at + LEGACY_PERIOD_S
         now = self._clock.monotonic()
         found = reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports
         self._reports = {report.worker: report for report in found}
@@ -129,6 +133,17 @@ class Lookout:
         self._hooks.on_looked(scan.leases)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
+
+    async def _read_legacy(self) -> None:
+        """They say who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
+        self._legacy_due_at = self._clock.monotonic() + LEGACY_PERIOD_S
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._legacy = await self._hooks.legacy_reports()
+        except Exception as error:
+            late = TableUnavailableError("no answer in time") if isinstance(error, TimeoutError) else error
+            failure = survived(late, "reading the legacy reports")
+            log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
     async def _look_at_part(self, part: int, of: int) -> None:
         scan: FleetScan = await self._table.fleet_scan((part, of), timeout_s=TIMEOUT_S)

@@ -74,6 +74,8 @@ class Worker:
             await CLOCK.sleep(RENEWAL_S)
 
     async def _legacy(self) -> Sequence[WorkerReport]:
+        if self.bed.legacy_hangs:
+            await asyncio.get_running_loop().create_future()
         return ()
 
     def _looked(self, _leases: Sequence[Lease]) -> None:
@@ -101,6 +103,7 @@ class Bed:
         self.table = DynamoLeaseTable(dynamo.client("bed"), CLOCK, table_name=TABLE)
         self.calls: list[tuple[float, str, str, Mapping[str, Any]]] = []
         self.fault: Callable[[str, str], Fault | None] = lambda sender, operation: None
+        self.legacy_hangs = False
         dynamo.faults = self._fault
 
     def _fault(self, sender: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
@@ -221,6 +224,24 @@ async def test_looks_that_fail_say_nothing_and_are_repeated(bed: Bed) -> None:
     bed.fault = lambda by, what: None
     living.kill()
     await bed.until("s1", "s2", owners="a", within_s=2 * D + BOUND_S)
+
+
+@story
+async def test_looks_that_fail_become_less_frequent(bed: Bed) -> None:
+    await bed.leases(s1="w")
+    refused = AwsError("Scan", "ProvisionedThroughputExceededException", "")
+    bed.fault = lambda by, what: Fault(fail_before=refused) if (by, what) == ("a", "Scan") else None
+    Worker(bed, "a")
+    await CLOCK.sleep(60)
+    assert len(bed.scans("a", 0.0)) <= 60 / LOOK_PERIOD_S + 5
+
+
+@story
+async def test_a_legacy_table_that_does_not_answer_delays_a_look_and_prevents_none(bed: Bed) -> None:
+    bed.legacy_hangs = True
+    await bed.leases(s1="w")
+    Worker(bed, "a")
+    await bed.until("s1", owners="a", within_s=BOUND_S + 4)
 
 
 @story
