@@ -19,7 +19,7 @@ from mld.consumer.aggregates import AggregateReports
 from mld.consumer.failures import Failures
 from mld.consumer.host import ChildStartError
 from mld.consumer.lifecycle import Outcome, State, Stop, next_state
-from mld.consumer.parts import Part, records_of
+from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
 from mld.consumer.stopping import Stopping
@@ -228,14 +228,14 @@ class ShardConsumer:
             self.aggregates.note(batch, self._lease.hash_range)
             return Outcome.DONE
         if batch.largest is None or not self._failures.is_searching:
-            return await self._hand_over(batch, lambda: _holding(page, batch))
+            return await self._hand_over(batch, lambda: holding_of(page, batch))
         rest = await records_of(batch)
         while rest and self._stopping.stop is None:
             count = self._failures.next_part(self._range.last, self._delivered, rest)
             if count is None:
                 return await self._end_life()
             part = Part(rest[:count], page.millis_behind_latest)
-            outcome = await self._hand_over(part, partial(_holding_part, part))
+            outcome = await self._hand_over(part, partial(holding_part, part))
             if outcome is not Outcome.DONE:
                 return outcome
             del rest[:count]
@@ -470,13 +470,3 @@ class ShardConsumer:
     @property
     def clock(self) -> Clock:
         return self._parts.clock
-
-
-def _holding(page: Page, batch: Batch) -> dict[str, object]:
-    """What a child has in its hands: Kinesis records of the page, of which it may have had the first ones before."""
-    return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
-
-
-def _holding_part(part: Part) -> dict[str, object]:
-    """The same of some user records, while one is searched for."""
-    return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mld.positions import Position
-from mld.streams import Batch, Misrouted
+from mld.streams import Batch, Misrouted, Page
 from protocol.framed import FramedRecord, Splitter, line_of
 
 
@@ -59,3 +59,13 @@ async def records_of(batch: Batch) -> list[Placed]:
             records.append(Placed(position, framed))
         await asyncio.sleep(0)
     return records if is_ordered else sorted(records, key=lambda record: record.position)
+
+
+def holding_of(page: Page, batch: Batch) -> dict[str, object]:
+    """What a child has in its hands: Kinesis records of the page, of which it may have had the first ones before."""
+    return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
+
+
+def holding_part(part: Part) -> dict[str, object]:
+    """The same of some user records, while one is searched for."""
+    return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}

@@ -11,7 +11,7 @@ one; only the leader's does anything. It makes the fleet fair; that no lease is 
 * A worker found dead (`bury`) gets no leases until it has sent a newer report. Its own were taken by who found it.
 * A worker that seems to be alone while the table shows that others were there lately gets few of the free leases until
   those that start with it can have reported: the first of a fleet that is deployed anew would get every lease, start a
-  child for each, and keep many for good. On a table where nobody else has left a trace it gets everything at once.
+  child for each, and keep many for good. On a table where nobody else has left a trace it gets many more at once.
 * The decisions yield to the event loop every millisecond.
 
 It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
@@ -53,6 +53,7 @@ WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 FAILED_RUNS_MAX = 3
 ALONE_S = 5.0  # two captures before a first report, and the start of a worker
 ALONE_LEASES_MAX = 32  # so that a small application begins at once
+FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
@@ -325,9 +326,10 @@ class Assigner:
 
     def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease], found: Sequence[WorkerReport]) -> Plan:
         """What the only worker known may get by now; the next run comes soon if that is not everything."""
-        if self._clock.monotonic() - self._leading_since >= ALONE_S or not self._others_were_here(alone, leases, found):
+        if self._clock.monotonic() - self._leading_since >= ALONE_S:
             return plan
-        room = max(0, ALONE_LEASES_MAX - sum(lease.owner == alone for lease in leases))
+        most = ALONE_LEASES_MAX if self._others_were_here(alone, leases, found) else FIRST_LEASES_MAX
+        room = max(0, most - sum(lease.owner == alone for lease in leases))
         if len(plan.moves) <= room:
             return plan
         self.wake()

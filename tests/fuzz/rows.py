@@ -376,7 +376,6 @@ def run(examples: int, drawn: st.SearchStrategy[Any], check: Callable[[Any], Non
     phases = [Phase.generate] if drawn is fleets else [Phase.generate, Phase.shrink]
     limits = settings(
         max_examples=examples,
-        deadline=None,
         derandomize=derandomize,
         database=None,
         phases=phases,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import Any
 
-from mld.leases.lease import Lease
+from mld.leases.lease import Failing, Lease
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
 from mld.leases.writes import (
@@ -153,7 +153,9 @@ class LeanLeaseTable:
         self.leases[lease.key] = lease
         return True
 
-    async def renew(self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None) -> Lease | Refusal:
+    async def renew(
+        self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
+    ) -> Lease | Refusal:
         await self._travel()
         self.bill.renewals += 1
         self._charge_write()
@@ -161,7 +163,11 @@ class LeanLeaseTable:
         if row is None or not _is_held_by(row, lease):
             return self._refused(judge_refused(lease, row, resent=resent))
         kbps = row.throughput_kbps if lease.throughput_kbps is None else lease.throughput_kbps
-        return self._put(replace(row, counter=row.counter + 1, throughput_kbps=kbps, heartbeat=heartbeat))
+        return self._put(
+            replace(
+                row, counter=row.counter + 1, throughput_kbps=kbps, heartbeat=heartbeat, failing=failing or row.failing
+            )
+        )
 
     async def take(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
         await self._travel()
@@ -209,7 +215,15 @@ class LeanLeaseTable:
         kbps = row.throughput_kbps if throughput_kbps is None else throughput_kbps
         counter = row.counter + 1
         return self._put(
-            replace(row, counter=counter, checkpoint=stored, owner_switches=0, pending=None, throughput_kbps=kbps)
+            replace(
+                row,
+                counter=counter,
+                checkpoint=stored,
+                owner_switches=0,
+                pending=None,
+                throughput_kbps=kbps,
+                failing=None,
+            )
         )
 
     async def release(self, lease: Lease) -> bool:

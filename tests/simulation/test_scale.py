@@ -223,7 +223,7 @@ def test_a_leader_spreads_the_load_of_a_small_fleet_in_3x_mode(java: bool) -> No
         cold, grown, shrunk = run_world(main())
     assert cold.held_s is not None
     assert cold.held_s < (40 if java else 10)
-    assert cold.most_held <= 60, "nobody got everything at first"
+    assert cold.moves <= 2 * 120, "each lease is given once, and moves once at most when the others are there"
     assert [settling.workers for settling in (cold, grown, shrunk)] == [12, 15, 10]
     assert shrunk.held_s is not None
     assert shrunk.load_max < 2.0

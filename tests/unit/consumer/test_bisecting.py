@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.consumer.bisecting import ROUNDS_MAX, Bisecting
@@ -100,7 +100,6 @@ def poisoned_by(poison: set[Position]) -> Kills:
     return lambda part: not poison.isdisjoint(part)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_exactly_the_poison_is_set_aside_and_all_else_is_processed_in_order(data: st.DataObject) -> None:
     records = positions(data.draw(st.integers(1, 60)), subs=data.draw(st.sampled_from([1, 1, 7])))
@@ -119,7 +118,6 @@ def test_exactly_the_poison_is_set_aside_and_all_else_is_processed_in_order(data
     assert not shard.state.is_given_up
 
 
-@settings(deadline=None)
 @given(st.integers(2, 3_000), st.data())
 def test_one_poison_record_is_found_in_a_logarithm_of_failures(count: int, data: st.DataObject) -> None:
     records = positions(count)
@@ -130,7 +128,6 @@ def test_one_poison_record_is_found_in_a_logarithm_of_failures(count: int, data:
     assert len(shard.failures) <= 3 + count.bit_length() + 3
 
 
-@settings(deadline=None)
 @given(st.integers(2, 60), st.data(), st.booleans())
 def test_a_combination_that_fails_only_together_passes_in_parts(
     count: int, data: st.DataObject, checkpoints: bool

@@ -34,13 +34,14 @@ class Worker:
         seed: int = 0,
         clock: Clock | None = None,
         handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
+        table_type: type[DynamoLeaseTable] = DynamoLeaseTable,
     ) -> None:
         clock = clock or LoopClock()
         tokens = itertools.count(1)
         self.name = name
         self.changes = 0
         self.handoffs: list[tuple[str, str, str]] = []
-        self.table = DynamoLeaseTable(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
+        self.table = table_type(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
         self.keeper = LeaseKeeper(
             self.table,
             clock,

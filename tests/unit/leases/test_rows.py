@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.leases.lease import Failing, Lease, PendingCheckpoint
@@ -300,7 +300,6 @@ NAMES = (
 )
 
 
-@settings(deadline=None)
 @given(st.one_of(VALUES, st.fixed_dictionaries({"M": st.dictionaries(st.sampled_from(NAMES), VALUES)})), st.data())
 def test_whatever_stands_in_the_place_of_a_note_does_not_hide_the_row(
     value: dict[str, Any], data: st.DataObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.codec import encode_process_records, encode_record
@@ -31,7 +31,6 @@ def split(line: bytes, piece_bytes: int) -> list[FramedRecord]:
     return [record for piece in pieces for record in splitter.feed(piece)]
 
 
-@settings(deadline=None)
 @given(RECORDS, st.one_of(st.none(), st.integers(0, 10**9)), st.sampled_from([19, 64, 4_096, 131_072]))
 def test_every_line_comes_apart_into_its_records_and_together_again(
     records: list[Record], lag_ms: int | None, piece_bytes: int
