@@ -71,7 +71,8 @@ bench: test-tools
 bench-spark: $(DEV)
 	$(BIN)/python -m tests.benchmarks.spark $(BENCH_ARGS)
 
-# Beside the real Java MultiLangDaemon: needs a JDK 17, 2 GB of memory and half an hour; one case: INTEROP_ARGS="-k split"
+# Beside real Java workers, 3.1.3 and 3.5.1: needs a JDK 17, Maven, 2 GB of memory and two hours. One case, one version:
+# INTEROP_ARGS="-k split", INTEROP_ARGS="-k 3.5.1"
 .PHONY: interop
 $(VENV)/.installed-interop: $(DEV)
 	$(PIP) -e '.[interop]'
@@ -79,6 +80,7 @@ $(VENV)/.installed-interop: $(DEV)
 
 interop: $(VENV)/.installed-interop
 	$(BIN)/python tests/support/fetch_java_kcl.py
+	$(BIN)/python -m tests.interop.kcl.fetch
 	MLD_INTEROP=1 MLD_TEST_REQUIRE_ALL=1 nice $(BIN)/python -m pytest -s --timeout 900 tests/interop $(INTEROP_ARGS)
 
 # What DynamoDB charges for a fleet at rest, counted in virtual time: the tables of docs/benchmarks.md.

@@ -1,4 +1,8 @@
-"""One embedded AWS for each test; the figures seen are printed as they come and at the end."""
+"""One embedded AWS for each test, each test with every kind of Java worker; the figures seen are printed as they come
+and at the end.
+
+A test for some kinds only says `@pytest.mark.parametrize("java", [...], indirect=True)`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ import pytest
 from tests.support.servers import EmbeddedAws
 
 if TYPE_CHECKING:
+    from tests.interop.java import Release
     from tests.interop.world import InteropWorld
 
+KINDS = ("3.1.3", "3.5.1", "3.5.1-legacy")
 MakeWorld = Callable[..., "InteropWorld"]
 FIGURES: list[str] = []
 # Not part of `make test`: minutes for each case, a JDK, and a package that nothing else needs.
@@ -25,8 +31,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(figure)
 
 
+@pytest.fixture(params=KINDS)
+def java(request: pytest.FixtureRequest) -> Release:
+    from tests.interop.java import RELEASES
+
+    return RELEASES[request.param]
+
+
 @pytest.fixture
-def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
+def make_world(tmp_path: Path, java: Release, request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
     from tests.interop.world import InteropWorld
 
     made: list[InteropWorld] = []
@@ -38,7 +51,7 @@ def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeW
     with EmbeddedAws() as aws:
 
         def make(shards: int = 4) -> InteropWorld:
-            made.append(InteropWorld(aws, tmp_path, shards=shards, note=note))
+            made.append(InteropWorld(aws, tmp_path, release=java, shards=shards, note=note))
             return made[-1]
 
         yield make

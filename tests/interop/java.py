@@ -1,12 +1,18 @@
-"""The Java MultiLangDaemon as a process of its own; started, stopped, killed and frozen as `Daemon` is."""
+"""Java workers as processes of their own; started, stopped, killed and frozen as `Daemon` is.
+
+3.1.3 is Amazon's MultiLangDaemon. 3.5.1 is Amazon's library under a small main of ours, which takes the same properties
+file and starts the same children (`tests/interop/kcl`).
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from tests.interop.kcl import fetch as fetch_3_5
 from tests.support import fetch_java_kcl
 from tests.support.daemon import FILE_VARIABLE, Daemon
 from tests.support.servers import ACCOUNT, REGION, require
@@ -17,15 +23,51 @@ LOGBACK = Path(__file__).with_name("logback.xml")
 JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Daws.cborEnabled=false")
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A version of the library, and where the fleet keeps lock and reports."""
+
+    version: str
+    is_single_table: bool
+
+    def command(self, java: Path, file: Path) -> list[str] | None:
+        """Runs a worker on the properties file; None if it was not fetched."""
+        before = [str(java), *JVM_OPTIONS]
+        if self.version == fetch_3_5.VERSION:
+            path = fetch_3_5.class_path()
+            return path and [*before, f"-Dlogback.configurationFile={LOGBACK}", "-cp", path, "Worker", str(file)]
+        jars = fetch_java_kcl.installed()
+        options = ["--properties-file", str(file), "--log-configuration", str(LOGBACK)]
+        return jars and [*before, "-cp", f"{jars}/*", MAIN_CLASS, *options]
+
+
+RELEASES = {
+    "3.1.3": Release("3.1.3", is_single_table=False),
+    "3.5.1": Release("3.5.1", is_single_table=True),
+    "3.5.1-legacy": Release("3.5.1", is_single_table=False),
+}
+"""By the name that the tests bear: the newest on its own layout, and on the tables that an older fleet has left it."""
+
+
 class JavaDaemon(Daemon):
     """`worker` is told to the children as mld tells it, so that the recorders note whose they are."""
 
-    def __init__(self, directory: Path, keys: Mapping[str, object], *, name: str, worker: str, endpoint: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        keys: Mapping[str, object],
+        *,
+        name: str,
+        worker: str,
+        endpoint: str,
+        release: Release,
+    ) -> None:
         super().__init__(directory, keys, name=name)
-        java, jars = fetch_java_kcl.java(), fetch_java_kcl.installed()
-        require(java is not None and jars is not None, "the Java MultiLangDaemon (`make interop`)")
-        jvm = [str(java), *JVM_OPTIONS, "-cp", f"{jars}/*", MAIN_CLASS]
-        self.command = [*jvm, "--properties-file", str(self.file), "--log-configuration", str(LOGBACK)]
+        java = fetch_java_kcl.java()
+        command = None if java is None else release.command(java, self.file)
+        require(command is not None, f"the Java worker {release.version} (`make interop`)")
+        assert command is not None
+        self.command = command
         self.environment = os.environ | {
             "AWS_ACCESS_KEY_ID": ACCOUNT,
             "AWS_SECRET_ACCESS_KEY": "local",

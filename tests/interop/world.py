@@ -1,4 +1,4 @@
-"""A world with workers of both kinds on the two legacy tables, what they own, and who leads."""
+"""A world with workers of both kinds, on a single table or on the two legacy tables beside it; who owns, who leads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.integration import history
 from tests.integration.world import World
-from tests.interop.java import JavaDaemon
+from tests.interop.java import JavaDaemon, Release
 from tests.interop.load import Load
 from tests.support.daemon import Daemon
 from tests.support.h2_front import H2Front
@@ -33,20 +33,31 @@ JAVA_START_S = 240.0  # a fresh table to the first record took 76 to 112 s
 LEADER_LOST_S = 240.0  # the lock lasts 120 s, and a Java worker looks at it every 30 s
 MOVE_S = 120.0  # joins, fail-overs with a living leader, handoffs
 STOP_S = 60.0
+FAILED = 1  # exit code of either kind; a JVM that ends by SIGTERM has 143
 
 
 class InteropWorld(World):
     """`java` and `mld` start workers; `phase` measures what a change does to the records."""
 
-    def __init__(self, aws: EmbeddedAws, directory: Path, *, shards: int, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, aws: EmbeddedAws, directory: Path, *, release: Release, shards: int, note: Callable[[str], None]
+    ) -> None:
         super().__init__(aws, directory, shards=shards)
+        self.release = release
         self._front = self._closing.enter_context(H2Front(aws.endpoint))
         self.note = note
         self.load = self._closing.enter_context(Load(self))
 
+    def close(self) -> None:
+        """The logs of all workers stay beside their properties files."""
+        super().close()
+        for daemon in self.daemons:
+            daemon.file.with_suffix(".log").write_text(daemon.log())
+
     def mld(self, worker: str, **keys: object) -> Daemon:
-        """An mld worker in the 3.x mode; creates the legacy tables if nobody has."""
-        options: dict[str, Any] = {"mld__metadataLayout": "legacy", **SHARED, **keys}
+        """An mld worker in the 3.x mode; creates the legacy tables if the fleet uses them and nobody has."""
+        layout = "auto" if self.release.is_single_table else "legacy"
+        options: dict[str, Any] = {"mld__metadataLayout": layout, **SHARED, **keys}
         return self.daemon(worker, **options)
 
     def java(self, worker: str, **keys: object) -> JavaDaemon:
@@ -66,7 +77,9 @@ class InteropWorld(World):
             **keys,
         }
         name = f"{worker}-{len(self.daemons)}"
-        daemon = JavaDaemon(self.directory, own, name=name, worker=worker, endpoint=self.aws.endpoint)
+        daemon = JavaDaemon(
+            self.directory, own, name=name, worker=worker, endpoint=self.aws.endpoint, release=self.release
+        )
         self.daemons.append(daemon)
         daemon.start()
         return daemon
@@ -78,6 +91,16 @@ class InteropWorld(World):
         assert daemon.stop(timeout_s=STOP_S) == 0
 
     # --- looking -----------------------------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], Any], within_s: float = 20.0, what: str = "") -> Any:
+        """As `World.until`, and not waited for in vain when a worker has failed."""
+
+        def holds() -> Any:
+            failed = [daemon.name for daemon in self.daemons if daemon.process.poll() == FAILED]
+            assert not failed, f"{', '.join(failed)} failed while waiting for: {what}"
+            return condition()
+
+        return super().until(holds, within_s, what)
 
     def owned(self) -> Counter[str]:
         """How many unfinished leases each worker owns; "" for nobody, and a handoff counts for neither side."""
@@ -100,12 +123,20 @@ class InteropWorld(World):
         )
 
     def leader(self) -> str | None:
-        """Who holds the lock in the legacy table."""
-        table = f"{self.table}-CoordinatorState"
-        if table not in self.dynamo.list_tables()["TableNames"]:
-            return None
-        row = self.dynamo.get_item(TableName=table, Key={"key": {"S": "Leader"}}, ConsistentRead=True).get("Item")
+        """Who holds the lock."""
+        row = self.coordinator_row("Leader")
         return None if row is None else str(row["ownerName"]["S"])
+
+    def coordinator_row(self, name: str) -> dict[str, Any] | None:
+        """A row that is no lease: of the legacy table if there is one, else of the lease table."""
+        legacy, tables = f"{self.table}-CoordinatorState", self.dynamo.list_tables()["TableNames"]
+        table, key = (legacy, "key") if legacy in tables else (self.table, "leaseKey")
+        if table not in tables:
+            return None
+        row: dict[str, Any] | None = self.dynamo.get_item(
+            TableName=table, Key={key: {"S": name}}, ConsistentRead=True
+        ).get("Item")
+        return row
 
     def until_leader(self, worker: str, within_s: float = LEADER_LOST_S) -> float:
         started = time.monotonic()
