@@ -29,6 +29,7 @@ SHARED = {
     # Both rank workers by the throughput of their leases: figures of one machine's CPU would say nothing.
     "disableWorkerMetrics": "true",
 }
+Row = dict[str, Any]
 JAVA_START_S = 240.0  # a fresh table to the first record took 76 to 112 s
 LEADER_LOST_S = 240.0  # the lock lasts 120 s, and a Java worker looks at it every 30 s
 MOVE_S = 120.0  # joins, fail-overs with a living leader, handoffs
@@ -124,18 +125,32 @@ class InteropWorld(World):
 
     def leader(self) -> str | None:
         """Who holds the lock."""
-        row = self.coordinator_row("Leader")
+        legacy = self.migration("TableMigration3.5")
+        is_moved = legacy is not None and legacy["tm"]["S"] == "TABLE_MIGRATION_STATUS_COMPLETE"
+        row = self.beside_leases("Leader") if is_moved or not self._has_legacy() else self.legacy("Leader")
         return None if row is None else str(row["ownerName"]["S"])
 
-    def coordinator_row(self, name: str) -> dict[str, Any] | None:
-        """A row that is no lease: of the legacy table if there is one, else of the lease table."""
-        legacy, tables = f"{self.table}-CoordinatorState", self.dynamo.list_tables()["TableNames"]
-        table, key = (legacy, "key") if legacy in tables else (self.table, "leaseKey")
-        if table not in tables:
-            return None
-        row: dict[str, Any] | None = self.dynamo.get_item(
-            TableName=table, Key={key: {"S": name}}, ConsistentRead=True
-        ).get("Item")
+    def migration(self, name: str) -> Row | None:
+        """The row of a migration: of the legacy table if there is one and it was not moved, else of the lease table."""
+        return self.legacy(name) or self.beside_leases(name)
+
+    def legacy(self, name: str) -> Row | None:
+        """A row of the coordinator table of 3.0 to 3.4; None if there is no such table."""
+        return self._row(f"{self.table}-CoordinatorState", "key", name) if self._has_legacy() else None
+
+    def beside_leases(self, name: str) -> Row | None:
+        """A row of the lease table that is no lease; None if the table does not exist yet."""
+        return self._row(self.table, "leaseKey", name) if self.table in self._tables() else None
+
+    def _tables(self) -> list[str]:
+        names: list[str] = self.dynamo.list_tables()["TableNames"]
+        return names
+
+    def _has_legacy(self) -> bool:
+        return f"{self.table}-CoordinatorState" in self._tables()
+
+    def _row(self, table: str, key: str, name: str) -> Row | None:
+        row: Row | None = self.dynamo.get_item(TableName=table, Key={key: {"S": name}}, ConsistentRead=True).get("Item")
         return row
 
     def until_leader(self, worker: str, within_s: float = LEADER_LOST_S) -> float:
