@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.conftest import MakeWorld
+from tests.interop.conftest import EVERY_LAYOUT, MakeWorld
 from tests.interop.world import JAVA_START_S, STOP_S
 
 
 def test_mld_joins_a_fresh_java_fleet(make_world: MakeWorld) -> None:
-    """Tables, rows and leases are Java's; mld finds the legacy layout by itself and is given its share."""
+    """Tables, rows and leases are Java's; mld finds their layout by itself and is given its share."""
     world = make_world()
     with world.phase("Java alone, from nothing"):
         world.java("java-1")
@@ -26,6 +26,7 @@ def test_mld_joins_a_fresh_java_fleet(make_world: MakeWorld) -> None:
     world.finish()
 
 
+@pytest.mark.parametrize("java", EVERY_LAYOUT, indirect=True)
 @pytest.mark.parametrize("leader", ["java", "mld"])
 def test_a_follower_comes_and_goes(make_world: MakeWorld, leader: str) -> None:
     world = make_world()

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.interop.conftest import MakeWorld
+from tests.interop.conftest import EVERY_LAYOUT, MakeWorld
 from tests.interop.world import LEADER_LOST_S, STOP_S, InteropWorld
 from tests.support.daemon import Daemon
 
@@ -29,6 +29,7 @@ def _lose(world: InteropWorld, how: str, leading: Daemon, leader: str, other: st
     world.note(f"{other} led after {led_s:.1f} s and owned everything {owned_s:.1f} s later")
 
 
+@pytest.mark.parametrize("java", EVERY_LAYOUT, indirect=True)
 @pytest.mark.parametrize("how", ["killed", "frozen", "stopped"])
 def test_leadership_moves_from_java_to_mld_and_back(make_world: MakeWorld, how: str) -> None:
     world = make_world()
