@@ -15,6 +15,7 @@ from tests.interop.java import JavaDaemon, Release
 from tests.interop.load import Load
 from tests.support.daemon import Daemon
 from tests.support.h2_front import H2Front
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import EmbeddedAws
 
 FAILOVER_S = 4.0
@@ -93,7 +94,7 @@ class InteropWorld(World):
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
-    def until(self, condition: Callable[[], Any], within_s: float = 20.0, what: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], within_s: float = PATIENCE_S, what: str = "") -> Any:
         """As `World.until`, and not waited for in vain when a worker has failed."""
 
         def holds() -> Any:
