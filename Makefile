@@ -71,7 +71,7 @@ bench: test-tools
 bench-spark: $(DEV)
 	$(BIN)/python -m tests.benchmarks.spark $(BENCH_ARGS)
 
-# Beside real Java workers, 3.1.3 and 3.5.1: needs a JDK 17, Maven, 2 GB of memory and two hours. One case, one version:
+# Beside real Java workers, 3.1.3 and 3.5.1: needs a JDK 17, Maven, 2 GB of memory and over two hours. One case, one version:
 # INTEROP_ARGS="-k split", INTEROP_ARGS="-k 3.5.1"
 .PHONY: interop
 $(VENV)/.installed-interop: $(DEV)
