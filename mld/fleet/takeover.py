@@ -6,8 +6,8 @@ was published and whatever happened before: *who sees a lease stand still for a 
     lease                                      due
     its owner, or the owner's heartbeat,       a lease duration after we first saw it with that counter
       does not move
-    the same, owner a Java worker that was     the same, and as long as a Java worker may take to discover the lease
-      never seen to renew it
+    the same, owner a Java worker that was     the same, and as long as a Java worker may take to discover the lease,
+      never seen to renew it                   unless it has stopped renewing what it had
     nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, who gave it up or
                                                the leader may be about to give it to somebody; many not all at once
     ours by the row                            as anybody's: usually discovery has long resumed it, but not one in
@@ -99,6 +99,8 @@ class Takeover:
         self._given: dict[str, _Given] = {}
         self._reported: dict[str, _Reported] = {}
         self._java: frozenset[str] = frozenset()
+        self._renewed_once: set[str] = set()
+        """Java workers that were seen to renew a lease."""
         self._living_mld: frozenset[str] = frozenset()
         self._silent: frozenset[str] = frozenset()
         self._company: frozenset[str] = frozenset()
@@ -124,6 +126,7 @@ class Takeover:
         idle = {worker for worker in self._reported if worker not in owning and self._goes_on_reporting(worker, now)}
         self._living_mld = frozenset((renewing | idle) & mld) - {self._me}
         self._silent = frozenset(owning - renewing)
+        yield from self._end_patience(leases)
         self._company = (frozenset(owning) | self._recently_reported(now)) - {self._me}
         self._part_count = part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))
 
@@ -147,6 +150,8 @@ class Takeover:
             given = self._given.get(key)
             if given is None or given.owner != owner:
                 self._given[key] = _Given(owner, lease.counter, now)
+            elif owner in self._java and lease.counter > given.counter:
+                self._renewed_once.add(owner)
         self._due[key] = self._due_at(lease)
 
     def _forget(self, key: str) -> None:
@@ -165,6 +170,16 @@ class Takeover:
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
         return owning, renewing
+
+    def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
+        """A Java worker that renewed something before and renews nothing now will not discover anything any more."""
+        dead = self._silent & self._renewed_once
+        for number, lease in enumerate(leases):
+            if lease.actual_owner in dead:
+                self._due[lease.key] = self._moved_at(lease) + self._rules.lease_duration_s
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+        self._renewed_once &= self._java
 
     def _hear(self, reports: Iterable[WorkerReport], now: float) -> None:
         before, self._reported = self._reported, {}

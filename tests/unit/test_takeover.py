@@ -147,6 +147,16 @@ def test_a_java_worker_gets_the_time_that_it_needs_to_discover_what_it_was_given
     assert it.taken(5.0 + D + JAVA_S) == []
 
 
+def test_a_java_worker_that_stopped_renewing_what_it_had_gets_no_time_to_discover_more() -> None:
+    it = Seer()
+    java = [report("java", version=None)]
+    it.look(0.0, [lease("s", "java"), lease("t", "w")], java)
+    it.look(3.0, [lease("s", "java", 6), lease("t", "w", 6)], java)
+    it.look(4.0, [lease("s", "java", 6), lease("t", "java", 7)], java)  # given to it, and it dies
+    it.look(3.0 + D + 1.5, [lease("s", "java", 6), lease("t", "java", 7)], java)
+    assert it.taken(3.0 + D + 1.5 + SOON) == ["s", "t"]
+
+
 @pytest.mark.parametrize("owner", ["mld", "unreported"])
 def test_nobody_else_gets_more_than_a_lease_duration(owner: str) -> None:
     it = Seer()
