@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, gaps, hand_over, start_up, zygote
+from tests.benchmarks import cost, gaps, hand_over, restarts, rolling, start_up, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "handover", "gaps", "cost", "path", "zygote")
+SECTIONS = ("start", "restarts", "rolling", "handover", "gaps", "cost", "path", "zygote")
 RUNS = 5
 CHAINS = 3
 
@@ -42,6 +42,10 @@ def main() -> int:
         with EmbeddedAws() as aws:
             if "start" in sections:
                 start_up.measure(aws, scratch, arguments.runs)
+            if "restarts" in sections:
+                restarts.measure(aws, scratch, arguments.runs)
+            if "rolling" in sections:
+                rolling.measure()
             if "handover" in sections:
                 hand_over.measure(aws, scratch)
             if "gaps" in sections:

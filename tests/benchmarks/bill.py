@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mld.fleet.lookout import TIMEOUT_S
 from mld.fleet.reports import UPDATED_AT
 from tests.support.fleet import Fleet
 from tests.twins.dynamo import MemoryDynamo, Params
@@ -41,10 +42,10 @@ READ_UNIT_SHARE = 0.2
 UUID_LENGTH = 36
 QUIET = {"idleTimeBetweenReadsInMillis": "300000", "clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 
-HEARTBEATS, DISCOVERY, WATCH, SCANS, REPORTS, LOCK, OTHER = (
-    "heartbeats", "discovery", "watch", "scans by the leader", "reports", "leader lock", "other",
+HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, OTHER = (
+    "heartbeats", "discovery", "looks", "scans by the leader", "reports", "leader lock", "other",
 )  # fmt: skip
-PURPOSES = (HEARTBEATS, DISCOVERY, WATCH, SCANS, REPORTS, LOCK, OTHER)
+PURPOSES = (HEARTBEATS, DISCOVERY, LOOKS, SCANS, REPORTS, LOCK, OTHER)
 JAVA_RENEWAL_S = 10.0 / 3 - 0.025
 JAVA_DISCOVERY_S = 20.0 / 2 - 0.025
 JAVA_SCANS_PER_HOUR = HOUR_S / 20.0 + HOUR_S / 120.0  # assignment runs and audits
@@ -78,15 +79,19 @@ class SortingDynamo(MemoryDynamo):
     """Counts each request under its purpose instead of its sender."""
 
     async def request(self, sender: str, operation: str, params: Params, timeout_s: float | None) -> dict[str, Any]:
-        return await super().request(purpose_of(sender, operation, params), operation, params, timeout_s)
+        purpose = purpose_of(sender, operation, params, timeout_s)
+        return await super().request(purpose, operation, params, timeout_s)
 
 
-def purpose_of(sender: str, operation: str, params: Mapping[str, Any]) -> str:
-    """What a worker at rest wants with a request. Of its own row it is the report, of a shard's row the lease."""
+def purpose_of(sender: str, operation: str, params: Mapping[str, Any], timeout_s: float | None) -> str:
+    """What a worker at rest wants with a request. Of its own row it is the report, of a shard's row the lease.
+
+    A look asks for the same as a run of the leader, but has less time to wait for it.
+    """
     key = params.get("Key", {}).get("leaseKey", {}).get("S", "")
     match operation:
         case "Scan":
-            return SCANS
+            return LOOKS if timeout_s == TIMEOUT_S else SCANS
         case "Query":
             return DISCOVERY
         case _ if key == "Leader":
@@ -95,8 +100,6 @@ def purpose_of(sender: str, operation: str, params: Mapping[str, Any]) -> str:
             return REPORTS
         case "UpdateItem":
             return HEARTBEATS
-        case "GetItem":
-            return WATCH
     return OTHER
 
 
@@ -150,7 +153,7 @@ def java(leases: int, workers: int, ours: Costs) -> Costs:
     return {
         HEARTBEATS: Cost(renewals, 0.0, renewals),
         DISCOVERY: _times(ours[DISCOVERY], queries),
-        WATCH: Cost(),
+        LOOKS: Cost(),
         SCANS: _times(ours[SCANS], JAVA_SCANS_PER_HOUR),
         REPORTS: _times(ours[REPORTS], reports),
         LOCK: Cost(beats + looks, looks * LOCK_READ_UNITS, beats),

@@ -5,8 +5,8 @@ after every batch. A worker starts on nothing; a second one joins, gets two shar
 one joins and is killed; a fourth one joins, and the leader is stopped; a fifth one joins, and the leader is killed.
 
 A gap at a stop or kill counts from the signal to the first record in another worker's child, for each shard the worker
-had; at a handoff from the last record in the old owner's child to the first in the new one's. Workers are killed when
-every one knows whom to watch, which takes up to a minute after one has joined.
+had; at a handoff from the last record in the old owner's child to the first in the new one's. Workers are killed as
+soon as the one that joined has its share: from the first look of a worker on the bound is the failover time and 2 s.
 
 Leases are balanced by count. By utilization a second worker on the same machine would get nothing: both report the same
 processors. How a lease moves does not depend on why.
@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from mld.fleet.reports import WATCH
 from tests.benchmarks.process import SDK_CHILD, BenchError, Daemon
 from tests.benchmarks.tables import load_average, spread, table
 from tests.benchmarks.world import Producer, make_stream
@@ -34,9 +32,7 @@ FAILOVERS_MS = (10_000, 2_000)
 IDLE_READ_MS = 250  # so that the wait for a first record is not that of a poll
 STAGGER_S = 7.0  # between two chains, so that they do not start their daemons together
 JOIN_TIMEOUT_S = 120.0
-WATCH_TIMEOUT_S = 150.0
 SPARE_S = 60.0  # beyond the target before a story counts as failed
-POLL_S = 0.25
 
 FRESH, JOIN, HANDOFF, STOP, STOP_LEADER, KILL, KILL_LEADER = (
     "fresh table to first record",
@@ -103,12 +99,10 @@ class Chain:
         second = self._join(daemons, "second", first)
         self._end(second, first, STOP)
         third = self._join(daemons, "third", first)
-        self._wait_until_watched("first", "third")
         self._end(third, first, KILL)
         fourth = self._join(daemons, "fourth", first)
         self._end(first, fourth, STOP_LEADER)
         fifth = self._join(daemons, "fifth", fourth)
-        self._wait_until_watched("fourth", "fifth")
         self._end(fourth, fifth, KILL_LEADER)
 
     def _started(self, daemons: list[Daemon], worker: str) -> Daemon:
@@ -142,36 +136,6 @@ class Chain:
         )
         came = staying.first_records(signalled_at)
         self.seen[how] += [came[shard] - signalled_at for shard in had]
-
-    def _wait_until_watched(self, *workers: str) -> None:
-        """Until each of them has been told whom to watch, and has read it: a later report of its own was written."""
-        told: dict[str, str] = {}
-        known: set[str] = set()
-
-        def all_know() -> bool:
-            for worker in workers:
-                row = self._row(worker)
-                watch = row.get(WATCH, {}).get("S", "")
-                if not all(f'"{other}"' in watch for other in workers if other != worker):
-                    told.pop(worker, None)
-                elif told.setdefault(worker, row["lut"]["N"]) != row["lut"]["N"]:
-                    known.add(worker)
-            return known == set(workers)
-
-        self._wait(all_know, WATCH_TIMEOUT_S, f"{self.name}: reports of {workers} that say whom to watch")
-
-    def _row(self, worker: str) -> dict[str, Any]:
-        dynamo = self.aws.client("dynamodb")
-        answer = dynamo.get_item(TableName=self.name, Key={"leaseKey": {"S": worker}}, ConsistentRead=True)
-        row: dict[str, Any] = answer.get("Item", {})
-        return row
-
-    def _wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                raise BenchError(f"{what}: not within {timeout_s:g} s")
-            time.sleep(POLL_S)
 
 
 def measure(aws: EmbeddedAws, scratch: Path, runs: int) -> None:
