@@ -15,7 +15,7 @@ from mld.fleet.lock import HEARTBEAT_S
 from mld.fleet.takeover import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
 from mld.fleet.wiring import HEARTBEATS_PER_LEASE
 from mld.leases.carrying import CONFIRM_SHARE
-from mld.leases.discovery import ALONE_PERIODS, PERIOD_S
+from mld.leases.discovery import ALONE_PERIODS, PERIOD_S, QUERY_SPACING_S_MAX
 from mld.leases.lease import RENEWALS_PER_LEASE
 from mld.leases.taker import EPSILON_S
 from mld.shards.auditor import INTERVAL_S as AUDIT_INTERVAL_S
@@ -99,17 +99,23 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
     """How often somebody reads the whole table, or as much of it in parts (`mld.fleet.takeover`)."""
     if workers == 1:
-        return _per_hour(max(LOOK_PERIOD_S, ALONE_SHARE * rates.lease_duration_s))
+        return _per_hour(_alone_look_s(rates))
     lookers = min(LOOKERS, workers)
     is_whole = part_count(leases, is_carried=rates.heartbeat is Heartbeat.WORKER) == 1
     seldom = workers - lookers if is_whole else workers
     return lookers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
 
 
+def _alone_look_s(rates: Rates) -> float:
+    return max(LOOK_PERIOD_S, ALONE_SHARE * rates.lease_duration_s)
+
+
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
     """How often somebody asks the index for its leases: a period after the last time, or after a look at everything."""
     if workers == 1:
-        return _per_hour(ALONE_PERIODS * PERIOD_S)
+        look_s = _alone_look_s(rates)
+        between_looks = math.ceil(look_s / (ALONE_PERIODS * PERIOD_S)) - 1
+        return between_looks * _per_hour(look_s) if between_looks else _per_hour(QUERY_SPACING_S_MAX)
     lookers = min(LOOKERS, workers) if part_count(leases, is_carried=rates.heartbeat is Heartbeat.WORKER) == 1 else 0
     return lookers * _per_hour(LOOK_PERIOD_S) + (workers - lookers) * _per_hour(PERIOD_S)
 

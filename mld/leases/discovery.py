@@ -106,9 +106,9 @@ class LeaseDiscovery:
                     break
 
     def _next_list_at(self) -> float:
-        if self._is_alone:  # nobody gives us anything: only what we have lost ourselves could be found
-            return self._listed_at + ALONE_PERIODS * self._period_s
-        return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + self._period_s)
+        # Nobody gives anything to who is alone: only what we have lost ourselves could be found.
+        period_s = self._period_s * (ALONE_PERIODS if self._is_alone else 1)
+        return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + period_s)
 
     async def _list(self) -> None:
         try:

@@ -23,6 +23,7 @@ V3 = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
         (1, 4, {}),
         (6, 3, {}),
         (64, 1, {}),
+        (6, 1, {"failoverTimeMillis": "30000"}),
         (6, 3, {"failoverTimeMillis": "30000", "workerMetricsReporterFreqInMillis": "15000"}),
         (6, 2, {"leaseAssignmentIntervalMillis": "10000"}),
         (1, 1, {"mld__heartbeat": "worker"}),

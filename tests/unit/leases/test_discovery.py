@@ -345,3 +345,18 @@ def test_an_index_that_lags_delays_a_lease_and_never_gives_a_wrong_one() -> None
             assert len([applied for applied in f.dynamo.history if applied.sender == "me"]) == writes
 
     run_virtual(main())
+
+
+def test_who_is_alone_asks_the_index_two_periods_after_it_was_asked_or_the_table_shown() -> None:
+    async def main() -> None:
+        f = await fleet()
+        async with f.running():
+            f.discovery.saw_table((), is_alone=True)
+            await asyncio.sleep(0.1)
+            before = f.index.queries
+            for _ in range(10):
+                f.discovery.saw_table((), is_alone=True)
+                await asyncio.sleep(5 * PERIOD_S)
+            assert f.index.queries - before == 10 * 2
+
+    run_virtual(main())
