@@ -122,7 +122,7 @@ class Chain:
 
     def _end(self, leaving: Daemon, staying: Daemon, how: str) -> None:
         """Stop or kill one worker and wait until the other has a record of each of its shards."""
-        had = set(leaving.first_records(time.time() - 2.0))
+        had = _served_by(leaving, staying)
         if not had:
             raise BenchError(f"{self.name}: {how}: the worker has no shards; see {leaving.log_file}")
         is_kill = how in (KILL, KILL_LEADER)
@@ -136,6 +136,12 @@ class Chain:
         )
         came = staying.first_records(signalled_at)
         self.seen[how] += [came[shard] - signalled_at for shard in had]
+
+
+def _served_by(one: Daemon, other: Daemon) -> set[str]:
+    """The shards whose last records went to `one`: not those that the other has had by a handoff just now."""
+    last, elsewhere = ({mark.shard: mark.at for mark in daemon.marks() if mark.count} for daemon in (one, other))
+    return {shard for shard, at in last.items() if at > elsewhere.get(shard, 0.0)}
 
 
 def measure(aws: EmbeddedAws, scratch: Path, runs: int) -> None:
