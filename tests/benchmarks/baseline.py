@@ -42,7 +42,8 @@ def main() -> None:
 
 def start(endpoint: str, table: str, stream: str, worker: str, command: list[str]) -> None:
     dynamo, kinesis = client("dynamodb", endpoint), client("kinesis", endpoint)
-    leases = dynamo.scan(TableName=table)["Items"]
+    rows = dynamo.scan(TableName=table)["Items"]
+    leases = [row for row in rows if "leaseCounter" in row]  # others are the fleet's reports, lock and states
     kinesis.list_shards(StreamName=stream)
     for lease in leases:
         dynamo.update_item(
