@@ -164,7 +164,9 @@ class Assigner:
 
     async def run(self) -> None:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
-        early = False
+        # After `run_once` at the start the next one balances: whoever was given something has not even begun with it.
+        early = self._runs > 0
+        due_at = self._clock.monotonic() + self._settings.interval_s
         while True:
             self._woken.clear()
             started_at = self._clock.monotonic()

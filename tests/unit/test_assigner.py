@@ -547,6 +547,27 @@ def test_the_loop_runs_at_once_then_every_interval_and_when_woken() -> None:
     run_virtual(main())
 
 
+def test_what_was_given_at_the_start_is_not_handed_on_by_the_first_run_of_the_loop() -> None:
+    async def main() -> None:
+        it = await bed()
+        it.report("me")
+        keys = [f"s{number}" for number in range(8)]
+        await it.leases(dict.fromkeys(keys))
+        await it.assigner.run_once()
+        it.report("you")  # it has just started as well
+        running = asyncio.create_task(it.assigner.run())
+        await CLOCK.sleep(5.0)
+        assert set(it.owners(keys).values()) == {"me"}, "nobody hands on what has not begun"
+        for _ in range(3):
+            await it.renew(*keys)
+            it.report("me", "you")
+            await CLOCK.sleep(6.0)
+        running.cancel()
+        assert "you" in it.owners(keys).values(), "the first scheduled run balances"
+
+    run_virtual(main())
+
+
 def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
     async def main() -> None:
         it = await bed()
