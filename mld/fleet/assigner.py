@@ -166,6 +166,7 @@ class Assigner:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
         # After `run_once` at the start the next one balances: whoever was given something has not even begun with it.
         early = self._runs > 0
+        self._runs += early  # it stands for the scheduled one
         due_at = self._clock.monotonic() + self._settings.interval_s
         while True:
             self._woken.clear()
