@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.variants.catalog3x import VARIANTS_3X
 from tests.simulation.variants.catalog_fanout import VARIANTS_FAN_OUT
+from tests.simulation.variants.catalog_live import VARIANTS_LIVE
 from tests.simulation.variants.patching import Patch
 from tests.simulation.variants.variant import Variant
 
@@ -416,5 +417,5 @@ VARIANTS_2X: tuple[Variant, ...] = (
     ),
 )
 
-VARIANTS = (*VARIANTS_2X, *VARIANTS_3X, *VARIANTS_FAN_OUT)
+VARIANTS = (*VARIANTS_2X, *VARIANTS_3X, *VARIANTS_FAN_OUT, *VARIANTS_LIVE)
 BY_NAME = {variant.name: variant for variant in VARIANTS}
