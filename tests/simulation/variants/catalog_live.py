@@ -6,9 +6,9 @@ from tests.simulation.variants.patching import Patch
 from tests.simulation.variants.variant import Variant
 
 
-def _variant(name: str, breaks: str, *patches: tuple[str, str, str]) -> Variant:
+def _variant(name: str, breaks: str, *patches: tuple[str, str, str], needs: str = "") -> Variant:
     found = tuple(Patch(f"mld.fleet.{module}", old, new) for module, old, new in patches)
-    return Variant(name, breaks, found, "", "live")
+    return Variant(name, breaks, found, needs, "live")
 
 
 VARIANTS_LIVE: tuple[Variant, ...] = (
@@ -47,5 +47,6 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
             "        scan = await self._table.fleet_scan(timeout_s=TIMEOUT_S)\n",
             "        scan = await self._table.fleet_scan(timeout_s=20.0)\n",
         ),
+        needs="deaf",
     ),
 )

@@ -234,7 +234,7 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(34, "checker 11"),
     ),
     "discovered_without_renewal": (Catch(2, "checker 4"),),
-    "twin_resumed_at_once": (Catch(0, "checker 4"),),
+    "twin_resumed_at_once": (Catch(9, "checker 4"), Catch(26, "checker 4")),
     "takes_over_without_counter": (
         Catch(5, "checker 11"),
         Catch(9, "checker 11"),
@@ -260,4 +260,5 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "free_leases_wait_for_a_leader": (Catch(31, "checker 13"),),
     "silent_leases_wait_for_the_leader": (Catch(40, "checker 13"), Catch(41, "checker 13")),
     "looks_too_seldom": (Catch(40, "checker 13"), Catch(41, "checker 13")),
+    "look_hangs": (Catch(41, "checker 13"), Catch(71, "checker 13")),
 }
