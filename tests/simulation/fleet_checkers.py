@@ -25,9 +25,7 @@ HANDOFF_S = 30.0
 """gracefulLeaseHandoffTimeoutMillis."""
 HANDOFF_SLACK_S = 5.0
 SCAN_TO_WRITE_S = 25.0
-"""A leader's scan, its retries, and its writes: a lease may be renewed again meanwhile."""
-WATCHER_SHARE = 0.35
-"""Of the lease duration: what stands still with its worker's first lease is taken with it, sooner than alone."""
+"""A Java leader's scan, its retries, and its writes: a lease may be renewed meanwhile. Ours ask for the counter."""
 GIVEN_S = 0.5
 """Whoever gives a lease away has stopped before."""
 STUCK_S = 260.0
@@ -185,16 +183,14 @@ class FleetLedger:
         self._ledger.trace(f"{key}: {reason} by {write.sender}: {owner}/{pending} -> {new}/{new_pending}")
 
     def _reason_to_take_away(self, row: _Row, write: Applied, *, leads: bool, is_pending: bool) -> str:
-        """From an owner that may live."""
+        """From an owner that may live: ours never do before a lease duration has passed without a heartbeat."""
         still_s = self._now() - max(row.moved_at, self._ledger.beats.alive_at(write.before))
         if still_s > self._failover_s * (1 - 2 * DRIFT_MAX):
             return "expired"
         if not leads:
-            return "orphaned" if still_s > WATCHER_SHARE * self._failover_s else ""
-        if self._now() - row.still_until < SCAN_TO_WRITE_S:
+            return ""
+        if self._now() - row.still_until < SCAN_TO_WRITE_S and write.sender not in self._ledger.ours:
             return "expired before"
-        if still_s > WATCHER_SHARE * self._failover_s and write.sender in self._ledger.ours:
-            return "orphaned"
         if _text(write.before, "checkpoint") == SHARD_END:
             return "completed shard"
         if is_pending and row.begun_at is not None and self._now() - row.begun_at > self._handoff_s:

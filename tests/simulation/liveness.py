@@ -1,8 +1,9 @@
 """Checker 13: no lease is left without a renewing owner for longer than the bound, as long as one worker of ours lives.
 
-A lease is renewed by an accepted write of whoever owns it before or after. The gap since the last one counts while at
-least one process of ours has been up, finished with its start, neither stopped nor cut off, and free of drawn faults of
-the table, for the whole of its own bound: then it has seen the lease stand still, and should have taken it.
+A lease is renewed by an accepted write of whoever owns it before or after, and by a heartbeat that stands for it. The
+gap since the last one counts while at least one process of ours has been up, finished with its start, neither stopped
+nor cut off, and free of drawn faults of the table, for the whole of its own bound: then it has seen the lease stand
+still, and should have taken it.
 
 The bound is the lease duration and 2 s for a worker that looks often: in a fleet of up to three of ours that is each
 of them. One that looks once per lease duration is held to that (`Takeover.bound_s`). A lease that was given to a Java
@@ -78,7 +79,7 @@ class Liveness:
             renewed = self._renewed.get(key)
             if renewed is None or row["checkpoint"]["S"] == SHARD_END or self._world.ledger.shard(key).edited:
                 continue
-            since, more_s, owner = renewed, 0.0, _actual_owner(row)
+            since, more_s, owner = max(renewed, self._world.ledger.beats.alive_at(row)), 0.0, _actual_owner(row)
             if owner in self._java:
                 since = max(since, self._given_to_java.get(key, since))
                 more_s = JAVA_DISCOVERY_S

@@ -1,4 +1,4 @@
-"""The variants of what a fleet in 3.x mode needs: the lock, reports, assignment, handoffs, discovery, the watch.
+"""The variants of what a fleet in 3.x mode needs: the lock, reports, assignment, handoffs, discovery, the lookout.
 
 Their plans are those of mode `3x`; `needs` names a rare combination of `plan3x.special_of`.
 """
@@ -171,13 +171,12 @@ VARIANTS_3X: tuple[Variant, ...] = (
         needs="twin",
     ),
     _variant(
-        "watch_without_counter",
-        "a watcher takes a lease that has been renewed since it looked",
+        "takes_over_without_counter",
+        "the lookout takes a silent lease whatever has happened to it since it looked",
         (
-            "leases.writes",
-            '    request["ConditionExpression"] += " AND #leaseCounter = :seen"\n'
-            '    request["ExpressionAttributeValues"][":seen"] = _number(lease.counter)\n',
-            "",
+            "fleet.move_writer",
+            "        if counter_matters or _is_from_silent(move):\n",
+            "        if not counter_matters and _is_from_silent(move):\n",
         ),
         needs="silences",
     ),

@@ -28,10 +28,7 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(7, "checker 4"),
         Catch(23, "checker 4"),
     ),
-    "take_validity_from_response": (
-        Catch(7, "checker 4"),
-        Catch(191, "checker 4"),
-    ),
+    "take_validity_from_response": (Catch(375, "checker 4"),),
     "validity_from_last_attempt": (
         Catch(10, "checker 4"),
         Catch(23, "checker 4"),
@@ -223,7 +220,7 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
     "receiver_does_not_wait": (Catch(0, "checker 4"),),
     "transferred_at_once": (Catch(0, "checker 10"),),
     "lock_heartbeat_without_condition": (Catch(0, "checker 9"),),
-    "leader_outlives_its_lock": (Catch(3, "checker 9"),),
+    "leader_outlives_its_lock": (Catch(35, "checker 9"), Catch(41, "checker 9")),
     "lock_taken_too_early": (Catch(0, "checker 9"),),
     "new_leader_trusts_nobody": (
         Catch(3, "checker 11"),
@@ -237,8 +234,12 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(34, "checker 11"),
     ),
     "discovered_without_renewal": (Catch(2, "checker 4"),),
-    "twin_resumed_at_once": (Catch(0, "checker 4"),),
-    "watch_without_counter": (Catch(5, "checker 11"),),
+    "twin_resumed_at_once": (Catch(9, "checker 4"), Catch(26, "checker 4")),
+    "takes_over_without_counter": (
+        Catch(5, "checker 11"),
+        Catch(9, "checker 11"),
+        Catch(26, "checker 11"),
+    ),
     "place_moves_before_delivery": (Catch(33, "checker 1"),),
     "subscribes_again_at_tip": (
         Catch(9, "checker 1"),
@@ -256,4 +257,8 @@ CATCHES: dict[str, tuple[Catch, ...]] = {
         Catch(9, "checker 7"),
         Catch(35, "checker 7"),
     ),
+    "free_leases_wait_for_a_leader": (Catch(31, "checker 13"),),
+    "silent_leases_wait_for_the_leader": (Catch(40, "checker 13"), Catch(41, "checker 13")),
+    "looks_too_seldom": (Catch(40, "checker 13"), Catch(41, "checker 13")),
+    "look_hangs": (Catch(41, "checker 13"), Catch(71, "checker 13")),
 }

@@ -334,6 +334,9 @@ def special_of(
             cut_at = at_s + 2.0 + rng.uniform(0.1, 2.0)
             cut = Action(cut_at, Kind.PARTITION, worker, rng.uniform(1.0, 3.0) * failover_s, "dynamo")
             return [start, cut], {"dynamo_slow": 0.3}
+        case "deaf":  # one dies, another is cut off before it can take over, and hears again after that
+            dies = Action(at_s, Kind.CRASH, worker + 1, 60.0, "new")
+            return [dies, Action(at_s + 2.0, Kind.PARTITION, worker, rng.uniform(1.0, 3.0) * failover_s, "dynamo")], {}
         case "reassign":
             return [Action(rng.uniform(15.0, trouble_s), Kind.REASSIGN_ROW, rng.randrange(64)) for _ in range(3)], {}
         case "finish":

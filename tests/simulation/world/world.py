@@ -788,11 +788,12 @@ class _Ears(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if getattr(record, "action", "") == "unexpected" and MARK in text:
+        is_told = getattr(record, "action", "") in ("unexpected", "unexpected_error")  # by a loop, by a port
+        if is_told and MARK in text:
             return  # ours, and survived
         if record.exc_info and record.exc_info[1] is not None:
             self._world.bug(f"internal error: {text}: {record.exc_info[1]!r}", None)
-        elif getattr(record, "action", "") == "unexpected":
+        elif is_told:
             self._world.bug(f"internal error: {text}", None)
 
 
