@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mld.fleet.lookout import Lookout
+from mld.fleet.lookout import TIMEOUT_S, Lookout
 from mld.fleet.takeover import LOOK_PERIOD_S, SECOND_CHANCE_S
 from mld.worker import Worker
 from tests.simulation.checkers import SHARD_END, Violation
@@ -31,6 +31,8 @@ BOUND_S = 2.0
 """On top of the lease duration."""
 REQUESTS = 8
 """One after the other, of a look that takes over: pages, write, read, renewal."""
+HANGING_S = TIMEOUT_S + 1.0
+"""A look that left while nothing came through may hang for so long after the way is free again."""
 JAVA_DISCOVERY_S = 11.0
 """`leaseAssignmentIntervalMillis` / 2, and a second to renew them."""
 
@@ -108,7 +110,7 @@ class Liveness:
                 continue
             sound = self._sound.get(machine.number)
             if sound is None or sound.process is not machine.process:
-                sound = self._sound[machine.number] = _Sound(machine.process, now)
+                sound = self._sound[machine.number] = _Sound(machine.process, now + HANGING_S)
             bound_s = self._bound_s(machine, lookout)
             sound.bounds.append((now, bound_s))
             while sound.bounds[0][0] < now - 3 * self._world.plan.failover_s:
