@@ -31,7 +31,7 @@ AT_SHARD_END = ("exit_at_shard_end", "shard_end_without_checkpoint")
 
 def start(world: World, mode: str, timeout_s: int = 1, **keys: object) -> Daemon:
     child = world.hostile(mode, pause_s=0.01)
-    return world.daemon(child=child, timeoutInSeconds=timeout_s, mld__childStopTimeoutMillis=300, **keys)
+    return world.daemon(child=child, timeoutInSeconds=round(timeout_s), mld__childStopTimeoutMillis=300, **keys)
 
 
 def others_go_on(world: World) -> None:
