@@ -31,7 +31,7 @@ AT_SHARD_END = ("exit_at_shard_end", "shard_end_without_checkpoint")
 
 def start(world: World, mode: str, timeout_s: int = 1, **keys: object) -> Daemon:
     child = world.hostile(mode, pause_s=0.01)
-    return world.daemon(child=child, timeoutInSeconds=round(timeout_s), mld__childStopTimeoutMillis=300, **keys)
+    return world.daemon(child=child, timeoutInSeconds=timeout_s, mld__childStopTimeoutMillis=300, **keys)
 
 
 def others_go_on(world: World) -> None:
@@ -68,7 +68,7 @@ def test_a_failing_child_is_replaced_while_the_others_go_on(make_world: MakeWorl
 def test_a_strange_child_that_answers_is_kept(make_world: MakeWorld, mode: str) -> None:
     world = make_world(shards=3)
     world.put(150)
-    daemon = start(world, mode, timeout_s=PATIENCE_S)  # 50 MB take a busy machine a while
+    daemon = start(world, mode, timeout_s=int(PATIENCE_S))  # 50 MB take a busy machine a while
     others_go_on(world)
     end(world, daemon)
     assert daemon.with_action("child_failed") == []
