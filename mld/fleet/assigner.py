@@ -243,9 +243,11 @@ class Assigner:
         self._report_corrupt(found.corrupt)
         expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
         self._hooks.on_loaded(Loaded(scan.leases, everything, expired, corrupt))
-        # Nobody else is known to live, but we do: a first worker need not wait for its own report to be seen.
         self._sightings.saw(reports.newest_of_each(everything), self._clock.monotonic())
-        active = self._alive(roster.active) or (WorkerReport(self._worker_id, int(self._clock.wall())),)
+        active = self._alive(roster.active)
+        if all(report.worker != self._worker_id for report in everything) or not active:
+            # That we live is known before our first report is seen.
+            active = (*active, WorkerReport(self._worker_id, int(self._clock.wall())))
 
         first = self._runs == 0
         present = frozenset(report.worker for report in active)

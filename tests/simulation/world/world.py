@@ -394,7 +394,8 @@ class World:
         if plan.fleet is not None:
             self.fleet_ledger = FleetLedger(self.ledger, self.now, plan.failover_s, takes=plan.fleet.takes)
             self.ledger.on_batch = self._batch_begins
-        self.liveness = Liveness(self) if plan.fleet is not None and not plan.fleet.takes else None
+        is_judged = plan.fleet is not None and not plan.fleet.takes and not self.ledger.has_twins
+        self.liveness = Liveness(self) if is_judged else None
         self.java_children: Iterator[int] = itertools.count(1_000_000)
         self.machines: list[Machine] = []
         self.graves: list[Any] = []
