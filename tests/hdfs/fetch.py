@@ -2,22 +2,22 @@
 
     python -m tests.hdfs.fetch
 
-The version is that of the Hadoop client in PySpark, from Maven Central; what is not the pinned jar is not used. Doing
-it again costs nothing. Ends with status 1 and a sentence if a jar cannot be had.
+The version is that of the Hadoop client in PySpark. Maven fetches them; what is not the pinned jar is not used. To do it
+again costs nothing. Ends with status 1 and a sentence if a jar is not available.
 """
 
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
-import urllib.request
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-CENTRAL = "https://repo1.maven.org/maven2"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "hadoop"
-BYTES_MAX = 100_000_000
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 class Jar(NamedTuple):
@@ -31,8 +31,8 @@ class Jar(NamedTuple):
         return CACHE / f"{self.name}-{self.version}.jar"
 
     @property
-    def url(self) -> str:
-        return f"{CENTRAL}/{self.group.replace('.', '/')}/{self.name}/{self.version}/{self.file.name}"
+    def artifact(self) -> str:
+        return f"{self.group}:{self.name}:{self.version}"
 
 
 JARS = (
@@ -82,18 +82,24 @@ def main() -> int:
         if jar.file.is_file():
             continue
         try:
-            with urllib.request.urlopen(jar.url, timeout=TIMEOUT_S) as answer:
-                data = answer.read(BYTES_MAX)
-        except OSError as error:
-            print(f"{jar.url} cannot be fetched: {error}", file=sys.stderr)
+            data = _fetch(jar)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"{jar.artifact} cannot be fetched by mvn: {error}", file=sys.stderr)
             return 1
         if (found := hashlib.sha256(data).hexdigest()) != jar.sha256:
-            print(f"{jar.url} has the hash {found}, and not {jar.sha256}; it is not used", file=sys.stderr)
+            print(f"{jar.artifact} has the hash {found}, and not {jar.sha256}; it is not used", file=sys.stderr)
             return 1
         draft = jar.file.with_suffix(".draft")
         draft.write_bytes(data)
         draft.replace(jar.file)  # so that an interrupted run leaves nothing half done
     return 0
+
+
+def _fetch(jar: Jar) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        options = [f"-Dartifact={jar.artifact}", f"-DoutputDirectory={folder}"]
+        subprocess.run(["mvn", "--quiet", "--batch-mode", COPY, *options], check=True, timeout=TIMEOUT_S)
+        return (Path(folder) / jar.file.name).read_bytes()
 
 
 if __name__ == "__main__":
