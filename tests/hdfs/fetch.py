@@ -2,8 +2,8 @@
 
     python -m tests.hdfs.fetch
 
-The version is that of the Hadoop client in PySpark. Maven fetches them; what is not the pinned jar is not used. To do it
-again costs nothing. Ends with status 1 and a sentence if a jar is not available.
+The version is that of the Hadoop client in PySpark. Maven fetches them; what is not the pinned jar is not used. Once
+they are there nothing is done. Ends with status 1 and a sentence if a jar is not available.
 """
 
 from __future__ import annotations
