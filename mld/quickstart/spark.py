@@ -151,7 +151,9 @@ class SparkTour(Tour):
         newest = max((self.lake / sink / "_mld" / "ledger").glob("*.json"), default=None)
         if newest is None:
             return {}
-        marks: dict[str, str] = json.loads(newest.read_bytes())["marks"].get(STREAM, {})
+        marks: dict[str, str] = {}
+        for writer in json.loads(newest.read_bytes())["writers"]:  # nobody but the tour writes there
+            marks |= writer["marks"].get(STREAM, {})
         return {shard: int(position.partition(":")[0]) for shard, position in marks.items()}
 
     def verdict(self) -> str:

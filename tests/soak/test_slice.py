@@ -16,4 +16,5 @@ def test_thousands_of_calls_to_a_server_that_does_everything_wrong(tls: bool, ca
     caplog.set_level(logging.CRITICAL, logger="mld")
     counts = run(CALLS, seed=2, tls=tls)
     assert counts.total() == CALLS
-    assert all(counts[name] for name in ("answered", "refused", "unanswered", "cancelled"))
+    assert counts["answered"] > CALLS / 4
+    assert counts["refused"] and counts["unanswered"]
