@@ -117,6 +117,8 @@ class AssignerHooks:
     on_loaded: Callable[[Loaded], None] = lambda _loaded: None
     on_assigned: Callable[[tuple[str, ...]], None] = lambda _keys: None
     """Leases that we gave to ourselves, at once or by a handoff."""
+    on_given: Callable[[], None] = lambda: None
+    """Leases were given to others."""
     fence: Fence = _no_heartbeats
 
 
@@ -263,6 +265,8 @@ class Assigner:
         self._balanced_among = present if balance else self._balanced_among
 
         written = await self._writer.write(plan.moves)
+        if any(lease.owner != self._worker_id for lease in written.done.values()):
+            self._hooks.on_given()
         await self._delete(roster.stale)
         report = RunReport(
             plan=plan,

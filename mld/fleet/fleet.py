@@ -292,6 +292,11 @@ class Fleet:
         """Every row as just read."""
         self._parts.discovery.saw_table(leases, is_alone=self._lookout.takeover.is_alone)
 
+    def on_given(self) -> None:
+        """We gave leases to somebody else, who may be dead: who thought to be alone has somebody to look at."""
+        if self._lookout.takeover.is_alone:
+            self._lookout.wake()
+
     def on_free(self) -> None:
         """There are leases without an owner: a leader gives them to whom they fit best."""
         if self._leads:

@@ -127,7 +127,10 @@ class Takeover:
         self._living_mld = frozenset((renewing | idle) & mld) - {self._me}
         self._silent = frozenset(owning - renewing)
         yield from self._end_patience(leases)
-        self._company = (frozenset(owning) | self._recently_reported(now)) - {self._me}
+        heirs = {
+            lease.owner for lease in leases if lease.owner is not None
+        }  # of leases that are being handed over, too
+        self._company = (frozenset(owning | heirs) | self._recently_reported(now)) - {self._me}
         self._part_count = part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))
 
     def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:

@@ -234,6 +234,7 @@ def _assigner(
             delete_stale=fleet.delete_stale,
             on_loaded=fleet.on_loaded,
             on_assigned=fleet.on_assigned,
+            on_given=fleet.on_given,
             fence=heartbeats.fence,
         ),
     )

@@ -53,7 +53,6 @@ class Liveness:
         self._world = world
         self._renewed: dict[str, float] = {}
         self._given_to_java: dict[str, float] = {}
-        self._java: set[str] = set()
         self._sound: dict[int, _Sound] = {}
 
     def applied(self, write: Applied) -> None:
@@ -68,9 +67,13 @@ class Liveness:
         is_written_by_owner = write.sender.split("#")[0] in (owner, _actual_owner(write.before))
         if not write.before or (is_written_by_owner and _counter(write.before) != _counter(write.after)):
             self._renewed[key] = now
-        self._java |= {machine.worker_id for machine in self._world.machines if machine.spec.kind != "mld"}
-        if owner != _actual_owner(write.before) and owner in self._java:
+        if owner != _actual_owner(write.before) and self._is_java(owner):
             self._given_to_java[key] = now
+
+    def _is_java(self, worker: str | None) -> bool:
+        """Whoever has or had this id: those of one machine begin with its number."""
+        number = (worker or "w").split(".")[0].removeprefix("w")
+        return number.isdigit() and self._world.machines[int(number)].spec.kind != "mld"
 
     def check(self) -> None:
         """Raises Violation."""
@@ -82,7 +85,7 @@ class Liveness:
             if renewed is None or row["checkpoint"]["S"] == SHARD_END or self._world.ledger.shard(key).edited:
                 continue
             since, more_s, owner = max(renewed, self._world.ledger.beats.alive_at(row)), 0.0, _actual_owner(row)
-            if owner in self._java:
+            if self._is_java(owner):
                 since = max(since, self._given_to_java.get(key, since))
                 more_s = JAVA_DISCOVERY_S
             self._check_gap(key, owner, self._world.now() - since, more_s, sound)

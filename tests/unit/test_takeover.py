@@ -277,6 +277,14 @@ def test_a_looker_looks_often_and_the_others_once_in_a_lease_duration() -> None:
     assert periods == [LOOK_PERIOD_S] * LOOKERS + [D] * 7
 
 
+def test_who_hands_a_lease_to_somebody_is_not_alone() -> None:
+    it = Seer()
+    it.look(0.0, [lease("s", "me")], [report("me")])
+    assert it.takeover.is_alone
+    it.look(5.0, [replace(lease("s", "other"), checkpoint_owner="me")], [report("me")])
+    assert not it.takeover.is_alone
+
+
 def test_who_is_alone_looks_twice_in_a_lease_duration() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me"), lease("t", None)], [report("me")])
