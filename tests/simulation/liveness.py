@@ -67,6 +67,8 @@ class Liveness:
         is_written_by_owner = write.sender.split("#")[0] in (owner, _actual_owner(write.before))
         if not write.before or (is_written_by_owner and _counter(write.before) != _counter(write.after)):
             self._renewed[key] = now
+        if owner != _actual_owner(write.before) and self._is_java(_actual_owner(write.before)):
+            self._renewed[key] = now  # until then it had the time of a Java worker
         if owner != _actual_owner(write.before) and self._is_java(owner):
             self._given_to_java[key] = now
 
