@@ -14,7 +14,7 @@ from tests.support.daemon import Daemon, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(TEST_S)]
 SHARED = {"mld.spark.sink.out.writers": "shared"}
-ONCE = {"mld.childRestartsMax": 0}
+ONCE = {"mld.childFailurePolicy": "exit"}
 
 
 def refused(world: World, daemon: Daemon) -> str:
