@@ -21,10 +21,10 @@ from mld.clock import Clock, wait_for_event
 from mld.errors import TableUnavailableError
 from mld.fleet import reports
 from mld.fleet.heartbeats import beats_among
-from mld.fleet.loads import Move, Why
+from mld.fleet.loads import Move, Why, reports_among
 from mld.fleet.move_writer import AssignmentTable, Fence, MoveWriter, Written
 from mld.fleet.takeover import LOOK_PERIOD_S, Takeover, TakeoverRules
-from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
 from mld.surviving import survived
@@ -125,7 +125,7 @@ class Lookout:
         began_at = self._clock.monotonic()
         scan = await self._table.fleet_scan(timeout_s=TIMEOUT_S)
         now = self._clock.monotonic()
-        found = reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports
+        found = (await in_turns(reports_among(scan.others))).reports
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
         await in_turns(self.takeover.saw_all(scan.leases, everybody, beats_among(scan.others), now))

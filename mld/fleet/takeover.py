@@ -31,6 +31,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from heapq import nsmallest
 from typing import NamedTuple
 
 from mld.fleet.assignment import spread
@@ -101,10 +103,10 @@ class Takeover:
         self._java: frozenset[str] = frozenset()
         self._renewed_once: set[str] = set()
         """Java workers that were seen to renew a lease."""
-        self._living_mld: frozenset[str] = frozenset()
         self._silent: frozenset[str] = frozenset()
         self._company: frozenset[str] = frozenset()
-        self._part_count = 1
+        self._lookers: tuple[tuple[str, ...], ...] = ((worker_id,),)
+        """By part."""
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
@@ -123,15 +125,19 @@ class Takeover:
         yield from self.observations.scanned(leases, now)
         owning, renewing = yield from self._owners(leases, now)
         self._hear(reports, now)
-        idle = {worker for worker in self._reported if worker not in owning and self._goes_on_reporting(worker, now)}
-        self._living_mld = frozenset((renewing | idle) & mld) - {self._me}
+        reporting = self._recently_reported(now)
+        # A worker without leases shows life by its reports alone. One report is none: who wrote it may be dead.
+        idle = {worker for worker in reporting - owning if self._reported[worker].moves}
+        living_mld = ((renewing | idle) & mld) | {self._me}
         self._silent = frozenset(owning - renewing)
         yield from self._end_patience(leases)
-        heirs = {
-            lease.owner for lease in leases if lease.owner is not None
-        }  # of leases that are being handed over, too
-        self._company = (frozenset(owning | heirs) | self._recently_reported(now)) - {self._me}
-        self._part_count = part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))
+        heirs = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
+        self._company = (reporting | owning | heirs) - {self._me}
+        lookers = []
+        for part in range(part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))):
+            lookers.append(tuple(nsmallest(LOOKERS, living_mld, key=partial(_rank, part))))
+            yield
+        self._lookers = tuple(lookers)
 
     def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:
         """A look at one part that ended at `now`."""
@@ -201,10 +207,6 @@ class Takeover:
         moved_at = self.observations.moved_at(lease)
         return self._given[lease.key].since if moved_at is None else moved_at
 
-    def _goes_on_reporting(self, worker: str, now: float) -> bool:
-        """A worker without leases shows life by its reports alone. One report is none: who wrote it may be dead."""
-        return self._reported[worker].moves and worker in self._recently_reported(now)
-
     def _recently_reported(self, now: float) -> frozenset[str]:
         believed_s = EXPIRED_AFTER_PERIODS * self._rules.report_period_s
         return frozenset(worker for worker, seen in self._reported.items() if now - seen.since <= believed_s)
@@ -223,23 +225,22 @@ class Takeover:
 
     def lookers(self, part: int) -> tuple[str, ...]:
         """Who looks at this part as often as it takes, in the view of this worker, which counts itself."""
-        candidates = self._living_mld | {self._me}
-        return tuple(sorted(candidates, key=lambda worker: _rank(part, worker))[:LOOKERS])
+        return self._lookers[part]
 
     @property
     def part_count(self) -> int:
-        return self._part_count
+        return len(self._lookers)
 
     def my_parts(self) -> tuple[int, ...]:
         """The parts of `part_count` that we look at every `LOOK_PERIOD_S`."""
-        return tuple(part for part in range(self._part_count) if self._me in self.lookers(part))
+        return tuple(part for part, lookers in enumerate(self._lookers) if self._me in lookers)
 
     def whole_period_s(self) -> float:
         """How often we look at everything: as a looker of a table in one part as often as at that."""
         duration_s = self._rules.lease_duration_s
         if self.is_alone:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
-        if self._part_count == 1 and self.my_parts():
+        if self.part_count == 1 and self.my_parts():
             return LOOK_PERIOD_S
         return slow_period_s(len(self._rows), duration_s)
 
@@ -287,7 +288,8 @@ class Takeover:
             by_part.setdefault(self._parts[key], []).append(key)
         dealt: dict[str, str] = {}
         for part, of_part in by_part.items():
-            held = {worker: counts[worker] for worker in self.lookers(part)}
+            # A row that was seen when the table had more parts has lookers again with the next whole look.
+            held = {worker: counts[worker] for worker in self.lookers(min(part, self.part_count - 1))}
             dealt |= spread(of_part, held, self._rules.leases_max)
         return dealt
 
