@@ -376,6 +376,7 @@ def run(examples: int, drawn: st.SearchStrategy[Any], check: Callable[[Any], Non
     phases = [Phase.generate] if drawn is fleets else [Phase.generate, Phase.shrink]
     limits = settings(
         max_examples=examples,
+        deadline=None,  # a slow machine is no finding; outside of pytest nothing else says so
         derandomize=derandomize,
         database=None,
         phases=phases,
