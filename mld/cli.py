@@ -1,6 +1,7 @@
 """The command line. Parsing and printing only; the work is elsewhere, imported by the command that needs it.
 
-`mld APP.properties` is `mld run APP.properties`. `-p` and `-l` are those of the Java daemon (protocol spec, 13).
+`mld APP.properties` is `mld run APP.properties`. `-p` and `-l` are those of the Java daemon
+(protocol#command-line-of-java).
 """
 
 from __future__ import annotations

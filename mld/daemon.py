@@ -1,6 +1,6 @@
 """The process around a worker: real adapters from settings, signals, exit codes.
 
-Exit codes (protocol spec, 13 and 19): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
+Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
 came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
 """
 

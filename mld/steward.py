@@ -1,7 +1,9 @@
 """`Steward`: what the lease table needs around the ends of shards, for all consumers of a worker.
 
 Joins the rooms that may not know each other: it answers the consumers' `ShardCare` questions with the decisions of
-`mld.shards`, and tells the fleet and waiting consumers what changed. Rules: shards spec, 4.2, 6, 7.3 and 13.12.
+`mld.shards`, and tells the fleet and waiting consumers what changed.
+
+Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class StartingPoint:
 
 @dataclass(frozen=True, slots=True)
 class Misrouted:
-    """An aggregate of which nothing is delivered, because one of its user records belongs to another shard (7.3).
+    """An aggregate of which nothing is delivered, because one of its user records belongs to another shard.
 
     `sub_sequence` is that of the first such record, `hash_key` its hash key: given (`is_explicit`), or the hash of its
     partition key, which has `key_bytes`.
@@ -193,7 +193,8 @@ class Page(Protocol):
     def after(self, position: Position, hash_range: HashRange | None = None) -> Batch:
         """The user records strictly after `position`, in order.
 
-        `hash_range` is the lease's: an aggregate that was built for another shard yields nothing (retrieval spec, 7.3).
+        `hash_range` is the lease's: an aggregate that was built for another shard yields nothing
+        (retrieval#hash-range-rule).
         """
         ...
 
@@ -255,7 +256,7 @@ class FanOut(Protocol):
 
 
 def validate_end_of_shard(next_token: str | None, children: Sequence[ChildShard]) -> str | None:
-    """Why a page's end marker and child list contradict each other, or None if they agree (retrieval spec, 4.1)."""
+    """Why a page's end marker and child list contradict each other, or None if they agree (retrieval#valid-answers)."""
     if next_token is not None:
         return "child shards named although the shard goes on" if children else None
     if not children:

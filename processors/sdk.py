@@ -1,6 +1,7 @@
 """A small base class for record processors written in Python, and the loop that serves the daemon.
 
-Rules: protocol spec, sections 4, 6, 7, 8 and 16. A program is a subclass and one line::
+Rules: protocol#processor-base-class, protocol#child-messages, protocol#checkpoint-errors. A program is a subclass and
+one line::
 
     if __name__ == "__main__":
         run(MyProcessor)

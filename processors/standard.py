@@ -1,6 +1,6 @@
 """Standard input and output of a child: claimed for the protocol before anything else may write or read there.
 
-Protocol spec, section 5. Imports as little as it can: it stands at the very start of a child.
+Rules: protocol#processor-base-class. Imports as little as it can: it stands at the very start of a child.
 """
 
 from __future__ import annotations

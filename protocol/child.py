@@ -1,7 +1,8 @@
 """The child's half of the wire format: what the daemon says, as messages, and what a child may say, as bytes.
 
-Rules: protocol spec, sections 3, 4 and 16. Understands every generation of daemons. For children written in Python and
-for tests; the daemon itself uses `protocol.codec`. Does no I/O and is quick to import.
+Rules: protocol#actions-of-the-daemon, protocol#child-messages, protocol#protocol-generations. Understands every
+generation of daemons. For children written in Python and for tests; the daemon itself uses `protocol.codec`. Does no
+I/O and is quick to import.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The daemon's half of the wire format: actions to bytes, bytes of a child's output to messages.
 
-Rules: protocol spec, sections 2 to 5, 16 and 19. JSON is written compactly, in the key order of the Java daemon and
-with ASCII escapes, so that no locale on either side can damage it. Nothing here does I/O, and parsing never raises: a
-child may print what it likes.
+Rules: protocol#json-form, protocol#actions-of-the-daemon, protocol#tolerated-lines. JSON is written compactly, in the
+key order of the Java daemon and with ASCII escapes, so that no locale on either side can damage it. Nothing here does
+I/O, and parsing never raises: a child may print what it likes.
 """
 
 from __future__ import annotations
@@ -184,9 +184,9 @@ _DECODER = json.JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, pars
 def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessage | Ignored:
     """What one line of a child's output means. Never raises.
 
-    Kinder than Java where that is safe (protocol spec, 19): extra keys are tolerated and `null` is harmless. Not where
-    it is not: a checkpoint request without the key `sequenceNumber` but with others is refused, because taking it for
-    "everything delivered so far" could checkpoint records the child has not finished.
+    Kinder than Java where that is safe (protocol#tolerated-lines): extra keys are tolerated and `null` is harmless. Not
+    where it is not: a checkpoint request without the key `sequenceNumber` but with others is refused, because taking it
+    for "everything delivered so far" could checkpoint records the child has not finished.
     """
     if not line:
         return Ignored("an empty line", quiet=True)
@@ -238,7 +238,7 @@ def _coerce_text(value: dict[str, object], key: str) -> str | None:
 
 
 def _coerce_integer(value: dict[str, object], key: str) -> int | None:
-    """Jackson's rules for a nullable 64-bit integer (protocol spec, 5)."""
+    """Jackson's rules for a nullable 64-bit integer (protocol#tolerated-lines)."""
     match value.get(key):
         case None:
             return None

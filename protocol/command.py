@@ -1,4 +1,4 @@
-"""How the property `executableName` becomes a command. Rules: protocol spec, section 1. No I/O.
+"""How the property `executableName` becomes a command. Rules: protocol#child-command. No I/O.
 
 No shell, no quotes, no escapes, no variables: existing properties files rely on exactly that.
 """

@@ -1,7 +1,7 @@
 """The exchange between the daemon and one child, as a state machine without I/O.
 
-Rules: protocol spec, sections 6, 7 (who may checkpoint when), 16 and 19. It knows nothing of pipes, processes, clocks
-or leases: the caller writes the bytes it gets, feeds the lines it reads, and keeps the time.
+Rules: protocol#half-duplex-turns, protocol#phases-of-a-life, protocol#stale-and-held-lines. It knows nothing of pipes,
+processes, clocks or leases: the caller writes the bytes it gets, feeds the lines it reads, and keeps the time.
 
 Theory of operation
 -------------------
@@ -125,7 +125,7 @@ PHASES = MappingProxyType(
 # Actions in which a checkpoint request must be answered with InvalidStateException.
 CHECKPOINT_REFUSED = frozenset({ActionName.INITIALIZE, ActionName.LEASE_LOST})
 
-# The 1.x `shutdown` message stands for both (protocol spec, 16).
+# The 1.x `shutdown` message stands for both (protocol#protocol-generations).
 _LEGACY_SHUTDOWN = frozenset({ActionName.LEASE_LOST, ActionName.SHARD_ENDED})
 
 

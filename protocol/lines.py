@@ -1,6 +1,6 @@
 r"""Bytes of a child's output to lines, without I/O.
 
-Rules: protocol spec, sections 2 and 19. `\n`, `\r\n` and a lone `\r` end a line; text is UTF-8 with replacement of bad
+Rules: protocol#line-framing. `\n`, `\r\n` and a lone `\r` end a line; text is UTF-8 with replacement of bad
 bytes; a last line without an end counts. Work is linear in the bytes fed, however they are cut.
 """
 

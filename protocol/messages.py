@@ -1,6 +1,7 @@
 """The messages between the daemon and a child as values, and the closed sets of their names.
 
-Rules: protocol spec, sections 3, 4, 8 and 16. Values only: nothing here encodes, decodes, reads or writes.
+Rules: protocol#actions-of-the-daemon, protocol#record-fields, protocol#child-messages. Values only: nothing here
+encodes, decodes, reads or writes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from enum import Enum
 
 
 class Dialect(Enum):
-    """Which generation of the protocol a child speaks (protocol spec, 16)."""
+    """Which generation of the protocol a child speaks (protocol#protocol-generations)."""
 
     KCL_1 = 1
     """KCL 1.x: one `shutdown` message with a reason; positions may come under the key `checkpoint`."""
@@ -38,7 +39,7 @@ class ShutdownReason(Enum):
 
 
 class CheckpointErrorName(Enum):
-    """Every error name a checkpoint reply may carry (protocol spec, 8): children branch on these exact texts."""
+    """Every error name of a checkpoint reply (protocol#checkpoint-errors): children branch on these exact texts."""
 
     SHUTDOWN = "ShutdownException"
     """The lease is not held any more: stop, do not retry."""
@@ -133,7 +134,7 @@ class CheckpointReply:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """Asks for a checkpoint; None as `sequence_number` means everything delivered so far (protocol spec, 7).
+    """Asks for a checkpoint; None as `sequence_number` means everything delivered so far (protocol#checkpoint-range).
 
     `legacy_key`: the position came under the 1.x key `checkpoint`.
     """

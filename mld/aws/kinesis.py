@@ -1,6 +1,6 @@
 """`KinesisStreams`: the `Streams` port over the Kinesis API, for one stream.
 
-Rules: retrieval spec, 3 and 4.1 (requests, answers), 12.15 (StreamARN is sent when known); shards spec, 1.1 (paging).
+Rules: retrieval#kinesis-requests (StreamARN is sent when known) and shards#listing-pages.
 It turns answers into values and errors into `StreamError`s. It never retries, and never decides what an error means.
 
 Pages of records are made by an injected factory, because `retrieval` may import `aws` but not the other way round.

@@ -1,6 +1,6 @@
 """From a whole frame of an event stream to the message in it.
 
-Rules: retrieval spec, 8.4 and 8.7. botocore's parser is the reference (`message_of`), and is what reads small frames
+Rules: retrieval#event-frames. botocore's parser is the reference (`message_of`), and is what reads small frames
 and everything unusual. It copies a frame three times, so a large event is taken apart here: its checksums are computed
 over the pieces in which it came, and only its payload is joined. What is not in order there goes to the parser, which
 says what is wrong. A payload comes out only after both checksums of its frame were right.

@@ -1,6 +1,7 @@
 """Says which KPL aggregates a child did not get as their user records: malformed ones, and those of another shard.
 
-Rules: retrieval spec, 7.3 and 12.6. A malformed one is delivered as it came. Of one whose user records do not all
+Rules: retrieval#hash-range-rule and retrieval#malformed-aggregates.
+A malformed one is delivered as it came. Of one whose user records do not all
 belong to the hash range of the shard nothing is delivered, which is counted and said once a minute. A producer that
 packed it before a reshard sends its records again, so nothing is lost. One that does not, because it packs aggregates
 by rules of its own or under wrong keys, loses them by this rule for ever; Java says nothing.

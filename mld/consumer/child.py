@@ -1,6 +1,7 @@
 """One child process: spawn, pipes, end. The real adapter of `host.ProcessorHost`.
 
-Rules: protocol spec, sections 1, 2, 5, 10 and the improvements of 19. The command is split on spaces and looked up on
+Rules: protocol#child-command, protocol#child-outputs, protocol#ending-a-child.
+The command is split on spaces and looked up on
 PATH; there is no shell. The child gets the daemon's environment plus a few `MLD_*` variables, its own process group
 (a Ctrl-C at a terminal must not reach it first), and is never waited for without a bound. stdin is written while stdout
 is read, both without blocking the loop; stderr and everything unexpected on stdout go to the log.

@@ -1,6 +1,7 @@
 """The shell of one shard's consumer: performs the activity of each state of `lifecycle` and nothing else.
 
-Rules: shards spec, 7 and 8; protocol spec, 6-9 and 19. One consumer serves one holding of one lease (key and token). It
+Rules: shards#consumer-life-cycle, shards#progress-by-the-child, retrieval#order-of-preparation,
+protocol#order-of-a-life and protocol#failed-children. One consumer serves one holding of one lease (key and token). It
 never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered
 to it; the one exception is a record that is safe in the dead letter, which is off by default. Whatever fails, the next
 child starts again from the last checkpoint.
@@ -385,7 +386,7 @@ class ShardConsumer:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointErrorName | None:
-        """Answer a checkpoint request; the error names are those of the protocol spec, section 8."""
+        """Answer a checkpoint request; the error names are those of protocol#checkpoint-errors."""
         error = None
         match self._range.resolve(request.sequence_number, request.sub_sequence_number):
             case Illegal(reason):

@@ -1,8 +1,9 @@
 """One record processor as the consumer sees it: perform an action, answer its checkpoints, end it.
 
-Joins the sans-I/O `protocol.conversation` with a `host.Child`. Rules: protocol spec, 5, 6, 11. The action's line is
-written while answers are read, so that a child that prints before it reads cannot block us. Every way in which a child
-can go wrong ends in `ProcessorError`, whose text names what happened and what to look at.
+Joins the sans-I/O `protocol.conversation` with a `host.Child`. Rules: protocol#half-duplex-turns,
+protocol#reply-timeout. The action's line is written while answers are read, so that a child that prints before it reads
+cannot block us. Every way in which a child can go wrong ends in `ProcessorError`, whose text names what happened and
+what to look at.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a failed child is started again, and when the daemon gives up. Pure (protocol spec, 12 and 19).
+"""When a failed child is started again, and when the daemon gives up. Pure (protocol#restart-delays).
 
 Only failures *without checkpoint progress in between* count: a child that fails once an hour but moves on is restarted
 for ever, and so it is by default even if it dies on the same record, with pauses that grow; then its shard waits, and

@@ -182,7 +182,7 @@ def record_children(key: str, children: frozenset[str]) -> Request:
 
 
 def fill_hash_range(key: str, hash_range: HashRange) -> Request:
-    """Give an existing row of KCL before 2.3 its hash range, unless it has one (shards spec, 5.3)."""
+    """Give an existing row of KCL before 2.3 its hash range, unless it has one (shards#missing-hash-ranges)."""
     assert hash_range.start < hash_range.end, "Java cannot read a row with a range of one key"
     values = {":key": {"S": key}, ":start": {"S": str(hash_range.start)}, ":end": {"S": str(hash_range.end)}}
     condition = "#leaseKey = :key AND (attribute_not_exists(#startingHashKey) OR attribute_not_exists(#endingHashKey))"

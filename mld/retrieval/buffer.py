@@ -1,14 +1,14 @@
 """The prefetch buffer: what was fetched and not yet taken, and whether there is room for one more fetch.
 
-Rules: retrieval spec, 4.3. Room is tested before a fetch, so the buffer may exceed its limits by one answer (10 MB). A
-batch leaves the counters when the consumer takes it, before it is processed, so that the peak is one in processing plus
-a full buffer. It never waits; the reader does.
+Rules: retrieval#prefetch-limits. Room is tested before a fetch, so the buffer may exceed its limits by one answer (10
+MB). A batch leaves the counters when the consumer takes it, before it is processed, so that the peak is one in
+processing plus a full buffer. It never waits; the reader does.
 
-Beyond Java, all readers of a worker share a `Budget`: each has an equal share, so that a thousand shards that are
-behind do not hold a thousand times 8 MiB, and a slow child stops its own reader and no other. A share is of memory: the
-text of a record is larger than its payload, much larger where payloads are small. One half is for what waits. The other
-half is the most that one answer is to take, which is asked for with as many records as will probably fit: so there is
-half a share more while one answer is being framed for the child and the next one is there.
+Beyond Java, all readers of a worker share a `Budget` (retrieval#memory-budget): each has an equal share, so that a
+thousand shards that are behind do not hold a thousand times 8 MiB, and a slow child stops its own reader and no other.
+A share is of memory: the text of a record is larger than its payload, much larger where payloads are small. One half is
+for what waits. The other half is the most that one answer is to take, which is asked for with as many records as will
+probably fit: so there is half a share more while one answer is being framed for the child and the next one is there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
-Rules: retrieval spec, 8, with 12.1, 12.2, 12.7, 12.8 and 12.12. This is the shell; what to do is decided in
-`subscribing`, `positions`, `buffer` and `faults`. To its consumer it is what a `PollingReader` is.
+Rules: retrieval#reader-promises, retrieval#place-of-a-subscription and the rules that follow it there. This is the
+shell; what to do is decided in `subscribing`, `positions`, `buffer` and `faults`. To its consumer it is what a
+`PollingReader` is.
 
 Promises: every record after the start is delivered at least once, and none before all that precede it; the end only
 after all records; errors are waited out for ever. What comes twice around a renewal or a restart is what the checkpoint

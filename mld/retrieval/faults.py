@@ -1,7 +1,7 @@
 """What an error or a contradictory answer of Kinesis means for a reader. Pure.
 
-Rules: retrieval spec, 4.1 (validity) and 4.5 (errors), with 12.3 (the end is read from the answer itself), 12.7
-(ResourceNotFound is no end) and 12.8 (an end whose children are not named). No reaction skips a record.
+Rules: retrieval#valid-answers (the end is read from the answer itself; an end whose children are not named) and
+retrieval#polling-errors (ResourceNotFound is no end). No reaction skips a record.
 """
 
 from __future__ import annotations

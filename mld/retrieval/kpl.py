@@ -1,6 +1,6 @@
 """KPL aggregates: one Kinesis record that holds many user records. Pure.
 
-Rules: retrieval spec, 7, with its improvements 12.5 (the hash range comes from the lease) and 12.6 (an aggregate is
+Rules: retrieval#hash-range-rule (the range comes from the lease) and retrieval#malformed-aggregates (an aggregate is
 parsed as a whole first; one that cannot be used is delivered as it came, and nothing of it is lost).
 
 The protobuf parser is our own. To the child's line a user record of 100 bytes takes 2.1 us with it; with the compiled
@@ -61,7 +61,7 @@ def user_records(record: Record, hash_range: HashRange | None) -> Sequence[Recor
     """What the producer wrote: the user records of an aggregate, or the record itself if it is none.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
-    be delivered then, as the producer, who built it for another shard, sends them all again (7.3). Raises
+    be delivered then, as the producer, who built it for another shard, sends them all again. Raises
     MalformedAggregateError.
     """
     data = record.data

@@ -1,6 +1,6 @@
 """How records are written in the body of a GetRecords answer: read once by field, then by a pattern. Pure.
 
-Rules: AWS JSON 1.1; protocol spec, 2 and 3 (what a child gets). `columns_of` takes one record apart whatever it looks
+Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). `columns_of` takes one record apart whatever it looks
 like; `source_of_layout` and `compiled` make a pattern of it for those that are written alike.
 """
 

@@ -1,6 +1,6 @@
 """When the next GetRecords may go out. Pure: state and `now` in, seconds out.
 
-Rules: retrieval spec, 4.4, with improvement 12.9: the idle interval holds at the tip of the shard; a reader that is
+Rules: retrieval#pacing-of-reads. The idle interval holds at the tip of the shard; a reader that is
 behind asks again after the catch-up interval; failures back off exponentially with jitter, instead of Java's constant
 idle interval. Times are monotonic seconds; all intervals count from the end of the previous call.
 """

@@ -1,7 +1,7 @@
 """The plain `Page` and its batches: a tuple of records in memory.
 
-Rules: retrieval spec, 6.2 (order of the preparation steps), 6.3 (checkpoint filter) and 7 (KPL aggregates). A page is
-the untouched answer; `RecordsPage.after` prepares it. No step drops a record for any reason but the checkpoint and the
+Rules: retrieval#order-of-preparation, retrieval#checkpoint-filter and retrieval#hash-range-rule. A page is the
+untouched answer; `RecordsPage.after` prepares it. No step drops a record for any reason but the checkpoint and the
 hash range of an aggregate. A page without aggregates is framed as it is; the user records of aggregates are made while
 the line is framed, aggregate by aggregate, so that a large page neither holds up the loop nor is held twice.
 
@@ -184,7 +184,7 @@ def _strictly_after_in_aggregates(
 
 
 def _strictly_after(records: tuple[Record, ...], position: Position, millis_behind_latest: int | None) -> RecordsBatch:
-    """Retrieval spec, 6.3; sequence numbers compare as integers.
+    """Rules: retrieval#checkpoint-filter; sequence numbers compare as integers.
 
     Nearly every page lies after the position as a whole, which its lowest number shows. Only the page that a checkpoint
     cuts is looked at record by record, as that takes some milliseconds.

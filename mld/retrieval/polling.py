@@ -1,7 +1,8 @@
 """`PollingReader`: reads one shard with GetRecords, ahead of its consumer.
 
-Rules: retrieval spec, 4 (polling), 5 (one batch at a time, here: the consumer asks for the next), 12.1-12.3 and
-12.7-12.9. This is the shell; what to do is decided in `positions`, `pacing`, `buffer` and `faults`.
+Rules: retrieval#reader-promises, retrieval#one-page-at-a-time (the consumer asks for the next),
+retrieval#valid-answers, retrieval#polling-errors. This is the shell; what to do is decided in `positions`, `pacing`,
+`buffer` and `faults`.
 
 Promises: every record after the start is delivered once per reader, in order; the end only after all records;
 errors are waited out for ever, because a reader never knows better than to try again. It never drops a page, and never
@@ -47,7 +48,7 @@ ITERATOR_AGE_MAX_S = 270.0
 class PollingReader(PrefetchingReader):
     """The reader of shard `shard_id`. Single use: `start`, then `next` until `ShardEnded` or until `stop`.
 
-    `max_records` is the Limit of GetRecords, the intervals are those of `pacing.Pacing`, the rest the limits of 4.3;
+    `max_records` is the Limit of GetRecords, the intervals are those of `pacing.Pacing`, the rest those of `buffer`;
     `budget` is what all readers share. Empty pages are kept from a consumer who has no use for them (`deliver_empty`):
     at the tip of a quiet shard every page is one.
     """

@@ -1,7 +1,7 @@
 """Where reading starts, and where it goes on after an iterator was lost. Pure.
 
-Rules: retrieval spec, 3, with its improvements 12.1 (AT until something was received), 12.2 (no gap after a start at
-LATEST) and 12.13 (AT_TIMESTAMP without a time reads from TRIM_HORIZON).
+Rules: retrieval#starting-point (AT_TIMESTAMP without a time reads from TRIM_HORIZON), retrieval#restart-point (AT until
+something was received) and retrieval#restart-of-latest (no gap after a start at LATEST).
 
 Only the sequence number of a checkpoint chooses the place; the records already processed are removed by the checkpoint
 filter. So everything here may start too early, and must never start too late.
@@ -22,7 +22,7 @@ The price is that such a restart may deliver records up to this much older than 
 
 
 def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: float | None = None) -> StartingPoint:
-    """Where the first iterator of a reader points (3, column "first start").
+    """Where the first iterator of a reader points (retrieval#starting-point).
 
     `anchor_s` (epoch seconds) is what an earlier reader of the same lease left (`ReadState.anchor_s`); it stands in for
     LATEST, which would skip what came in between. Raises ValueError for SHARD_END: a completed lease is never read.
@@ -39,7 +39,7 @@ def starting_point(checkpoint: Position, initial: InitialPosition, anchor_s: flo
 
 
 def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
-    """Whether 12.13 applies: the lease says AT_TIMESTAMP, but this worker is not configured with a time."""
+    """Whether the lease says AT_TIMESTAMP, but this worker is not configured with a time."""
     return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
 
 
@@ -76,10 +76,10 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float) -> ReadState:
 
 
 def begins_after_gap(state: ReadState, page: Page) -> bool:
-    """Whether the first records show that the one at the checkpoint is not in the stream any more (shards spec, 11).
+    """Whether the first records show that the one at the checkpoint is not in the stream any more.
 
-    An iterator at a sequence number begins with that very record, unless it was trimmed; then with the oldest that is
-    left, without a word. Whatever lay between the two is lost.
+    Rules: retrieval#checkpoint-past-retention. An iterator at a sequence number begins with that very record, unless it
+    was trimmed; then with the oldest that is left, without a word. Whatever lay between the two is lost.
     """
     if state.start.sequence is None or state.last_sequence is not None or page.first_sequence is None:
         return False
@@ -87,7 +87,7 @@ def begins_after_gap(state: ReadState, page: Page) -> bool:
 
 
 def restart_point(state: ReadState) -> StartingPoint:
-    """Where a new iterator of the same reader points (3, column "restart", with 12.1 and 12.2)."""
+    """Where a new iterator of the same reader points (retrieval#restart-point)."""
     if state.last_sequence is not None:
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)
     if state.follows_tip and state.anchor_s is not None:

@@ -1,6 +1,6 @@
 """An index of the body of a GetRecords answer: where the columns of its records stand. Pure.
 
-Rules: retrieval spec, 4.1; AWS JSON 1.1. A body is checked as a whole before any of it is used: what is not legal JSON
+Rules: retrieval#raw-pages; AWS JSON 1.1. A body is checked as a whole before any of it is used: what is not legal JSON
 of the documented form is a ValueError, never fewer records. Nothing is decoded that nobody asks for: payloads stay the
 base64 text that they are.
 

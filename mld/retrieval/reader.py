@@ -27,10 +27,11 @@ class ShardReader(Protocol):
 
     @property
     def anchor_s(self) -> float | None:
-        """For `start` of the next reader of this lease, in case its checkpoint is still LATEST then (12.2).
+        """For `start` of the next reader of this lease, in case its checkpoint is still LATEST then.
 
-        Epoch seconds; None if no reader of the lease started from LATEST. It may be read at any time after `start`;
-        a later value is a later time, but no record received since the first start lies before it.
+        Rules: retrieval#restart-of-latest. Epoch seconds; None if no reader of the lease started from LATEST. It may be
+        read at any time after `start`; a later value is a later time, but no record received since the first start lies
+        before it.
         """
         ...
 

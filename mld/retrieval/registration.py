@@ -1,8 +1,8 @@
 """`RegisteredConsumer`: the consumer of enhanced fan-out that all readers of a worker subscribe for.
 
-Rules: retrieval spec, 8.1, with 12.7 (a consumer that is gone is registered anew, and is never the end of a shard) and
-12.11 (a pause between attempts to register; nobody waits but the readers). With a configured ARN nothing is registered,
-and nothing described unless a subscription says that something is not found.
+Rules: retrieval#consumer-registration. A consumer that is gone is registered anew, and is never the end of a shard;
+there is a pause between attempts to register, and nobody waits but the readers. With a configured ARN nothing is
+registered, and nothing described unless a subscription says that something is not found.
 
 It is found or made once, whoever asks first; a failure is told to all who ask within the next back-off. What was
 registered here can be deregistered, and nothing else.

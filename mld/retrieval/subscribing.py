@@ -1,7 +1,7 @@
 """The life of the subscriptions to one shard: where the next one starts, when, and what an error means. Pure.
 
-Rules: retrieval spec, 8.2 (subscribing), 8.5 (end), 8.6 (errors), with 12.1, 12.2, 12.7 and 12.12. A `Course` is what a
-reader knows; each of its steps is a function from a course to the next one:
+Rules: retrieval#place-of-a-subscription, retrieval#subscription-renewal and retrieval#subscription-errors. A `Course`
+is what a reader knows; each of its steps is a function from a course to the next one:
 
 =====================  ===============================================================================================
 step                   what comes next

@@ -1,6 +1,6 @@
 """The leader's audit of the lease table: which shards lack a lease, and which rows nobody looks after.
 
-Rules: shards spec, section 5, with 13.4, 13.5, 13.8 and 13.14; what a hole is and how sure one may be is in
+Rules: shards#audit-schedule and the rules that follow it there; what a hole is and how sure one may be is in
 `mld.shards.holes`, what to create in `mld.shards.graph`. Non-leaders only ask whether they lead.
 
 The first audit comes as soon as leadership is won. One scan each; the shards are listed only if the scan has findings.
@@ -147,7 +147,7 @@ class Auditor:
         self._memory.hopeless |= findings.missing_children - listed.keys()
 
     async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> int:
-        """Write the missing hash ranges; a failure is only a warning (section 5, step 3)."""
+        """Write the missing hash ranges; a failure is only a warning (shards#missing-hash-ranges)."""
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
             try:

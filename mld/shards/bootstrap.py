@@ -1,6 +1,6 @@
 """What a starting worker does about the rows of the lease table. Pure.
 
-Rules: shards spec, 2.2, with 13.1 and 13.2. Java lets every worker wait up to 30 s for rows to appear, has the leader
+Rules: shards#bootstrap-decision. Java lets every worker wait up to 30 s for rows to appear, has the leader
 sync then, and lets the leader sleep for another 60 s. Here the leader syncs at once and nobody sleeps afterwards; who
 is not the leader looks again every `WAIT_S`, because the leader's rows appear within moments or the leader dies.
 """
@@ -33,7 +33,7 @@ class BootstrapAction(Enum):
 
 
 def bootstrap_action(mode: SyncMode, *, is_leader: bool, leases_exist: bool, skip_if_exist: bool) -> BootstrapAction:
-    """The decision of 2.2. `skip_if_exist` is skipShardSyncAtWorkerInitializationIfLeasesExist.
+    """Who syncs (shards#bootstrap-decision). `skip_if_exist` is skipShardSyncAtWorkerInitializationIfLeasesExist.
 
     Where leases exist, a worker that does not lead starts with them; what is missing, the leader's auditor finds.
     """

@@ -1,7 +1,8 @@
 """Deletes the rows of finished shards, when nobody needs them any more.
 
-Rules: shards spec, section 6 and invariant 6; section 13, points 15 to 19. A completed row goes once all its children
-have rows and have left their start, and none of its parents' rows remains; or once its shard has left retention.
+Rules: shards#cleanup-decision, shards#cleanup-schedule, shards#garbage-rows and shards#families-of-rows. A completed
+row goes once all its children have rows and have left their start, and none of its parents' rows remains; or once its
+shard has left retention.
 
 Never deletes a row that is not at SHARD_END (the table refuses), nor on the word of a stream that may be a wrong one,
 nor while a child row is missing: the parent row is the proof from which shard sync restores it.
@@ -93,7 +94,7 @@ def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, comp
 
 
 def judge_garbage(row: Lease, survey: Survey) -> Delete | Keep:
-    """Whether the shard of a completed `row` has left retention, so that the row is of no more use (6.2)."""
+    """Whether the shard of a completed `row` has left retention, so that the row is of no more use."""
     match survey.judge(row):
         case Park(reason):
             return Keep(reason)

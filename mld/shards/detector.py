@@ -1,7 +1,7 @@
 """ListShards with paging and bounded retries: the only reader of a stream's shard list.
 
-Rules: shards spec, 1.1 to 1.3 and improvement 6 of its section 13 (transient errors and time-outs are retried with
-jitter, an expired page token restarts the listing, "not ready" is an answer of its own); retrieval spec, 12.8.
+Rules: shards#listing-pages, shards#listing-retries (transient errors and time-outs are retried with jitter, an expired
+page token restarts the listing) and shards#complete-listings ("not ready" is an answer of its own).
 
 Never returns part of a listing, and never takes an error for an empty list.
 """

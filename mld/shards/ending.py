@@ -1,6 +1,7 @@
 """What must stand in the lease table before a shard may end: its children's rows, then their names on its own row.
 
-Rules: shards spec, 4.1 and 4.2, invariants 3 and 4; section 13, points 9, 12 and 14; retrieval spec, 12.8.
+Rules: shards#preparing-the-end, shards#children-before-the-end, shards#merge-parents-without-a-row and
+shards#ends-without-children.
 
 The order is the point: child rows, `childShardIds`, and only then (by the consumer) `shardEnded` and SHARD_END. A crash
 in between leaves an unfinished parent, which ends again. Nothing here writes a checkpoint.
@@ -76,7 +77,7 @@ def plan_shard_end(
     child_row_present: bool = False,
     trimmed: Collection[str] = (),
 ) -> Create | BlockedOnMergeParent | Invalid:
-    """The rows to create when the shard of `lease` ends with `children` (4.2, step 2; `children` is not empty).
+    """The rows to create when the shard of `lease` ends with `children`, which is not empty.
 
     `parent_rows_present` are those of a merge child's parents that have a row, whatever its checkpoint. One of two
     missing blocks, unless nothing is left to wait for: the child has its row (`child_row_present`), or the parent left
@@ -101,7 +102,7 @@ def plan_shard_end(
 
 
 def _child_lease(child: ChildShard) -> Lease:
-    """Always at TRIM_HORIZON, whatever the configured initial position (invariant 3)."""
+    """Always at TRIM_HORIZON, whatever the configured initial position (shards#children-read-from-the-start)."""
     return Lease(child.shard_id, TRIM_HORIZON, parents=child.parents, hash_range=row_hash_range(child.hash_range))
 
 
@@ -128,7 +129,7 @@ class ShardEnding:
         """Create the child rows and note them on the row of `lease`. Repeatable at any point.
 
         Without `children` (the iterator had ended before, or ResourceNotFound) they are looked up by listing. A lease
-        that is complete already was prepared by whoever completed it (7.4).
+        that is complete already was prepared by whoever completed it.
 
         Raises LeaseLostError if the row of `lease` is gone, and `errors.TableError` or `errors.StreamError`.
         """
@@ -168,7 +169,10 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """The sync made the rows of the listed children (13.9), except a merge child that waits for a bare parent."""
+        """The sync made the rows of the listed children (shards#heirs-of-ended-parents).
+
+        It left out a merge child that waits for a parent without a row.
+        """
         if not result.is_done or result.postponed:
             return Blocked(
                 f"shard {lease.key} is over, but its children have no leases yet; {result.sentence or 'again'}"
@@ -207,7 +211,7 @@ class ShardEnding:
                 return Prepared(synced + created)
 
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
-        """A sync at once may give the missing merge parent its row (13.14); Java waits for its auditor."""
+        """A sync at once may give the missing merge parent its row; Java waits for its auditor."""
         now_s = self._clock.monotonic()
         if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < self._sync_spacing_s:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")

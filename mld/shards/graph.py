@@ -1,13 +1,14 @@
 """Which leases a stream needs: the shard graph and the rules of shard sync, as pure functions over one listing.
 
-Rules: shards spec, 3.3 (empty table), 3.4 (any other table) and section 13, points 3 and 8 to 11. One layer only:
-nothing is created below the first shard that must be read; the rest is created when its parents end
+Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table and the rules that follow them there. One
+layer only: nothing is created below the first shard that must be read; the rest is created when its parents end
 (`mld.shards.ending`).
 
 Two things a reader must know:
 
 * A row counts by its shard id alone. The row of a parent that is over means that its child rows must exist too
-  (invariant 6): a completed row is deleted only after its children have started, and children only after their parents.
+  (shards#families-of-rows): a completed row is deleted only after its children have started, and children only after
+  their parents.
 * Over-reading is allowed, skipping is not: where a rule had to choose, it reads again.
 
 Never done here: a lease for a shard whose listed parent is still open, or a lease below a merge parent without a row.
@@ -59,7 +60,7 @@ class ShardGraph:
         return [parent for parent in self.parents[shard_id] if parent not in self.shards]
 
     def inconsistent(self) -> frozenset[str]:
-        """Children of a listed parent that is still open: the listing straddles a reshard (3.2, step 5)."""
+        """Children of a listed parent that is still open, amid a reshard (shards#inconsistent-listing)."""
         # Few open shards have children, so those with children are walked through.
         parents = (parent for parent in self.children if parent in self.shards and self.shards[parent].is_open)
         return frozenset(child for parent in parents for child in self.children[parent])
@@ -124,13 +125,13 @@ def new_lease(shard: Shard, checkpoint: Position) -> Lease:
 
 
 def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...]:
-    """The listed children of `shard_id`, for when the service no longer names them (retrieval spec, 12.8)."""
+    """The listed children of `shard_id`, for when the service does not name them (shards#ends-without-children)."""
     found = sorted((s for s in shards if shard_id in s.parents), key=lambda s: s.shard_id)
     return tuple(ChildShard(s.shard_id, s.parents, s.hash_range) for s in found)
 
 
 def partition_fault(shards: Iterable[Shard]) -> str | None:
-    """Why `shards` do not cover the hash key space exactly once, or None if they do (3.2, step 1)."""
+    """Why `shards` do not cover the hash key space exactly once, or None if they do."""
     next_key = 0
     for shard in sorted(shards, key=lambda s: (s.hash_range.start, s.hash_range.end)):
         if shard.hash_range.start > next_key:
@@ -160,7 +161,7 @@ def oldest_generation_steps(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]
 
 
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> tuple[Lease, ...]:
-    """One lease for every shard of the filtered listing, open or closed, at the configured position (3.3)."""
+    """One lease for every shard of the filtered listing, open or closed, at the configured position."""
     return finish(leases_for_empty_table_steps(shards, initial))
 
 
@@ -173,7 +174,7 @@ def leases_for_empty_table_steps(shards: Sequence[Shard], initial: InitialPositi
 def plain_missing_leases(
     shards: Sequence[Shard], leased: Collection[str], initial: InitialPosition, *, ignore_unexpected_children: bool
 ) -> tuple[Lease, ...]:
-    """What KCL for Java creates for a table with rows (3.4), to the letter. `missing_leases` is what we create.
+    """What KCL for Java creates for a table with rows, to the letter. `missing_leases` is what we create.
 
     Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
     """
@@ -195,12 +196,15 @@ def missing_leases(
     """The leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
 
     `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
-    open at the configured timestamp, if that is known. Four additions to 3.4 (section 13):
+    open at the configured timestamp, if that is known. Four additions to `plain_missing_leases`:
 
-    * 3, `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors.
-    * 8 and 9, `_heirs`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON.
-    * 9, merges: a trimmed parent with a row counts as a leased ancestor.
-    * 10, `_settled`: a generation that was passed already is not read again for the sake of one missing lease.
+    * `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors
+      (shards#interrupted-timestamp-snapshot).
+    * `_heirs`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON
+      (shards#heirs-of-ended-parents).
+    * Merges: a trimmed parent with a row counts as a leased ancestor.
+    * `_settled`: a generation that was passed already is not read again for the sake of one missing lease
+      (shards#settled-generations).
 
     Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
     """
@@ -253,12 +257,12 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
 
 
 def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]) -> Steps[frozenset[str]]:
-    """Children without a row that nobody else will create, because a parent *with* a row is over (13.8, 13.9).
+    """Children without a row that nobody else will create, because a parent *with* a row is over.
 
     Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
-    By invariant 6 such a child was never processed and deleted, so TRIM_HORIZON repeats nothing; an unfinished parent
-    row makes the child wait. A child with a listed parent that has no row is left to the walk: created now, it would
-    not wait for that parent.
+    Such a child was never processed and deleted (shards#families-of-rows), so TRIM_HORIZON repeats nothing; an
+    unfinished parent row makes the child wait. A child with a listed parent that has no row is left to the walk:
+    created now, it would not wait for that parent.
 
     After an outage over several reshards the children are trimmed too. Then the oldest listed shards with hash keys of
     an unfinished, trimmed row inherit: whatever has these keys and outlived that shard descends from it.
@@ -287,10 +291,10 @@ def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozens
 
 
 def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str]) -> Steps[frozenset[str]]:
-    """Shards without a row that need not be read: nothing above them has a row, and something below was begun (13.10).
+    """Shards without a row that need not be read: nothing above them has a row, and something below was begun.
 
     A row below exists because this shard ended, or because the application began after it; a `snapshot` of a timestamp
-    says that the application begins after it (13.3). With a row above it, the way down from there is still to come,
+    says that the application begins after it. With a row above it, the way down from there is still to come,
     and the plain rule is right: a merge needs rows for both parents then.
     """
     still_to_come = yield from graph.below(leased)
@@ -300,7 +304,7 @@ def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str
 
 
 class _Walk:
-    """The recursion of 3.4 with an explicit stack: a chain of reshards may be longer than Python's."""
+    """The recursion upwards with an explicit stack: a chain of reshards may be longer than Python's."""
 
     def __init__(
         self,
@@ -375,7 +379,7 @@ class _Walk:
 
 
 def _in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
-    """Ancestors first, so that a run that breaks off leaves a table from which the next run goes on (3.2, step 8)."""
+    """Ancestors first, so that a run that breaks off leaves a table from which the next run goes on."""
     keyed = []
     for number, shard_id in enumerate(checkpoints):
         if number % SLICE == 0:

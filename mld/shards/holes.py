@@ -1,6 +1,7 @@
 """Hash keys that no lease covers, and how sure one may be of it. Pure.
 
-Rules: shards spec, section 5, with 13.4, 13.5 and 13.8. What differs from Java's auditor, on purpose:
+Rules: shards#holes-in-coverage, shards#certain-and-watched-holes and shards#missing-children. What differs from Java's
+auditor, on purpose:
 
 * Coverage is judged by the highest key covered so far. Java looks at the last range in sort order and calls `[0, N]`
   with `[5, 10]` a hole.
@@ -64,7 +65,7 @@ class Findings:
 def examine(
     leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
 ) -> Findings:
-    """The findings of one scan (section 5, steps 1 to 4). `known`: ranges that rows lack, None for trimmed shards."""
+    """The findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
     return finish(examine_steps(leases, unreadable, known))
 
 
@@ -99,7 +100,7 @@ def examine_steps(
 
 
 def holes_in(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:
-    """The keys of 0 .. 2^128-1 that none of `ranges` has (13.5); ranges may overlap, repeat and hold a single key."""
+    """The keys of 0 .. 2^128-1 that none of `ranges` has; ranges may overlap, repeat and hold a single key."""
     holes = []
     next_key = 0
     for start, end in sorted((hash_range.start, hash_range.end) for hash_range in ranges):
@@ -112,7 +113,7 @@ def holes_in(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:
 
 
 def missing_children(leases: Sequence[Lease], unreadable: Collection[str] = ()) -> frozenset[str]:
-    """Children named on a completed row that have no row. By invariant 6 somebody deleted them, or a write was lost."""
+    """Children named on a completed row that have no row: somebody deleted them, or a write was lost."""
     rows = {lease.key for lease in leases}.union(unreadable)
     return frozenset(child for lease in leases if lease.is_complete for child in lease.children if child not in rows)
 
@@ -142,7 +143,7 @@ def is_urgent(counts: Mapping[HashRange, int], sightings_min: int = SIGHTINGS_MI
 
 
 def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str, HashRange]:
-    """Hash ranges to write on rows that lack them (section 5, step 3; 5.3): those of active rows of listed shards.
+    """Hash ranges to write on rows that lack them: those of active rows of listed shards.
 
     A range of one key is left out: Java cannot read a row that has one.
     """

@@ -1,7 +1,7 @@
 """Does this lease table belong to this stream? Evidence, as pure functions over a listing and the lease rows.
 
-Rules: shards spec, section 11 ("wrong stream name", "stream recreated") and section 13, point 12. Java takes
-ResourceNotFound for the end of a shard, so that a wrong region marks every row SHARD_END and then deletes it.
+Rules: shards#foreign-tables and shards#missing-shards. Java takes ResourceNotFound for the end of a shard, so that a
+wrong region marks every row SHARD_END and then deletes it.
 
 `foreign_evidence` speaks only when it is certain; `Survey.judge` declares a shard over only when the listing
 proves it. Between the two lies "unknown", and the unknown is parked: the checkpoint stays.

@@ -1,4 +1,4 @@
-"""May a shard start? Not before every parent that still has a row is at SHARD_END (shards spec, 7.3 and invariant 5).
+"""May a shard start? Not before every parent that still has a row is at SHARD_END (shards#parents-before-children).
 
 A parent without a row never blocks: it was cleaned up, or nobody wants it. Reads are strongly consistent, so that a
 child cannot slip past a parent row that was created a moment ago.

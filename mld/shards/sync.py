@@ -1,7 +1,8 @@
 """Shard sync: list the shards, decide which leases are missing, create them.
 
-Rules: shards spec, 1.2, 3.1 to 3.4 and section 13, points 3, 4 and 7. The decisions are in `mld.shards.graph` and
-`mld.shards.identity`; here they are carried out.
+Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table, shards#inconsistent-listing and
+shards#fresh-look-before-creation. The decisions are in `mld.shards.graph` and `mld.shards.identity`; here they are
+carried out.
 
 Creation is a conditional put, so any number of workers may sync at once, and a run that broke off is simply repeated.
 Never creates a row in a table that belongs to another stream, and never from a part of a listing.
@@ -70,7 +71,7 @@ class SyncResult:
 
 
 def bootstrap_filter(initial: InitialPosition) -> ShardFilter:
-    """The ListShards filter for an empty table (1.2)."""
+    """The ListShards filter for an empty table (shards#listing-filter)."""
     if initial.sentinel == LATEST:
         return ShardFilter(ShardFilterType.AT_LATEST)
     if initial.sentinel == AT_TIMESTAMP:
@@ -147,7 +148,8 @@ class ShardSync:
         """The shards that were open at the configured position, as an exact partition; its `shards` are empty if not.
 
         Also taken of a table with rows: a snapshot of a timestamp whose creation broke off is then finished as one
-        (13.3). Without it the oldest listed ancestors are read, and with them what is older than the timestamp.
+        (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
+        older than the timestamp.
         """
         listed = await self._list_until_sound(bootstrap_filter(self._initial), _partition_fault_steps)
         if not listed.is_done:
@@ -250,7 +252,8 @@ class ShardSync:
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
         """Whether a lease that is wanted for its parents' rows still has one of them.
 
-        While a parent row exists, nobody deletes its children's rows (invariant 6), so a missing one was never there.
+        While a parent row exists, nobody deletes its children's rows (shards#families-of-rows), so a missing one was
+        never there.
         """
         witnesses = sorted(lease.parents & rows)
         if not witnesses:

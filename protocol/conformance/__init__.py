@@ -1,6 +1,6 @@
 """Tests any record-processor command against the child protocol, by talking to it as the daemon does.
 
-Rules: protocol spec, sections 1 to 12. Each session in `sessions` starts the command as a real process, holds one
+Rules: protocol#conformance-of-a-command. Each session in `sessions` starts the command as a real process, holds one
 scripted conversation with it, and notes per rule (`rules`) whether it was kept. The only part of `protocol` that does
 I/O; it must never leave a process behind nor wait without a deadline.
 """

@@ -1,4 +1,4 @@
-"""What the daemon would answer a checkpoint request: the rules of protocol spec, section 7, over a lease in memory."""
+"""What the daemon would answer a checkpoint request: protocol#checkpoint-range, over a lease in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One contract for pages of records, run over the plain page and over the raw one. Retrieval spec, 6.3 and 7."""
+"""One contract for pages of records, run over the plain page and over the raw one. Rules: retrieval#raw-pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.kpl import User, aggregate, sealed
 ARRIVAL_MS = 1_700_000_000_123
 X = "49590338271490256608559692538361571095921575989136588898"
 TRIPLE = aggregate([User("k", b"0"), User("k", b"1"), User("k", b"2")])
-VECTOR = bytes.fromhex(  # retrieval spec, 7.4
+VECTOR = bytes.fromhex(  # retrieval#aggregate-vectors
     "f3899ac20a04706b2d610a04706b2d62120531323334351a0708001a036f6e651a09080110001a0374776f0713dc6c35027dfa4b4504e0b70233d0"
 )
 MALFORMED = sealed(b"\x1a\x02\x08\x00")  # a user record without data

@@ -1,4 +1,4 @@
-"""How a daemon stops, and with which exit code (protocol spec, 13 and 19)."""
+"""How a daemon stops, and with which exit code (protocol#exit-codes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that show one pure decision, for the worked examples of the specs: shard sync, the taker, the filter."""
+"""Commands that show one pure decision, for worked examples: shard sync, the taker, the filter."""
 
 from __future__ import annotations
 

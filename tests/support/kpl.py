@@ -1,4 +1,4 @@
-"""Builds KPL aggregates (retrieval spec, 7.1) from user records."""
+"""Builds KPL aggregates (retrieval#aggregate-layout) from user records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`MemoryFanOut`: the `FanOut` port in memory over `MemoryStreams`, for unit tests in virtual time.
 
-It keeps to what Kinesis promises (retrieval spec, 8.1, 8.2, 8.6, 11): one subscription for each consumer and shard,
+It keeps to what Kinesis promises (retrieval#service-limits): one subscription for each consumer and shard,
 taken over by a later call but not within 5 s; an event at least every 5 s; an end after 300 s. Every call is noted.
 """
 

@@ -1,6 +1,6 @@
 """`MemoryStreams`: the `Streams` port in memory, with scripted faults, for unit tests in virtual time.
 
-It keeps to what Kinesis promises (retrieval spec, 3, 4.1, 11): iterators live 300 s, a page may be empty, the last page
+It keeps to what Kinesis promises (retrieval#service-limits): iterators live 300 s, a page may be empty, the last page
 of a closed shard has no next iterator and names the children. Every call is noted with its time.
 """
 

@@ -1,4 +1,4 @@
-"""Whole workers over KPL aggregates in virtual time (retrieval spec, 6.3 and 7): restarts inside one, and reshards."""
+"""Whole workers over KPL aggregates in virtual time (retrieval#hash-range-rule): restarts inside one, and reshards."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 No clock, no I/O, no asyncio, no randomness: every operation is told the time (`now`, epoch seconds). The HTTP shell in
 `mld.local.server` puts it behind a port; a simulation may call it directly. `model.Kinesis` is the way in for Python
-callers, `wire.dispatch` for JSON. Rules: the Kinesis API reference; retrieval spec 3, 4.1, 8, 11; shards spec 1, 4.1.
+callers, `wire.dispatch` for JSON. Rules: the Kinesis API reference; retrieval#service-limits, retrieval#valid-answers.
 """
 
 from mld.local.kinesis.errors import KinesisError

@@ -1,4 +1,4 @@
-"""Registered consumers (enhanced fan-out) of a stream (retrieval spec, 8.1)."""
+"""Registered consumers (enhanced fan-out) of a stream (retrieval#service-limits)."""
 
 from __future__ import annotations
 

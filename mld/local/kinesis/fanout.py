@@ -1,4 +1,4 @@
-"""Enhanced fan-out: the registered consumers and their subscriptions (retrieval spec, 8)."""
+"""Enhanced fan-out: the registered consumers and their subscriptions (retrieval#service-limits)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shards a ListShards call names: one predicate for each filter (shards spec, 1.2; API: ShardFilter)."""
+"""Which shards a ListShards call names: one predicate for each filter (shards#listing-filter; API: ShardFilter)."""
 
 from __future__ import annotations
 

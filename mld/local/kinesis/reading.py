@@ -1,4 +1,4 @@
-"""Reading a shard: where a position starts, and what one page holds (retrieval spec, 3 and 4.1).
+"""Reading a shard: where a position starts, and what one page holds (retrieval#starting-point).
 
 A *position* inside the model is the lowest sequence number to deliver. The data of a record is never decoded here.
 """

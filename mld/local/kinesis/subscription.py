@@ -1,4 +1,4 @@
-"""One enhanced fan-out subscription, as a value that is asked for its next event (retrieval spec, 8.2 to 8.6).
+"""One enhanced fan-out subscription, as a value that is asked for its next event (retrieval#service-limits).
 
 The holder asks `next_step(now)` when the shard got records, when the time of the last `Idle` has come, and after each
 event. It never waits by itself.

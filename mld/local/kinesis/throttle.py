@@ -1,4 +1,4 @@
-"""The limits of one shard, as token buckets over passed-in time (retrieval spec, section 11).
+"""The limits of one shard, as token buckets over passed-in time (retrieval#service-limits).
 
 Used only when the model was told to enforce limits. A bucket never sleeps and never queues: it says yes or no.
 """

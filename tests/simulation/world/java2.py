@@ -1,8 +1,8 @@
 """A Java worker of KCL 2.3-2.7, flaws included, to live beside ours in mixed fleets.
 
-Rules: leases spec, 5-8, 11-13; shards spec, 2, 3.3, 4, 6, 7, 10; retrieval spec, 3 and 4.5. It is written from those
-pages alone and must never import our own machinery, so that one misunderstanding cannot hide another. Left out: the
-auditor and the sync of a table with rows (shards spec, 3.4 and 5), the deletion of garbage leases, read-ahead.
+Rules: leases spec, 5-8, 11-13; shards#what-java-does-differently, retrieval#what-java-does-differently. It is written
+from those pages alone and must never import our own machinery, so that one misunderstanding cannot hide another. Left
+out: the auditor and the sync of a table with rows, the deletion of garbage leases, read-ahead.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class JavaWorker:
     # --- bootstrap ----------------------------------------------------------------------------------------------------
 
     async def _bootstrap(self) -> None:
-        """Shards spec, 2.2: whoever still finds the table empty after its own wait fills it."""
+        """Whoever still finds the table empty after its own wait fills it."""
         give_up_at = self.clock.monotonic() + self.rng.uniform(*EMPTY_WAIT_S)
         while self.clock.monotonic() < give_up_at:
             if not await self.rows.is_empty():
@@ -248,7 +248,7 @@ class JavaWorker:
     # --- dispatch -----------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        """One pass of the run loop (shards spec, 2.3)."""
+        """One pass of the run loop."""
         held = {lease.token: lease for lease in self.renewer.held()}
         for token, lease in held.items():
             consumer = self._consumers.get(token)
@@ -268,7 +268,7 @@ class JavaWorker:
         return Consumer(self, lease)
 
     async def _shut_down(self) -> None:
-        """Shards spec, 10.1 and 10.2: first the notifications, then everything that is left is lost."""
+        """First the notifications, then everything that is left is lost."""
         started = self.clock.monotonic()
         held = {lease.token for lease in self.renewer.held()}
         waited_for = [c for token, c in self._consumers.items() if token in held and not c.is_complete]
@@ -301,7 +301,7 @@ class JavaWorker:
             self.finished.append(lease)
 
     async def _clean_one(self, lease: Lease) -> bool:
-        """Whether the entry is done with (shards spec, 6.2). The deletion is unconditional."""
+        """Whether the entry is done with. The deletion is unconditional."""
         row = await self.rows.get(lease.key)
         if row is None:
             return True

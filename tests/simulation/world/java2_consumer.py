@@ -1,6 +1,7 @@
 """The shard consumer of a Java 2.x worker and the processor in it. Part of `java2`.
 
-Rules: shards spec, 4 and 7; retrieval spec, 3 and 4.5; leases spec, 11. Written from those pages alone.
+Rules: shards#what-java-does-differently, retrieval#what-java-does-differently; leases spec, 11. Written from those
+pages alone.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _ON_REQUEST = {
 
 
 class Consumer:
-    """One holding of one lease: a state machine that moves once per pass (shards spec, 7)."""
+    """One holding of one lease: a state machine that moves once per pass."""
 
     def __init__(self, worker: JavaWorker, lease: Lease) -> None:
         self.shard = lease.key
@@ -271,7 +272,7 @@ class Consumer:
     # --- the end of a shard -------------------------------------------------------------------------------------------
 
     async def _end_shard(self) -> None:
-        """Shards spec, 4.2. Without children (ResourceNotFound) it is an end like any other."""
+        """Without children (ResourceNotFound) it is an end like any other."""
         worker = self._worker
         try:
             if self.shard not in worker.held():

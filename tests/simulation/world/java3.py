@@ -1,8 +1,9 @@
 """A Java worker of KCL 3.x, flaws included, to live beside ours: reports, a lock, assignment, discovery, handoffs.
 
-Rules: coordination spec, 1-5; leases spec, 5-11; shards spec, 2, 3, 5, 6, 10. Two flavours: 3.5 (rows have a type) and
-3.0-3.4 (legacy tables, and no row in the lease table may be anything but a lease). It is written from those pages and
-from the model of 2.x (`java2`), and must never import our own machinery. Left out: enhanced fan-out, multi-stream.
+Rules: coordination spec, 1-5; leases spec, 5-11; shards#what-java-does-differently. Two flavours: 3.5 (rows have a
+type) and 3.0-3.4 (legacy tables, and no row in the lease table may be anything but a lease). It is written from those
+pages and from the model of 2.x (`java2`), and must never import our own machinery. Left out: enhanced fan-out,
+multi-stream.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class JavaWorker3(JavaWorker):
         await self.decider.close()
 
     async def _bootstrap(self) -> None:
-        """Shards spec, 2.2, since 3.4.3: the leader alone fills an empty table."""
+        """Since 3.4.3 the leader alone fills an empty table."""
         give_up_at = self.clock.monotonic() + self.rng.uniform(*EMPTY_WAIT_S)
         while self.clock.monotonic() < give_up_at:
             if not await self._is_table_empty():
@@ -335,7 +336,7 @@ class JavaWorker3(JavaWorker):
             await self._sync(leases)
 
     async def _sync(self, leases: list[Lease]) -> None:
-        """Shards spec, 3.4."""
+        """What a table with rows lacks (shards#leases-for-a-filled-table)."""
         shards = {shard.shard_id: shard for shard in await self.list_shards(None)}
         name = self.initial.sentinel.sequence
         new = _missing(shards, {lease.key for lease in leases}, name)
@@ -421,7 +422,7 @@ class _Meter:
 
 
 def _hole(leases: Any) -> tuple[Any, Any] | None:
-    """The first hole of the hash keys (shards spec, 5)."""
+    """The first hole of the hash keys (shards#holes-in-coverage, as Java sees them)."""
     ranges = sorted((int(lease.hash_range[0]), int(lease.hash_range[1])) for lease in leases if lease.hash_range)
     if not ranges:
         return (None, None)

@@ -1,4 +1,4 @@
-"""Requests, answers and errors of `KinesisStreams`: retrieval spec, 3, 4.1, 12.15; shards spec, 1.1-1.3."""
+"""Requests, answers and errors of `KinesisStreams` (retrieval#kinesis-requests, shards#listing-pages)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes behind the ProcessorHost port (protocol spec, 1, 2, 10)."""
+"""Real processes behind the ProcessorHost port (protocol#child-command, protocol#ending-a-child)."""
 
 import asyncio
 import contextlib

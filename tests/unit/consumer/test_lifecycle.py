@@ -1,4 +1,4 @@
-"""The transition table of a shard consumer (shards spec, 7)."""
+"""The transition table of a shard consumer (shards#consumer-life-cycle)."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def test_an_undisturbed_life_follows_the_outcomes(path, end):
 @pytest.mark.parametrize(
     ("state", "outcome", "stop", "following"),
     [
-        # shards spec 7.6 and 13.21: waiting or failing consumers end at once instead of polling on
+        # shards#stops-of-a-consumer: waiting or failing consumers end at once instead of polling on
         (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.LEASE_LOST, State.FINISHED),
         (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.REQUESTED, State.RELEASING),
         (State.INITIALIZING, Outcome.RETRY, Stop.LEASE_LOST, State.LEASE_LOST),
@@ -39,7 +39,7 @@ def test_an_undisturbed_life_follows_the_outcomes(path, end):
         (State.PROCESSING, Outcome.DONE, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
         (State.PROCESSING, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
         (State.PROCESSING, Outcome.SHARD_ENDED, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
-        # protocol spec 6: shutdownRequested is always followed by leaseLost, then the lease is given back
+        # protocol#order-of-a-life: shutdownRequested is always followed by leaseLost, then the lease is given back
         (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.REQUESTED, State.LEASE_LOST),
         (State.LEASE_LOST, Outcome.DONE, Stop.REQUESTED, State.RELEASING),
         (State.LEASE_LOST, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),

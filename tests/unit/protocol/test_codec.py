@@ -1,4 +1,4 @@
-"""Every byte the daemon sends, and every line of a child it must understand or leave alone (protocol spec, 3 to 5)."""
+"""Every byte the daemon sends (protocol#actions-of-the-daemon), and each line of a child (protocol#tolerated-lines)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The property `executableName` as a command (protocol spec, 1)."""
+"""The property `executableName` as a command (protocol#child-command)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchange with one child: whose turn it is, what may be sent, and whose fault it was (protocol spec, 6)."""
+"""The exchange with one child: whose turn it is, what may be sent, whose fault it was (protocol#half-duplex-turns)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a child, however its output is cut into reads (protocol spec, 2)."""
+"""Lines of a child, however its output is cut into reads (protocol#line-framing)."""
 
 from __future__ import annotations
 

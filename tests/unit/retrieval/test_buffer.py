@@ -1,4 +1,4 @@
-"""Retrieval spec, 4.3."""
+"""Rules: retrieval#prefetch-limits and retrieval#memory-budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrieval spec, 8, with 12.1, 12.2, 12.7, 12.8 and 12.12, in virtual time."""
+"""In virtual time: retrieval#place-of-a-subscription, retrieval#subscription-renewal, retrieval#subscription-errors."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_configured_consumer_is_neither_described_nor_registered() -> None:
         (TRIM_HORIZON, INITIAL, HORIZON),
         (LATEST, INITIAL, StartingPoint(IteratorType.LATEST)),
         (AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, 17.5), StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=17.5)),
-        (AT_TIMESTAMP, InitialPosition(LATEST), HORIZON),  # 12.13
+        (AT_TIMESTAMP, InitialPosition(LATEST), HORIZON),  # retrieval#starting-point
         (Position("12", 3), INITIAL, StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="12")),
     ],
 )

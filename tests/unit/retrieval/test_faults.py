@@ -1,4 +1,4 @@
-"""Retrieval spec, 4.1 (validity table) and 4.5 (errors)."""
+"""Rules: retrieval#valid-answers and retrieval#polling-errors."""
 
 from __future__ import annotations
 

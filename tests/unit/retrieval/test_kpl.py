@@ -1,4 +1,4 @@
-"""Retrieval spec, 7: KPL aggregates."""
+"""KPL aggregates: retrieval#aggregate-layout and the rules that follow it there."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def is_raw(data: bytes) -> bool:
     return list(user_records(outer(data), None)) == [outer(data)]
 
 
-# --- vectors (7.4) ---------------------------------------------------------------------------------------------------
+# --- retrieval#aggregate-vectors -------------------------------------------------------------------------------------
 
 
 def test_the_builder_of_the_tests_makes_the_vector() -> None:
@@ -94,7 +94,7 @@ def test_a_misrouted_aggregate_says_what_is_lost_and_the_first_record_that_belon
     assert raised.value.misrouted == misrouted
 
 
-# --- is it one? (7.2) ------------------------------------------------------------------------------------------------
+# --- is it one? (retrieval#aggregate-layout) -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_malformed_aggregate_is_delivered_as_it_came_and_named(message: bytes)
     assert len(json.loads(line)["records"]) == 5
 
 
-# --- tolerance (7.2) -------------------------------------------------------------------------------------------------
+# --- tolerance (retrieval#aggregate-layout) --------------------------------------------------------------------------
 
 UNKNOWN = (
     number(9, 2**64 - 1)
@@ -210,7 +210,7 @@ def test_tables_of_more_than_127_entries() -> None:
     assert users_of(aggregate(users)) == [(u.partition_key, u.data, n) for n, u in enumerate(users)]
 
 
-# --- hash ranges (7.3) -----------------------------------------------------------------------------------------------
+# --- retrieval#hash-range-rule ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_page_of_misrouted_aggregates_is_an_empty_batch() -> None:
     assert json.loads(b"".join(batch.line()))["records"] == []
 
 
-# --- the checkpoint filter (6.3) -------------------------------------------------------------------------------------
+# --- retrieval#checkpoint-filter -------------------------------------------------------------------------------------
 
 TRIPLE = aggregate([User("k", b"0"), User("k", b"1"), User("k", b"2")])
 

@@ -1,4 +1,4 @@
-"""Retrieval spec, 4.4, and 12.9."""
+"""Rules: retrieval#pacing-of-reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrieval spec, 6.3 (checkpoint filter), and the plain page."""
+"""Rules: retrieval#checkpoint-filter; and the plain page."""
 
 from __future__ import annotations
 

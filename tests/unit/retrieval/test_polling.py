@@ -1,4 +1,4 @@
-"""Retrieval spec, 4.2, 4.3, 4.5, and 12.1-12.3, 12.7-12.9, 12.13, in virtual time."""
+"""Rules: retrieval#reader-promises, retrieval#polling-errors and retrieval#prefetch-limits, in virtual time."""
 
 from __future__ import annotations
 

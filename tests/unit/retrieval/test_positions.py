@@ -1,4 +1,4 @@
-"""Retrieval spec, 3, and 12.1, 12.2, 12.13."""
+"""Rules: retrieval#starting-point, retrieval#restart-point and retrieval#restart-of-latest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrieval spec, 8.1, with 12.7 and 12.11, in virtual time."""
+"""Rules: retrieval#consumer-registration, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrieval spec, 8.2, 8.5, 8.6, and 12.1, 12.2, 12.7, 12.12, as decisions."""
+"""Decisions: retrieval#place-of-a-subscription, retrieval#subscription-renewal and retrieval#subscription-errors."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ SINCE = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=WALL_S - positions.
 @pytest.mark.parametrize(
     ("checkpoint", "first", "again_without_event"),
     [
-        (Position("7", 3), AT_7, AT_7),  # 12.1: the rest of an aggregate is not skipped
+        (Position("7", 3), AT_7, AT_7),  # the rest of an aggregate is not skipped
         (TRIM_HORIZON, HORIZON, HORIZON),
-        (LATEST, TIP, SINCE),  # 12.2: what came while the subscription failed is not skipped
+        (LATEST, TIP, SINCE),  # what came while the subscription failed is not skipped
     ],
 )
 def test_a_subscription_without_events_leaves_the_place_where_it_was(

@@ -163,7 +163,7 @@ def test_a_row_deleted_by_hand_is_back_after_one_audit_and_one_listing() -> None
 
 
 def test_a_child_missing_under_a_completed_parent_is_back_at_trim_horizon() -> None:
-    # 13.8: Java never recreates it.
+    # Java never recreates it.
     parent = done(0, children=(1, 2), hash_range=S_RANGES[sid(0)])
     scene = Scene([parent, *leased(GRAPH_S, 1, 3)])
 
@@ -183,7 +183,7 @@ def test_a_missing_child_shows_although_its_own_child_covers_the_keys() -> None:
 
 
 def test_children_of_an_expired_parent_start_at_trim_horizon() -> None:
-    # 13.9: a Java worker ended the expired shard without making its children. Java's auditor makes them at LATEST.
+    # A Java worker ended the expired shard without making its children. Java's auditor makes them at LATEST.
     scene = Scene([done(0), *leased(GRAPH_S, 3)], [s for s in GRAPH_S if s.shard_id != sid(0)])
 
     assert scene.audits() == [Outcome.SYNCED]

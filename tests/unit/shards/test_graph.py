@@ -1,4 +1,4 @@
-"""The worked examples of the shards spec, 3.5, cell by cell, and what our improvements make of them."""
+"""The table of shards#worked-examples, cell by cell: what Java makes of it, and what we do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CELLS = [
     (GRAPH_A, (0, 1, 2), {3, 4, 9, 10}, {3, 4, 5}),
 ]
 
-# Cells that an improvement changes, for TRIM_HORIZON and AT_TIMESTAMP: less is read again (13.10).
+# Cells that an improvement changes, for TRIM_HORIZON and AT_TIMESTAMP: less is read again (shards#settled-generations).
 IMPROVED = {
     (GRAPH_A, (4, 8, 9)): {10},
     (GRAPH_B, (6,)): {7},
@@ -105,7 +105,7 @@ def test_unfinished_rows_get_the_same_leases_except_for_generations_already_pass
 
     for initial, expected in ((FROM_LATEST, latest), (FROM_HORIZON, oldest), (FROM_TIMESTAMP, oldest)):
         made = missing_leases(listing, rows, initial, ignore_unexpected_children=False)
-        # 13.9: the trimmed shard 0 still has a row, so its children are read from their start.
+        # shards#heirs-of-ended-parents: the trimmed shard 0 still has a row, so its children are read from their start.
         start = TRIM_HORIZON if shards is S_TRIMMED else initial.sentinel
         assert {int(lease.key[-12:]): lease.checkpoint for lease in made} == dict.fromkeys(expected, start)
 
@@ -140,7 +140,7 @@ def test_a_bootstrap_that_broke_off_is_completed(
 
 
 def test_children_of_a_completed_row_are_recreated_from_their_start_whatever_the_position() -> None:
-    # 13.8. Java counts them as descendants for ever: a permanent stall.
+    # Java counts them as descendants for ever: a permanent stall.
     assert _plain(GRAPH_S, (0, 3), FROM_LATEST) == {}
     for initial in (FROM_LATEST, FROM_HORIZON, FROM_TIMESTAMP):
         made = missing_leases(GRAPH_S, [done(0), row(3)], initial, ignore_unexpected_children=False)

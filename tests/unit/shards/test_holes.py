@@ -1,4 +1,4 @@
-"""Holes and what they prove: the table of the shards spec, section 5, and where we differ from Java on purpose."""
+"""Holes and what they prove: the table of shards#holes-in-coverage, and where we differ from Java on purpose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def leases(*ranges: tuple[int, int], checkpoint: Position = TRIM_HORIZON) -> lis
     return [row(n, checkpoint, hash_range=HashRange(*keys)) for n, keys in enumerate(ranges)]
 
 
-# --- the table of section 5 ------------------------------------------------------------------------------------------
+# --- the table of shards#holes-in-coverage ---------------------------------------------------------------------------
 
 
 def test_the_table_of_the_spec() -> None:

@@ -200,7 +200,7 @@ def grow(
     )
 
 
-# The graphs of the shards spec, 3.5.
+# The graphs of shards#worked-examples.
 GRAPH_A = grow(
     {6: (0, 1), 7: (2, 3), 8: (6, 7), 9: (5,), 10: (5,)},
     {0: 11, 1: 11, 2: 11, 3: 11, 4: 11, 5: 11, 6: 103, 7: 103, 8: 206, 9: 206, 10: 206},
