@@ -1,9 +1,9 @@
 """`KinesisFanOut`: the `FanOut` port over the Kinesis API, for one stream.
 
-Rules: retrieval#consumer-registration (calls), retrieval#place-of-a-subscription, retrieval#event-frames (exceptions
-inside the stream). Frames are taken apart by `mld.aws.messages`, which checks both their checksums; the payload of an
-event then goes the way of a GetRecords body, to an injected page maker. Small events are read on the loop, large ones
-in a thread.
+Rules: retrieval#consumer-registration (calls), retrieval#subscription-starting-point, retrieval#event-frames
+(exceptions inside the stream). Frames are taken apart by `mld.aws.messages`, which checks both their checksums; the
+payload of an event then goes the way of a GetRecords body, to an injected page maker. Small events are read on the
+loop, large ones in a thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The shell of one shard's consumer: performs the activity of each state of `lifecycle` and nothing else.
 
-Rules: shards#consumer-life-cycle, shards#progress-by-the-child, retrieval#order-of-preparation,
-protocol#order-of-a-life and protocol#failed-children. One consumer serves one holding of one lease (key and token). It
+Rules: shards#consumer-life-cycle, shards#checkpoints-by-the-child, retrieval#order-of-preparation,
+protocol#order-of-actions and protocol#failed-children. One consumer serves one holding of one lease (key and token). It
 never advances a checkpoint by itself: a checkpoint is what the child asked for, inside the range of what was delivered
 to it; the one exception is a record that is safe in the dead letter, which is off by default. Whatever fails, the next
 child starts again from the last checkpoint.

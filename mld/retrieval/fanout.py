@@ -1,6 +1,6 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
-Rules: retrieval#reader-promises, retrieval#place-of-a-subscription and the rules that follow it there. This is the
+Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This is the
 shell; what to do is decided in `subscribing`, `positions`, `buffer` and `faults`. To its consumer it is what a
 `PollingReader` is.
 

@@ -1,7 +1,7 @@
 """The life of the subscriptions to one shard: where the next one starts, when, and what an error means. Pure.
 
-Rules: retrieval#place-of-a-subscription, retrieval#subscription-renewal and retrieval#subscription-errors. A `Course`
-is what a reader knows; each of its steps is a function from a course to the next one:
+Rules: retrieval#subscription-starting-point, retrieval#subscription-renewal and retrieval#subscription-errors. A
+`Course` is what a reader knows; each of its steps is a function from a course to the next one:
 
 =====================  ===============================================================================================
 step                   what comes next

@@ -1,8 +1,8 @@
 """Deletes the rows of finished shards, when nobody needs them any more.
 
-Rules: shards#cleanup-decision, shards#cleanup-schedule, shards#garbage-rows and shards#families-of-rows. A completed
-row goes once all its children have rows and have left their start, and none of its parents' rows remains; or once its
-shard has left retention.
+Rules: shards#cleanup-decision, shards#cleanup-schedule, shards#garbage-rows and shards#deletion-order-of-rows. A
+completed row goes once all its children have rows and have left their start, and none of its parents' rows remains; or
+once its shard has left retention.
 
 Never deletes a row that is not at SHARD_END (the table refuses), nor on the word of a stream that may be a wrong one,
 nor while a child row is missing: the parent row is the proof from which shard sync restores it.

@@ -169,7 +169,7 @@ class ShardEnding:
         return await self._prepare_with(lease, children)
 
     async def _prepare_expired(self, lease: Lease, result: SyncResult) -> Preparation:
-        """The sync made the rows of the listed children (shards#heirs-of-ended-parents).
+        """The sync made the rows of the listed children (shards#children-of-ended-parents).
 
         It left out a merge child that waits for a parent without a row.
         """

@@ -7,8 +7,8 @@ layer only: nothing is created below the first shard that must be read; the rest
 Two things a reader must know:
 
 * A row counts by its shard id alone. The row of a parent that is over means that its child rows must exist too
-  (shards#families-of-rows): a completed row is deleted only after its children have started, and children only after
-  their parents.
+  (shards#deletion-order-of-rows): a completed row is deleted only after its children have started, and children only
+  after their parents.
 * Over-reading is allowed, skipping is not: where a rule had to choose, it reads again.
 
 Never done here: a lease for a shard whose listed parent is still open, or a lease below a merge parent without a row.
@@ -201,10 +201,10 @@ def missing_leases(
     * `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors
       (shards#interrupted-timestamp-snapshot).
     * `_heirs`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON
-      (shards#heirs-of-ended-parents).
+      (shards#children-of-ended-parents).
     * Merges: a trimmed parent with a row counts as a leased ancestor.
     * `_settled`: a generation that was passed already is not read again for the sake of one missing lease
-      (shards#settled-generations).
+      (shards#generations-already-passed).
 
     Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
     """
@@ -260,7 +260,7 @@ def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozens
     """Children without a row that nobody else will create, because a parent *with* a row is over.
 
     Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
-    Such a child was never processed and deleted (shards#families-of-rows), so TRIM_HORIZON repeats nothing; an
+    Such a child was never processed and deleted (shards#deletion-order-of-rows), so TRIM_HORIZON repeats nothing; an
     unfinished parent row makes the child wait. A child with a listed parent that has no row is left to the walk:
     created now, it would not wait for that parent.
 

@@ -1,8 +1,8 @@
 """Shard sync: list the shards, decide which leases are missing, create them.
 
 Rules: shards#leases-for-an-empty-table, shards#leases-for-a-filled-table, shards#inconsistent-listing and
-shards#fresh-look-before-creation. The decisions are in `mld.shards.graph` and `mld.shards.identity`; here they are
-carried out.
+shards#consistent-reads-before-creation. The decisions are in `mld.shards.graph` and `mld.shards.identity`; here they
+are carried out.
 
 Creation is a conditional put, so any number of workers may sync at once, and a run that broke off is simply repeated.
 Never creates a row in a table that belongs to another stream, and never from a part of a listing.
@@ -252,8 +252,8 @@ class ShardSync:
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
         """Whether a lease that is wanted for its parents' rows still has one of them.
 
-        While a parent row exists, nobody deletes its children's rows (shards#families-of-rows), so a missing one was
-        never there.
+        While a parent row exists, nobody deletes its children's rows (shards#deletion-order-of-rows), so a missing one
+        was never there.
         """
         witnesses = sorted(lease.parents & rows)
         if not witnesses:

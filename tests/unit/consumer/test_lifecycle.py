@@ -39,7 +39,7 @@ def test_an_undisturbed_life_follows_the_outcomes(path, end):
         (State.PROCESSING, Outcome.DONE, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
         (State.PROCESSING, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
         (State.PROCESSING, Outcome.SHARD_ENDED, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
-        # protocol#order-of-a-life: shutdownRequested is always followed by leaseLost, then the lease is given back
+        # protocol#order-of-actions: shutdownRequested is always followed by leaseLost, then the lease is given back
         (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.REQUESTED, State.LEASE_LOST),
         (State.LEASE_LOST, Outcome.DONE, Stop.REQUESTED, State.RELEASING),
         (State.LEASE_LOST, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),

@@ -1,4 +1,4 @@
-"""In virtual time: retrieval#place-of-a-subscription, retrieval#subscription-renewal, retrieval#subscription-errors."""
+"""Subscriptions in virtual time: retrieval#subscription-starting-point and what follows it there."""
 
 from __future__ import annotations
 

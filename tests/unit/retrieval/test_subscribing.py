@@ -1,4 +1,4 @@
-"""Decisions: retrieval#place-of-a-subscription, retrieval#subscription-renewal and retrieval#subscription-errors."""
+"""Decisions: retrieval#subscription-starting-point, retrieval#subscription-renewal, retrieval#subscription-errors."""
 
 from __future__ import annotations
 

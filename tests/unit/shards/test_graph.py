@@ -69,7 +69,7 @@ CELLS = [
     (GRAPH_A, (0, 1, 2), {3, 4, 9, 10}, {3, 4, 5}),
 ]
 
-# Cells that an improvement changes, for TRIM_HORIZON and AT_TIMESTAMP: less is read again (shards#settled-generations).
+# Cells that we change for TRIM_HORIZON and AT_TIMESTAMP: less is read again (shards#generations-already-passed).
 IMPROVED = {
     (GRAPH_A, (4, 8, 9)): {10},
     (GRAPH_B, (6,)): {7},
@@ -105,7 +105,7 @@ def test_unfinished_rows_get_the_same_leases_except_for_generations_already_pass
 
     for initial, expected in ((FROM_LATEST, latest), (FROM_HORIZON, oldest), (FROM_TIMESTAMP, oldest)):
         made = missing_leases(listing, rows, initial, ignore_unexpected_children=False)
-        # shards#heirs-of-ended-parents: the trimmed shard 0 still has a row, so its children are read from their start.
+        # shards#children-of-ended-parents: shard 0 is trimmed and has a row, so its children are read from their start.
         start = TRIM_HORIZON if shards is S_TRIMMED else initial.sentinel
         assert {int(lease.key[-12:]): lease.checkpoint for lease in made} == dict.fromkeys(expected, start)
 
