@@ -1,7 +1,7 @@
 """The life of one shard consumer as a table: which state follows which, and why. Pure; the shell is `consumer`.
 
-Rules: shards spec, section 7, with its improvements (20-22, 28), leases spec, 10.2, and the protocol spec, sections 6,
-9 and 19.
+Rules: shards spec, section 7, with its improvements (20-22, 28), leases#handoff-on-the-owner-side, and the protocol
+spec, sections 6, 9 and 19.
 
 Theory. A consumer exists for one holding of one lease. In each state it performs one activity, whose `Outcome` leads to
 the next state. Three things may also come from outside at any time, and the strongest one wins: the worker asks it to

@@ -1,6 +1,6 @@
 """Which leases nobody renews, since when, and which of them we take when. Pure; `lookout` looks and writes.
 
-Rules: leases spec, 15.4, with coordination spec, 4.4. One rule serves every state of a fleet, whoever leads, whatever
+Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads, whatever
 was published and whatever happened before: *who sees a lease stand still for a lease duration takes it for himself*.
 
     lease                                      due

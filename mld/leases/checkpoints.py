@@ -1,7 +1,8 @@
 """Which checkpoint requests of a processor are legal, and what they write. A pure state machine.
 
-Rules: leases spec, 11.2; protocol spec, section 7; improvement 15.16 (at the shard's end the last delivered position is
-written as SHARD_END even if it was stored before). Positions only: the row is `writes`' and `keeper`'s business.
+Rules: leases#checkpoint-range; protocol spec, section 7; leases#shard-end-checkpoint (at the shard's end the last
+delivered position is written as SHARD_END even if it was stored before). Positions only: the row is `writes`' and
+`keeper`'s business.
 
     last      the checkpoint in the row as this consumer knows it; it starts at the value read at initialization
     largest   the highest position a checkpoint may name; it starts at `last`, each delivered batch raises it

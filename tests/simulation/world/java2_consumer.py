@@ -1,6 +1,7 @@
 """The shard consumer of a Java 2.x worker and the processor in it. Part of `java2`.
 
-Rules: shards spec, 4 and 7; retrieval spec, 3 and 4.5; leases spec, 11. Written from those pages alone.
+Rules: shards spec, 4 and 7; retrieval spec, 3 and 4.5; leases#checkpoint-range. Written from a description of Java
+alone.
 """
 
 from __future__ import annotations
