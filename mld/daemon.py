@@ -164,7 +164,7 @@ def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, A
 
 
 def _request_timeout_s(settings: Settings) -> float:
-    """Well below the lease duration, so that a slow reply cannot outlive the lease (leases spec, 15.3)."""
+    """Well below the lease duration, so that a slow reply cannot outlive the lease (leases#table-reads)."""
     return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.failover_time_millis / 1000 / RENEWALS_PER_LEASE)
 
 

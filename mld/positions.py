@@ -1,7 +1,7 @@
 """Positions in a shard: sequence numbers, sub-sequence numbers and the four sentinels.
 
-Rules: leases spec, section 4. Ordering: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any decimal number < SHARD_END; ties are
-broken by the sub-sequence number, except that SHARD_END equals itself whatever its sub number.
+Rules: leases#order-of-positions. Ordering: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any decimal number < SHARD_END; ties
+are broken by the sub-sequence number, except that SHARD_END equals itself whatever its sub number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One worker: start, run, drain, stop. Puts leases, shards and consumers together; owns no rule of its own.
 
-Rules: shards#bootstrap-decision, shards#stop-of-a-worker; leases spec, 8 and 15. The loop is a reconciliation: whenever
-the set of held leases or of running consumers changes, every held lease gets a consumer, and every consumer whose
-holding is gone is told so. A failed call changes nothing; an unexpected exception in one consumer ends that consumer
-only.
+Rules: shards#bootstrap-decision, shards#stop-of-a-worker; leases#holding-tokens, leases#release-on-stop. The loop is a
+reconciliation: whenever the set of held leases or of running consumers changes, every held lease gets a consumer, and
+every consumer whose holding is gone is told so. A failed call changes nothing; an unexpected exception in one consumer
+ends that consumer only.
 """
 
 from __future__ import annotations

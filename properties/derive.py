@@ -263,7 +263,7 @@ def _failures_asked(derivation: Derivation) -> Asked:
 
 
 def _worker_id(derivation: Derivation) -> None:
-    """The worker's report is a row of the lease table whose key is the worker id (coordination spec, 1.2)."""
+    """The worker's report is a row of the lease table whose key is the worker id (coordination#rows-and-tables)."""
     worker = derivation.value_of("workerId")
     if not isinstance(worker, str):
         return

@@ -1,6 +1,7 @@
 """The life of one shard consumer as a table: which state follows which, and why. Pure; the shell is `consumer`.
 
-Rules: shards#consumer-life-cycle, shards#stops-of-a-consumer and protocol#order-of-actions; leases spec, 10.2.
+Rules: shards#consumer-life-cycle, shards#stops-of-a-consumer, protocol#order-of-actions and
+leases#handoff-on-the-owner-side.
 
 Theory. A consumer exists for one holding of one lease. In each state it performs one activity, whose `Outcome` leads to
 the next state. Three things may also come from outside at any time, and the strongest one wins: the worker asks it to

@@ -1,13 +1,13 @@
-"""`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination spec, 4).
+"""`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination#assignment-runs).
 
 What goes where is `assignment`, what is known of each lease is `observing`. Every worker of a fleet in 3.x mode runs
 one; only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
-(`takeover`). Differences to Java:
+(`takeover`). Differences from Java:
 
-* A lease is expired only if it stood still from the end of one scan to the beginning of another, so that runs may
-  follow one another at any distance (`wake`).
+* A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
+  another, so that runs may follow one another at any distance (`wake`).
 * A worker that came or went is reason to balance in the next run, not only in every third.
-* After three failed runs the leader stays away for longer than the others need to notice (section 7, 3).
+* After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
 * A worker found dead (`bury`) gets no leases until it has sent a newer report. Its own were taken by who found it.
 * A worker that seems to be alone while the table shows that others were there lately gets few of the free leases until
   those that start with it can have reported: the first of a fleet that is deployed anew would get every lease, start a
@@ -84,7 +84,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run did; the figures of 4.9."""
+    """What a run did, for the log and the metrics."""
 
     plan: Plan
     balanced: bool

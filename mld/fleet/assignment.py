@@ -1,14 +1,14 @@
 """Which lease goes to which worker: the deciders of the lease assignment manager. Pure; the shell is `assigner`.
 
-Rules: coordination spec, 4.5 (variance) and 4.6 (lease count), on the view of `loads`. First every lease without a
-living owner gets one, then, if asked to, the load is evened out. The improvements of section 7:
+Rules: coordination#balancing-by-variance and coordination#balancing-by-count, on the view of `loads`. First every lease
+without a living owner gets one, then, if asked to, the load is evened out. Differences from Java:
 
-* 4: workers of equal rank are taken by lease count, then by id.
-* 6: a handoff that is past its deadline is completed by assigning the lease to its next owner.
-* 10: a recipient that would be loaded above the average goes back into the queue and the next ones are tried, and the
+* Workers of equal rank are taken by lease count, then by id.
+* A handoff that is past its deadline is completed by assigning the lease to its next owner.
+* A recipient that would be loaded above the average goes back into the queue and the next ones are tried, and the
   source's smaller leases still get their chance.
-* 11: a worker below the average gives nothing away.
-* 12: nobody gets more than `maxLeasesForWorker`.
+* A worker below the average gives nothing away.
+* Nobody gets more than `maxLeasesForWorker`.
 
 *Coming to rest.* A balancing move takes a lease of weight w from a worker above the average to one that is not above it
 even afterwards. In terms of shares s > avg >= r + w, so the sum of squared shares falls by 2w(s - r - w) > 0: constant
@@ -43,7 +43,7 @@ RECIPIENTS_TRIED_MAX = 8  # with one metric the best one decides; with several, 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write, and the figures behind it (4.9)."""
+    """What to write, and the figures behind it."""
 
     moves: tuple[Move, ...] = ()
     leases: int = 0
@@ -84,7 +84,7 @@ def decide_by_variance(
     *,
     balance: bool,
 ) -> Steps[Plan]:
-    """The moves by utilization and throughput (4.5). `observations` know the scan already; `workers` are the active."""
+    """The moves by utilization and throughput. `observations` know the scan already; `workers` are the active."""
     view = yield from survey(leases, workers, observations, now, rules)
     waiting = len(view.waiting)
     queue = Queue(view, by_headroom=True)
@@ -105,7 +105,7 @@ def decide_by_count(
     *,
     balance: bool,
 ) -> Steps[Plan]:
-    """The moves by number of leases (4.6): to the worker with the fewest, balanced to a difference of one."""
+    """The moves by number of leases: to the worker with the fewest, balanced to a difference of one."""
     view = yield from survey(leases, workers, observations, now, rules)
     waiting = len(view.waiting)
     queue = Queue(view, by_headroom=False)
@@ -209,7 +209,7 @@ def _balance_variance(view: View, queue: Queue, order: Order) -> Steps[None]:
 
 
 def _sources(view: View) -> list[tuple[float, Load]]:
-    """(weight to take, worker) by the metric with the most to take, the most loaded first (4.5, balance 1 to 3)."""
+    """(weight to take, worker) by the metric with the most to take, the most loaded first."""
     best: list[tuple[float, Load]] = []
     best_total = -1.0
     for metric in view.averages:
@@ -249,7 +249,7 @@ def _take(view: View, load: Load, metric: str) -> float | None:
 
 
 def _relieve(view: View, queue: Queue, load: Load, take: float, order: Order) -> Steps[None]:
-    """Move leases of less than `take` together, or else the lightest one (4.5, balance 4 and 5).
+    """Move leases of less than `take` together, or else the lightest one.
 
     A lease nobody has room for costs nothing of `take`, so that smaller ones get their chance. A worker that is loaded
     though its leases weigh nothing loses one of them: something on it is hot.
@@ -318,7 +318,7 @@ def _fits(view: View, load: Load, weight: float) -> bool:
 
 
 def _balance_count(view: View, order: Order) -> Steps[None]:
-    """From the worker with the most leases to the one with the fewest, until they differ by at most one (4.6).
+    """From the worker with the most leases to the one with the fewest, until they differ by at most one.
 
     Both are compared by what they will have when the handoffs under way are over.
     """

@@ -1,7 +1,8 @@
 """Who leads: `LockElection` (3.x), `ShuffleElection` (2.x), and `AdaptiveElection`, which changes between them.
 
-Coordination spec, 3, with 7.3, 7.14, 7.15 and 7.25. All three implement `values.LeaderDecider`. What a look at the lock
-allows is decided in `lock`, who leads a 2.x fleet in `shuffle`.
+Rules: coordination#leadership-checks, coordination#lost-lock-replies, coordination#stepping-down,
+coordination#shuffled-leader. All three implement `values.LeaderDecider`. What a look at the lock allows is decided in
+`lock`, who leads a 2.x fleet in `shuffle`.
 
 Theory of the lock. `is_leader` is cheap both ways: True costs no request while the lock is held, False is believed for
 one heartbeat, or until the row that we wait for may be taken. In between, one check at a time reads the row and claims

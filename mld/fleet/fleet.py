@@ -1,8 +1,8 @@
 """`Fleet`: what one worker does with and for the others, in whichever mode the fleet is.
 
-Rules: coordination spec, 5 (start, modes), with 7.1, 7.9 and 7.14; leases spec, 15.4. The version machine says what
-runs; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and lookout in those of 3.x, reports in
-between. Everything about one's own leases is the keeper's and the worker's.
+Rules: coordination#client-versions, coordination#leaving-workers, coordination#child-leases, leases#release-on-stop.
+The version machine says what runs; this shell makes it so: the taker in the modes of 2.x, discovery, assigner and
+lookout in those of 3.x, reports in between. Everything about one's own leases is the keeper's and the worker's.
 
 *Leaving.* A worker that stops gives each lease to a living worker as soon as its consumer is done (`Keeper.heirs`),
 instead of leaving it to the next assignment run: one scan tells who is there. Afterwards it looks once more for leases
@@ -167,7 +167,7 @@ class Fleet:
             await self._assigner.run_once()
 
     async def enter(self, version: ClientVersion, components: Components) -> None:
-        """Make a state's components run, in the order of 5.2. Raises MldError; may be called again."""
+        """Make a state's components run, in the order that a transition needs. Raises MldError; may be called again."""
         self._parts.heartbeat.check_mode(version)
         if not components.reporter:
             self._switch_reports(components)
@@ -343,7 +343,7 @@ class Fleet:
         }
 
     async def view(self) -> FleetView:
-        """What the readiness monitor of 5.2 looks at. Raises TableError."""
+        """What the readiness monitor looks at (coordination#readiness-for-3x-mode). Raises TableError."""
         index = await self._parts.table.owner_index_status()
         scan = await self._parts.table.fleet_scan()
         now = self._parts.clock.wall()

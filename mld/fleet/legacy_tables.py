@@ -1,7 +1,7 @@
 """The two tables of KCL 3.0 to 3.4, coordinator state and worker metrics: are they there, and create them if told to.
 
-Rules: coordination spec, 1.1, with 7.19 and 7.20. Newer workers never create them; `mld.metadataLayout=legacy` does,
-for fleets that start together with workers of 3.0 to 3.4.
+Rules: coordination#legacy-tables, coordination#table-layout. Newer workers never create them;
+`mld.metadataLayout=legacy` does, for fleets that start together with workers of 3.0 to 3.4.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a leader weighs: the leases, the live workers and how loaded each of them is. Pure. The decider: `assignment`.
 
-Rules: coordination spec, 4.3, with the improvements of its section 7 and these:
+Rules: coordination#lease-weights. What differs from Java:
 
 * A lease weighs its `throughputKBps`, one without it the average of those that have it, a complete one nothing. If no
-  lease has any throughput, as in a new application, each weighs the same. So there is no 0/0 (section 7, 4).
+  lease has any throughput, as in a new application, each weighs the same. So there is no 0/0.
 * A worker without metrics is measured by its *share*: its weight in percent of the fair one. A metric that is 0 on
   every worker says nothing either, and the share stands in for it. A share has no operating range, only the threshold:
   Java's range of 100 makes every worker a little above the average a source and so moves leases for ever.
@@ -46,7 +46,7 @@ class LiveWorker:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRules:
-    """The settings of the deciders (2.1): maxLeasesForWorker, maxThroughputPerHostKBps, dampeningPercentage, ..."""
+    """The settings of the deciders: maxLeasesForWorker, maxThroughputPerHostKBps, dampeningPercentage, ..."""
 
     leases_max: int = LEASES_MAX
     throughput_max_kbps: float = math.inf
@@ -57,7 +57,7 @@ class AssignmentRules:
 
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
-    """An active worker as its report describes it (2.5)."""
+    """An active worker as its report describes it (coordination#report-judgement)."""
     if reports.is_default(report):
         return LiveWorker(report.worker)
     return LiveWorker(
@@ -183,7 +183,7 @@ class View:
             load.values[metric] += weight * self.per_weight[metric]
 
     def headroom(self, load: Load) -> float:
-        """How far below the fleet's average the worker is, by its worst metric (4.5)."""
+        """How far below the fleet's average the worker is, by its worst metric."""
         return min((self._headroom(metric, value) for metric, value in load.values.items()), default=0.0)
 
     def _headroom(self, metric: str, value: float) -> float:
@@ -236,7 +236,7 @@ def survey(
     now: float,
     rules: AssignmentRules,
 ) -> Steps[View]:
-    """The view of 4.3 of the leases as scanned and observed. Of several entries of one worker the last counts."""
+    """The view of the leases as scanned and observed. Of several entries of one worker the last counts."""
     by_id = {worker.worker: worker for worker in workers}
     view = View(rules, {worker: Load(worker) for worker in sorted(by_id)}, leases=len(leases))
     yield from _weigh(view, leases)

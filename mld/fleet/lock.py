@@ -1,7 +1,7 @@
 """The leader lock of a 3.x fleet: its row, its conditional writes, and what a look at it allows. Pure.
 
-Coordination spec, 3.1, with 7.14 and 7.15. Every write changes the version of the row (`recordVersionNumber`, a new
-UUID), and every write is conditional on what was seen. Nobody compares clocks:
+Rules: coordination#leader-lock, coordination#lock-staleness. Every write changes the version of the row
+(`recordVersionNumber`, a new UUID), and every write is conditional on what was seen. Nobody compares clocks:
 
 * A challenger may take a row over that has kept one version for longer than the duration *in the row*, counted from the
   end of its own first look at that version.

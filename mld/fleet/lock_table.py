@@ -1,4 +1,4 @@
-"""The leader lock in DynamoDB: carries out the requests of `lock`, one per call, no retries (coordination spec, 3.1).
+"""The leader lock in DynamoDB: carries out the requests of `lock`, one per call, no retries (coordination#leader-lock).
 
 What is not a definite answer leaves as a `TableError`: the write may or may not have been applied.
 """

@@ -1,7 +1,7 @@
 """`TableMigration`: carries out the migration to a single table, and knows where the fleet's rows live.
 
-Rules: coordination spec, 3.2 step 4 and 5.3, with 7.7, 7.19, 7.20 and 7.24; decisions in `single_table`. Every write is
-conditional on the state that was read; what an error leaves open is read again.
+Rules: coordination#table-layout, coordination#table-migration-steps, coordination#moving-rows; decisions in
+`single_table`. Every write is conditional on the state that was read; what an error leaves open is read again.
 """
 
 from __future__ import annotations

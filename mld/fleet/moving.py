@@ -1,4 +1,4 @@
-"""`RowMover`: moves the rows of the legacy coordinator table into the lease table (coordination spec, 5.3).
+"""`RowMover`: moves the rows of the legacy coordinator table into the lease table (coordination#moving-rows).
 
 Each transaction is fenced by the lock in the legacy table, and moves a row only as it was read. A row that may not
 stand in the lease table stays where it is and is named in the log: it holds up the migration until somebody deletes it.

@@ -1,6 +1,7 @@
 """What a leader has seen of each lease over its runs: who renews, and since when a handoff is pending. Pure.
 
-Rules: coordination spec, 4.4, and leases spec, 10.3. Time is monotonic seconds, passed in with each observation.
+Rules: coordination#expired-leases, coordination#pending-handoffs. Time is monotonic seconds, passed in with each
+observation.
 
     seen                                        moved_at
     first time, nobody's lease                  never
@@ -167,13 +168,13 @@ class Observations:
         return seen.moved_at is None or now - seen.moved_at > self._lease_duration_s
 
     def is_blocked(self, lease: Lease, now: float) -> bool:
-        """Whether a pending handoff has to be left alone (4.4): alive, not complete, deadline not passed."""
+        """Whether a pending handoff has to be left alone: alive, not complete, deadline not passed."""
         if lease.checkpoint_owner is None or lease.is_complete or self.is_expired(lease, now):
             return False
         return not self._is_overdue(lease, now)
 
     def is_stuck(self, lease: Lease, now: float) -> bool:
-        """A handoff past its deadline whose old owner keeps renewing: to be completed by force (section 7, 6)."""
+        """A handoff past its deadline whose old owner keeps renewing: to be completed by force."""
         return lease.checkpoint_owner is not None and self._is_overdue(lease, now) and not self.is_expired(lease, now)
 
     def _is_overdue(self, lease: Lease, now: float) -> bool:

@@ -1,6 +1,6 @@
 """`Reporter`: samples this worker's load and writes its report, as long as the mode of the fleet asks for it.
 
-Rules: coordination spec, 2.4, with 7.9 and 7.16. The place of the row is fixed when the worker starts (1.4).
+Rules: coordination#report-rhythm. The place of the row is fixed when the worker starts (coordination#table-layout).
 
 *The first report* waits for the first sample, which is there one to two capture periods after the start, and for no
 longer than two (Java's fixed delay). A report without figures would be quicker, but it makes a default worker whose
@@ -40,7 +40,7 @@ RETRIES_PER_PERIOD = 6
 
 
 class Activity(Enum):
-    """What the mode of the fleet asks for (5.2): nothing in phase 1, samples only after a rollback to 2.x."""
+    """What the mode of the fleet asks for: nothing in phase 1, samples only after a rollback to 2.x."""
 
     OFF = "off"
     SAMPLING = "sampling"

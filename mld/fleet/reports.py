@@ -1,8 +1,8 @@
 """Worker reports: rows and what they say of a worker. Pure.
 
-Rules: coordination spec, 1.3 (row), 2.4 (figures) and 2.5 (reader), with 7.5 and 7.23. A leader judges with its own
-settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row
-has attributes of ours, `mldVersion` and `mldHeartbeat` (`heartbeats`).
+Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
+its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
+attributes of ours, `mldVersion` and `mldHeartbeat` (`heartbeats`).
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java holds it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -108,7 +108,7 @@ def parse_row(row: Row, key: str) -> WorkerReport:
 
 
 def parse_rows(rows: Iterable[Row], key: str) -> ReportScan:
-    """The reports among `rows`; a damaged one costs only itself (7.23)."""
+    """The reports among `rows`; a damaged one costs only itself."""
     found: list[WorkerReport] = []
     corrupt: list[tuple[str, str]] = []
     for row in rows:
@@ -145,7 +145,7 @@ def own_report(worker: str, rings: Mapping[str, Sequence[float]], now_s: float, 
     """What a worker says of itself at wall time `now_s`.
 
     A ring without a single success is left out: what cannot be measured makes a default worker, not a failing one that
-    would never get a lease again (6a).
+    would never get a lease again.
     """
     samples = {name: tuple(ring) for name, ring in rings.items() if any(value != FAILED for value in ring)}
     return WorkerReport(
@@ -163,7 +163,7 @@ def own_report(worker: str, rings: Mapping[str, Sequence[float]], now_s: float, 
 
 
 def mean(samples: Sequence[float]) -> float:
-    """The figure of an interval: rounded half up to six decimals, `FAILED` if there are no samples (2.4)."""
+    """The figure of an interval: rounded half up to six decimals, `FAILED` if there are no samples."""
     if not samples:
         return FAILED
     average = math.fsum(samples) / len(samples)
@@ -176,7 +176,7 @@ def extended(ring: Sequence[float], value: float, length: int = RING_LENGTH) -> 
 
 
 def average(samples: Iterable[float], alpha: float) -> float:
-    """The exponential moving average by which a worker is judged; failures are skipped, 0 without figures (2.5)."""
+    """The exponential moving average by which a worker is judged; failures are skipped, 0 without figures."""
     value: float | None = None
     for sample in samples:
         if sample != FAILED:
@@ -225,7 +225,7 @@ def is_active(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
 
 
 def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-    """One report for each worker, the newest; of two equally old ones that of the single table (7.5)."""
+    """One report for each worker, the newest; of two equally old ones that of the single table."""
     newest: dict[str, WorkerReport] = {}
     for report in reports:
         other = newest.get(report.worker)
@@ -258,8 +258,9 @@ def _age_order(report: WorkerReport) -> tuple[float, bool]:
 class Sightings:
     """When the report of each worker was last seen to move, by the watcher's own clock.
 
-    A clock that was set back makes the reports of the dead come from the future, where they never expire (2.4). That
-    one stands still shows all the same. Only what was watched counts: a new leader has to watch for as long.
+    A clock that was set back makes the reports of the dead come from the future, where they never expire
+    (coordination#reports-standing-still). That one stands still shows all the same. Only what was watched counts: a new
+    leader has to watch for as long.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The worker reports in DynamoDB, in the lease table or in the legacy one: one request per call, no retries.
 
-Rules: coordination spec, 1.4 and 2.4, with 7.9 (own row deleted) and 7.23 (rows without time deleted, damaged rows
-skipped). A report is one unconditional UpdateItem, because a leader may have deleted the row; everything else is
-conditional. What is not a definite answer leaves as a `TableError`.
+Rules: coordination#worker-report-row, coordination#report-judgement, coordination#leaving-workers. A report is one
+unconditional UpdateItem, because a leader may have deleted the row; everything else is conditional. What is not a
+definite answer leaves as a `TableError`.
 """
 
 from __future__ import annotations

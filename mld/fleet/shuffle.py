@@ -1,7 +1,8 @@
 """Who leads a 2.x fleet: the same shuffle, from the same seed, on every worker. Pure.
 
-Coordination spec, 3.5. `JavaRandom` and `shuffle` give what `java.util.Random` and `java.util.Collections.shuffle`
-give; every worker of the fleet, Java or not, must come to the same leader from the same owners.
+Rules: coordination#shuffled-leader. `JavaRandom` and `shuffle` give what `java.util.Random` and
+`java.util.Collections.shuffle` give; every worker of the fleet, Java or not, must come to the same leader from the same
+owners.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The migration to a single table: where rows that are not leases live, and how the fleet gets there. Pure.
 
-Rules: coordination spec, 1.4 (routing) and 5.3, with 7.7, 7.8 and 7.24. The row `TableMigration3.5` always rules from
-the legacy coordinator table. Each worker derives a local status from it and its own configuration; the leader moves it
-on.
+Rules: coordination#table-layout, coordination#table-migration-status, coordination#table-migration-steps. The row
+`TableMigration3.5` always rules from the legacy coordinator table. Each worker derives a local status from it and its
+own configuration; the leader moves it on.
 
 A bake of an hour or a day must survive a change of the leader and a crashed worker. So what the leader does not know
 changes nothing: without a fresh summary of the fleet it does nothing at all (Java takes that for "not met"), and as
@@ -142,7 +142,7 @@ def _in_lease_table(at_start: TableStatus) -> bool:
 
 
 def missing_reports_warning(at_start: TableStatus, layout: Layout, reports_name: str) -> str | None:
-    """7.19: a legacy coordinator table without its worker-metrics table."""
+    """What to tell the operator of a legacy coordinator table without its worker-metrics table."""
     if report_write_place(at_start, layout) is not None:
         return None
     return (

@@ -1,7 +1,8 @@
 """What is sent to DynamoDB for the rows of both migrations: parameters of each request. Pure.
 
-Rules: coordination spec, 1.4 and 5.3. Every write has a condition. Unlike Java's, a delete asks for the state that was
-read, and a row is moved only as it was read: whoever changes it in between wins, and the move is tried again.
+Rules: coordination#state-writes, coordination#moving-rows. Every write has a condition. Unlike Java's, a delete asks
+for the state that was read, and a row is moved only as it was read: whoever changes it in between wins, and the move is
+tried again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of the two migrations, `Migration3.0` and `TableMigration3.5`: DynamoDB JSON to values and back. Pure.
 
-Rules: coordination spec, 1.3 (formats), 6 (d) and 7.2. A row is an immutable value: the next state is a new row, so
+Rules: coordination#migration-rows. A row is an immutable value: the next state is a new row, so
 that a write that failed leaves nothing behind. Attributes we do not know are kept, in the row and in each history
 entry.
 """

@@ -1,6 +1,6 @@
 """The rows of both migrations in DynamoDB: carries out the requests of `state_requests`, one per call, no retries.
 
-Rules: coordination spec, 1.4 and 5.3. False means refused by a condition: somebody else was faster. What is no definite
+Rules: coordination#state-writes. False means refused by a condition: somebody else was faster. What is no definite
 answer leaves as a `TableError`.
 """
 

@@ -1,6 +1,6 @@
 """Which leases nobody renews, since when, and which of them we take when. Pure; `lookout` looks and writes.
 
-Rules: leases spec, 15.4, with coordination spec, 4.4. One rule serves every state of a fleet, whoever leads, whatever
+Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads, whatever
 was published and whatever happened before: *who sees a lease stand still for a lease duration takes it for himself*.
 
     lease                                      due
@@ -20,8 +20,9 @@ would stand still for another lease duration. That somebody gets more than his s
 
 *Lookers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
 the second chance. To read the whole table so often is dear where many workers do it, so `LOOKERS` do, chosen by each
-worker for himself by a hash of the ids of those that are seen to live; the others look once per lease duration. Large
-tables are looked at in parts, each with lookers of its own. Views that differ cost reads, or second chances.
+worker for himself by a hash of the ids of those that are seen to live; the others look once per lease duration, at
+tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with lookers of
+its own. Views that differ cost reads, or second chances.
 """
 
 from __future__ import annotations

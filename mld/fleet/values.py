@@ -1,6 +1,6 @@
 """Values that the parts of the fleet share: worker reports, states of both migrations, who leads.
 
-Coordination spec, 1.2, 1.3 and 5. Plain data; the rules about them live in the modules that use them.
+Rules: coordination#rows-and-tables. Plain data; the rules about them live in the modules that use them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`VersionMachine`: in which mode this worker is, decided at its start and followed from then on.
 
-Rules: coordination spec, 5.2, with 7.1, 7.2, 7.20 and 7.22; decisions in `versions`. Nothing about a state is
-remembered before it has been entered, and a lost race is decided anew.
+Rules: coordination#initial-version, coordination#following-the-version; decisions in `versions`. Nothing about a state
+is remembered before it has been entered, and a lost race is decided anew.
 """
 
 from __future__ import annotations

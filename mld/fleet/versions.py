@@ -1,7 +1,8 @@
 """The client version machine, 2.x to 3.x: which mode this worker is in, what runs in it, when the fleet goes on. Pure.
 
-Rules: coordination spec, 5.2, with 7.1, 7.21 and 7.22. The row `Migration3.0` rules. A worker decides from
-configuration and row when it starts; afterwards it follows the row, whatever it says, until it says 3X, which is final.
+Rules: coordination#client-versions, coordination#initial-version, coordination#following-the-version,
+coordination#readiness-for-3x-mode. The row `Migration3.0` rules. A worker decides from configuration and row when it
+starts; afterwards it follows the row, whatever it says, until it says 3X, which is final.
 
 A worker of phase 1 runs as 2.x and writes nothing, so it may share the table with real 2.x workers. Java's does not
 look at the row at all and goes on stealing when the fleet has left 2.x mode, although the leader of 3.x places leases
@@ -159,9 +160,10 @@ def followed(current: ClientVersion, stored: ClientVersion | None) -> ClientVers
 
 
 def warning_about_peers(version: ClientVersion, rows_without_type: int, in_lease_table: bool) -> str | None:
-    """What to tell the operator before the first row that is not a lease goes into the lease table (7.20, 6 (c)).
+    """What to tell the operator before a first row that is not a lease goes into the lease table.
 
-    `rows_without_type` counts lease rows without `entityType`: a worker older than 3.5 created them, and may still run.
+    Rule: coordination#older-peers. `rows_without_type` counts lease rows without `entityType`: a worker older than 3.5
+    created them, and may still run.
     """
     if version is ClientVersion.INIT or not in_lease_table or not rows_without_type:
         return None

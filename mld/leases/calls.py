@@ -1,7 +1,7 @@
 """One request to the lease table, and what its failure means. No retries.
 
-Rules: leases spec, 6, with 15.5: client-side errors are of the same kind as the service's own. What is not a definite
-answer leaves as a `TableError`.
+Rules: leases#table-errors. Client-side errors are of the same kind as the service's own. What is not a definite answer
+leaves as a `TableError`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TableCalls:
         timeout_s: float | None = None,
         one_table: bool = True,
     ) -> dict[str, Any]:
-        """One request. Raises RefusedError for the codes in `refusals`, else the TableError of section 6.
+        """One request. Raises RefusedError for the codes in `refusals`, else the TableError of leases#table-errors.
 
         `one_table`: the operation has the parameter TableName.
         """

@@ -1,8 +1,8 @@
 """`LeaseDiscovery`: finds the leases that the leader has assigned to this worker, and makes them held.
 
-Rules: leases spec, 9, 10.4 and 2.3, with the improvements 15.7 (short polls, no work under a lock, a scan where there
-is no index) and 15.8 (consistent reads). Java begins to hold a lease when it has read the row. Here the row is renewed
-first, and the lease is held from the sending of that renewal on, so that no belief rests on a read alone.
+Rules: leases#discovery-of-assigned-leases, leases#owner-index. Java begins to hold a lease when it has read the row.
+Here the row is renewed first, and the lease is held from the sending of that renewal on, so that no belief rests on a
+read alone.
 
 The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
 whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. Who has looked

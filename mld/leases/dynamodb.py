@@ -1,7 +1,7 @@
 """The lease table in DynamoDB: carries out what `rows` and `writes` say, one request per call, no retries.
 
-Rules: leases spec, 2 (table), 5 (operations), 6 (errors), with 15.8 (consistent reads), 15.12, 15.14 and 15.17. Never
-writes without a condition and never hides an error: what is not a definite answer leaves as a `TableError`.
+Rules: leases#lease-table, leases#table-reads, leases#conditional-writes, leases#table-errors. Never writes without a
+condition and never hides an error: what is not a definite answer leaves as a `TableError`.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ class DynamoLeaseTable:
 
 
 def segments_for(table_bytes: int) -> int:
-    """Parallel scan segments for a table of this size (leases spec, 5.1)."""
+    """Parallel scan segments for a table of this size (leases#table-reads)."""
     full, rest = divmod(table_bytes, SEGMENT_BYTES)
     return min(max(int(full) + (1 if rest else 0), 1), SEGMENTS_MAX)
 

@@ -1,8 +1,9 @@
 """How a holder parts with its row: it completes a pending handoff, hands the lease over by name, or releases it.
 
-Rules: leases spec, 10.2.4, with 15.4 and 15.11. These writes are conditional on the owners, not on the counter, so that
-they also work right after a renewal whose reply was lost. Whose turn it is, and that nothing else is written meanwhile,
-is the keeper's business. A refusal means that somebody else has moved the row: then there is nothing left to give.
+Rules: leases#handoff-on-the-owner-side, leases#handoff-deadline, leases#release-on-stop. These writes are conditional
+on the owners, not on the counter, so that they also work right after a renewal whose reply was lost. Whose turn it is,
+and that nothing else is written meanwhile, is the keeper's business. A refusal means that somebody else has moved the
+row: then there is nothing left to give.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`LeaseKeeper`: what this worker holds. Renews, checkpoints, gives away, and stops believing in time.
 
-Rules: leases spec, 8, 10.2 and 11.1, with the improvements 15.2 (recovery only after a known re-send), 15.3 (validity
-counts from the time of sending), 15.5 (retries inside the remaining life), 15.6, 15.10, 15.11, 15.13 and 15.15 (twins).
+Rules: leases#holding-tokens, leases#send-time-validity, leases#renewal-rhythm, leases#local-expiry,
+leases#lost-replies, leases#retries-inside-the-lease, leases#handoff-on-the-owner-side, leases#handoff-deadline.
 
 A *holding* is one uninterrupted possession of a lease under one token. It ends by a refused write, by local expiry, by
 giving it away, by `drop`, or by a new adoption of the same key. All writes of a holding go one by one through its lock.

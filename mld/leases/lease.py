@@ -1,4 +1,4 @@
-"""A lease in memory: the values of one lease row. Rules: leases spec, section 3.
+"""A lease in memory: the values of one lease row. Rules: leases#row-attributes.
 
 Values only. What a row looks like in DynamoDB is `rows`, what may be written is `writes`, who holds what is `keeper`.
 """

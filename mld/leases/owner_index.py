@@ -1,8 +1,7 @@
 """The owner index of the lease table: made, asked about, read, and done without.
 
-Rules: leases spec, 2.3 and 9.2, with 15.7: while the index is missing, still filling, or forbidden to us, a scan
-answers instead. A scan reads the whole table, so one is begun at most once in `scan_spacing_s`, and it serves every
-worker asked for.
+Rules: leases#owner-index. While the index is missing, still filling, or forbidden to us, a scan answers instead. A scan
+reads the whole table, so one is begun at most once in `scan_spacing_s`, and it serves every worker asked for.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class OwnerIndex:
 
 
 def creation(table: Mapping[str, Any]) -> dict[str, Any]:
-    """UpdateTable's parameters for the index of a table as DescribeTable shows it (2.3): with its present capacity."""
+    """UpdateTable's parameters for the index of a table as DescribeTable shows it, with its present capacity."""
     index: dict[str, Any] = {
         "IndexName": INDEX_NAME,
         "KeySchema": [

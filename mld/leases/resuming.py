@@ -1,7 +1,7 @@
 """`Resumer`: leases that the table says are ours although we do not hold them. The keeper's collaborator.
 
-Rules: leases spec, 8.4 and 13, with 15.2, 15.3, 15.10 and 15.15 (twins). Nothing is held on the word of a read: one
-guarded renewal makes it ours again, and it is valid from the sending of that.
+Rules: leases#resumed-leases, leases#lost-replies, leases#duplicate-worker-ids. Nothing is held on the word of a read:
+one guarded renewal makes it ours again, and it is valid from the sending of that (leases#send-time-validity).
 
 * *Found*: somebody has read rows that name us, at the start or later.
 * *Lapsed*: no renewal of a held lease came through in time. If its row still stands as we wrote it last, nobody else

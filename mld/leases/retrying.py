@@ -1,7 +1,7 @@
 """When to try a lease write again, and what its failure leaves open. Pure.
 
-Back-off is exponential, jittered, and stays inside the lease's remaining life. The SDK's own retries are
-off, so that a re-send is always known to be one (leases spec, 15.2 and 15.5).
+Rules: leases#retries-inside-the-lease, leases#lost-replies. Back-off is exponential, jittered, and stays inside the
+lease's remaining life. The SDK's own retries are off, so that a re-send is always known to be one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lease rows: DynamoDB JSON (typed attribute values) to `Lease` and back. Pure.
 
-Rules: leases spec, section 3 (attributes, skip rule), 12 (what a compatible writer may create), 15.15 (one bad row
-never hides the others). Reading is lenient where Java writers are, creating is strict. Existing rows are never
-rewritten from here: `new_row` is for creation only, everything else is a partial update in `writes`.
+Rules: leases#row-attributes, leases#row-kinds, leases#lenient-reading (one bad row never hides the others) and
+leases#strict-creation. Existing rows are never rewritten from here: `new_row` is for creation only, everything else is
+a partial update in `writes`.
 
 Anybody may have written anything that DynamoDB takes into a row: any type, 38 digits, exponents up to 125, 400 KB of
 text. What is not in bounds makes the row corrupt, or is ignored where nothing depends on it.
@@ -68,7 +68,7 @@ class CorruptRowError(TableError):
 
 
 def is_lease(row: Row) -> bool:
-    """Whether the row is a lease: `entityType` absent or LEASE (leases spec, 3.4)."""
+    """Whether the row is a lease: `entityType` absent or LEASE (leases#row-kinds)."""
     return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == LEASE_ENTITY
 
 
@@ -89,7 +89,7 @@ def parse_row(row: Row) -> Lease | None:
 
 
 def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
-    """The full row to create for `lease` (leases spec, 3.1 and 12).
+    """The full row to create for `lease` (leases#strict-creation).
 
     Raises ValueError for what no row may be born with. A hash range of one key is left out, because Java readers refuse
     such rows and can do without the range.

@@ -1,9 +1,9 @@
-"""The `LeaseTable` port: every read and conditional write of the lease table (leases spec, section 5).
+"""The `LeaseTable` port: every read and conditional write of the lease table (leases#conditional-writes).
 
 Each write is fenced by its condition. A `Refusal` or False means *refused*: somebody else changed the row. An exception
 (`errors.TableError`) means *unknown*, except `TableThrottledError` and `TableMissingError`, which mean *not applied*.
 Implementations do not retry by themselves: who retries after an unknown outcome says so with `resent=True`, and only
-then is a row that an earlier attempt of ours left behind accepted as our own success (leases spec, 15.2).
+then is a row that an earlier attempt of ours left behind accepted as our own success (leases#lost-replies).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FleetScan:
 
 
 class IndexStatus(Enum):
-    """The owner index, `LeaseOwnerToLeaseKeyIndex` (leases spec, 2.3)."""
+    """The owner index, `LeaseOwnerToLeaseKeyIndex` (leases#owner-index)."""
 
     MISSING = "missing"  # also while it is being deleted
     CREATING = "creating"  # cannot be read before it is filled
@@ -104,14 +104,14 @@ class LeaseTable(Protocol):
         ...
 
     async def begin_handoff(self, lease: Lease, next_owner: str, *, resent: bool = False) -> Lease | Refusal:
-        """Name `next_owner` and let the present owner finish (coordination spec, 4.7 graceful). The counter stays.
+        """Name `next_owner` and let the present owner finish (leases#conditional-writes). The counter stays.
 
         Refused unless the row still has `lease`'s owner and no pending handoff. `next_owner` must be another worker.
         """
         ...
 
     async def assign(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        """Make `owner` the owner and end any handoff, if the row's owners are `lease`'s (4.7 regular).
+        """Make `owner` the owner and end any handoff, if the row's owners are `lease`'s.
 
         The counter is no condition: the present holder's renewals do not hinder it. With `resent`, a row that belongs
         to `owner` is a success, whoever made it so.

@@ -1,8 +1,8 @@
 """`LeaseTaker`: finds leases this worker should hold, takes them, hands them to the keeper.
 
-Rules: leases spec, section 7, with the improvements of 15.9: each lease is held as soon as it is taken, one failure
-does not touch the others, a steal after a slow scan re-checks row and victim, starts are spread. What to take is
-decided in `taking`.
+Rules: leases#taker-observation (rhythm), leases#taking-one-by-one and leases#stealing-of-leases: each lease is held as
+soon as it is taken, one failure does not touch the others, a steal re-checks row and victim, starts are spread. What to
+take is decided in `taking`.
 
 A take whose outcome stayed unknown may have made us the owner of a row that nobody renews. Its counter is remembered,
 and the next pass resumes such a row instead of waiting for it to expire.

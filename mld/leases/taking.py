@@ -1,9 +1,10 @@
 """Which leases to take: the decision of the 2.x-mode taker. Pure; the shell is `taker`.
 
-Rules: leases spec, section 7, with the improvements of 15.9: an explicit "never" instead of time 0, and very old leases
-do not end the pass: what is merely free or expired is taken up to the target at once, where Java comes back for it one
-period later. Two rules differ from Java and are off by default here: bounding the
-very-old rule by the target, and even shares, which the daemon switches on.
+Rules: leases#taker-observation, leases#taker-target, leases#very-old-leases, leases#stealing-of-leases,
+leases#even-shares. There is an explicit "never" instead of time 0, and very old leases do not end the pass: what is
+merely free or expired is taken up to the target at once, where Java comes back for it one period later. Two rules
+differ from Java and are off by default here: bounding the very-old rule by the target, and even shares, which the
+daemon switches on.
 
 *Even shares.* Java's target is the fair share rounded up, for everyone, and nobody robs a worker that is at it. When
 500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good: half
@@ -83,7 +84,7 @@ class TakePlan:
 
 
 def observe(previous: Mapping[str, Seen], leases: Iterable[Lease], now: float) -> dict[str, Seen]:
-    """The observations after a scan that ended at `now` (7.1). Rows that are gone are forgotten."""
+    """The observations after a scan that ended at `now`. Rows that are gone are forgotten."""
     observed = {}
     for lease in leases:  # without a call per row: every worker does this to the whole table, every pass
         key, counter = lease.key, lease.counter
@@ -103,7 +104,7 @@ def decide(
     rng: random.Random,
     rules: TakingRules,
 ) -> TakePlan:
-    """What worker `me` should take (7.2 to 7.4). `seen` holds an observation of each lease."""
+    """What worker `me` should take. `seen` holds an observation of each lease."""
     if not leases:
         return TakePlan()
     available, loads = _survey(leases, seen, me, now, rules.lease_duration_s)
@@ -173,7 +174,7 @@ def _very_old(available: Iterable[Lease], seen: Mapping[str, Seen], now: float, 
 def _victim(
     loads: Mapping[str, int], me: str, target: int, rng: random.Random, rules: TakingRules
 ) -> tuple[str | None, int]:
-    """Whom to rob, and of how many leases (7.4). Every lease has a live owner here."""
+    """Whom to rob, and of how many leases (leases#stealing-of-leases). Every lease has a live owner here."""
     most = max(loads.values())
     needed = target - loads[me]
     if needed <= 0 or most < target:

@@ -1,7 +1,7 @@
 """How fast a lease's shard delivers: the value of `throughputKBps`. Pure arithmetic.
 
-Rules: leases spec, 8.5, with the corrected seed of 15.13. One sample per renewal: the bytes since the previous one over
-the renewal interval, smoothed with an exponential moving average.
+Rules: leases#throughput-figure. One sample per renewal: the bytes since the previous one over the renewal interval,
+smoothed with an exponential moving average.
 """
 
 from __future__ import annotations

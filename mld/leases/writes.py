@@ -1,10 +1,9 @@
 """Every conditional write of a lease row, and what a refusal means. Pure.
 
-Rules: leases spec, 5.2 to 5.4, and coordination spec, 4.7, with the improvements of leases 15 (1 one guarded renew, 2
-recovery of our own lost replies, 12 SHARD_END never regresses, 17 conditional delete). Functions return request
-parameters without `TableName`.
+Rules: leases#conditional-writes, leases#refused-writes, leases#lost-replies, leases#completed-rows and
+leases#owner-switches. Functions return request parameters without `TableName`.
 
-The holder's guard, used by renew and checkpoint:
+The holder's guard (leases#holder-guard), used by renew and checkpoint:
 
     leaseCounter = n AND ((leaseOwner = me AND no checkpointOwner) OR (checkpointOwner = me AND leaseOwner <> me))
 
@@ -106,7 +105,7 @@ def checkpoint(lease: Lease, position: Position, throughput_kbps: float | None =
 
 
 def take(lease: Lease, owner: str) -> Request:
-    """Change the owner if the counter stands where it was read; ends a pending handoff. Counts a switch as 5.4 says."""
+    """Change the owner if the counter stands where it was read; ends a pending handoff. May be an owner switch."""
     values = {":seen": _number(lease.counter), ":next": _number(lease.counter + 1), ":owner": {"S": owner}}
     update = "SET #leaseCounter = :next, #leaseOwner = :owner REMOVE #checkpointOwner" + _and_mark(lease)
     if is_owner_switch(lease, owner):
@@ -152,7 +151,7 @@ def assign_expired(lease: Lease, owner: str) -> Request:
 
 
 def release(lease: Lease) -> Request:
-    """Evict (5.2): remove our side of the owner pair as seen, raise the counter.
+    """Remove our side of the owner pair as seen, raise the counter.
 
     It depends on the owners only, so that it also works right after a renewal whose reply was lost.
     """
@@ -284,7 +283,7 @@ def judge_refused_release(lease: Lease, row: Lease | None) -> Lease | None:
 
 
 def is_owner_switch(seen: Lease, owner: str) -> bool:
-    """Whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases spec, 5.4)."""
+    """Whether making `owner` the owner counts in `ownerSwitchesSinceCheckpoint` (leases#owner-switches)."""
     return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
 
 

@@ -108,7 +108,7 @@ def shares_keys(one: HashRange, other: HashRange | None) -> bool:
 def row_hash_range(hash_range: HashRange) -> HashRange | None:
     """The range to store on a new row. A range of one key is left out: Java cannot parse a row with start = end.
 
-    KCL before 3.5 fails its whole listing on one such row (leases spec, 3.1 and 15.15); without the range it only has
+    KCL before 3.5 fails its whole listing on one such row (leases#lenient-reading); without the range it only has
     to ask ListShards.
     """
     return hash_range if hash_range.start < hash_range.end else None

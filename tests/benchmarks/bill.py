@@ -4,8 +4,8 @@ Whole workers in 3.x mode in virtual time, over the DynamoDB twin, which counts 
 (`tests.twins.dynamo_prices`). Nothing is timed and nothing is random, so the figures repeat on any machine. The shards
 are idle: checkpoints come on top, one write each, in Java as here.
 
-Java's side is a formula: the periods of its loops (coordination spec, 2.4, 3.1, 3.2, 4.1; leases spec, 1) times what
-the same request costs on the same table here. It says nothing about what was not measured.
+Java's side is a formula: the periods of its loops (the constants below) times what the same request costs on the same
+table here. It says nothing about what was not measured.
 """
 
 from __future__ import annotations

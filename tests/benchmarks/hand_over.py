@@ -2,7 +2,7 @@
 
 Two workers share four shards, two each; a producer puts a record into every shard ten times a second, and the children
 checkpoint every batch. Then one worker is stopped or killed, and the time counts from the signal to the first record in
-the other worker's child, for each shard. Bounds (leases spec, 7 and 7.1), with P = 2 x (failoverTimeMillis + 25 ms),
+the other worker's child, for each shard. Bounds (leases#taker-observation), with P = 2 x (failoverTimeMillis + 25 ms),
 the taker's period: a released lease is seen free by the next pass, so P. A dead worker's lease counts as expired in the
 pass after the one that has seen its last renewal: P to 2 P (2 to 4 x failover) after that renewal, which was up to a
 third of the failover time before the kill. Both plus taking and the start of a child.

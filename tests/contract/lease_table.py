@@ -1,4 +1,4 @@
-"""What every `LeaseTable` must do, whatever stands behind it (leases spec, 5). Subclasses supply the fixtures.
+"""What every `LeaseTable` must do, whatever stands behind it (leases#conditional-writes). Subclasses have the fixtures.
 
 `lease_table` is a table made ready by `ensure`; `rows` plants and reads raw rows, as another program would.
 """
@@ -302,7 +302,7 @@ class LeaseTableContract:
         complete = held(await lease_table.checkpoint(await owned(lease_table), SHARD_END))
         assert held(await lease_table.checkpoint(complete, SHARD_END)).counter == complete.counter + 1
 
-    # --- handoff and assignment (coordination spec, 4.7)
+    # --- handoff and assignment
 
     async def test_beginning_a_handoff_names_both_workers_and_leaves_the_counter(self, lease_table: LeaseTable) -> None:
         lease = await owned(lease_table, "w-1")

@@ -1,4 +1,4 @@
-"""What a `LockTable` must do on any DynamoDB (coordination spec, 3.1). Subclasses supply the fixtures.
+"""What a `LockTable` must do on any DynamoDB (coordination#leader-lock). Subclasses supply the fixtures.
 
 `lock_table` is over an existing table with the hash key of `place`; `rows` plants and reads raw rows.
 """

@@ -1,4 +1,4 @@
-"""What a `ReportsTable` must do on any DynamoDB (coordination spec, 1.4, 2.4, 7.9, 7.23). Subclasses have the fixtures.
+"""What a `ReportsTable` must do on any DynamoDB (coordination#worker-report-row). Subclasses have the fixtures.
 
 `reports_table` is over an existing table with the hash key `key`; `rows` plants and reads raw rows.
 """

@@ -1,4 +1,4 @@
-"""What a `StatesTable` must do, whatever stands behind it (coordination spec, 1.4 and 5.3).
+"""What a `StatesTable` must do, whatever stands behind it (coordination#state-writes).
 
 Subclasses supply `service`, and `tables`: a lease table and a legacy coordinator table, both empty.
 """

@@ -1,4 +1,4 @@
-"""The rows of the checklists (coordination spec, 6) on real servers: whole workers over HTTP, Java played by the test.
+"""The rows of the checklists (coordination#beside-java-peers) on real servers: whole workers over HTTP, a played Java.
 
 The same scenarios in full, and in virtual time: `tests/unit/fleet_checklists`.
 """

@@ -3,7 +3,7 @@
 The leader's side is the daemon's code: observations, decider, writes. The workers are models, as there
 are a thousand of them: each reports its load every 30 s, finds what is assigned to it, finishes what is taken from it,
 and renews what it holds. Renewals are not written but worked out when a row is read, so an hour of 10,000 leases costs
-no more than its moves. `JavaAssigner` is the same leader with Java's decider and Java's rhythm (coordination spec, 4).
+no more than its moves. `JavaAssigner` is the same leader with Java's decider and Java's rhythm.
 
 Lost workers are noticed as the daemon does it, by those who look at the table (`mld.fleet.takeover`), and by the
 leader's runs.

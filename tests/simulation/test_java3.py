@@ -142,7 +142,7 @@ def test_a_dead_leader_is_followed_after_its_lock_has_expired() -> None:
 
 
 def test_whoever_loses_the_race_for_the_first_row_dies_of_it() -> None:
-    """Coordination spec, 7.1."""
+    """As coordination#what-java-does-differently says of the initial version."""
 
     async def story() -> None:
         world = World()
@@ -170,7 +170,7 @@ def test_a_stopped_worker_leaves_its_rows_and_its_report_and_frees_the_lock() ->
 
 
 def test_workers_without_figures_get_nothing_of_a_new_application() -> None:
-    """NaN sorts first and the heap alternates between two (coordination spec, 7.4)."""
+    """NaN sorts first and the heap alternates between two (coordination#what-java-does-differently)."""
     leases = [Lease3(f"s{n}") for n in range(8)]
     reports = [Report(f"w{n}", 0, {}, {}, 1, 0, False) for n in range(8)]
     decider = VarianceDecider(leases, reports, lambda lease: True, Random(1))

@@ -1,4 +1,4 @@
-"""The lease assignment manager's shell: load, decide, write, lead and stop leading (coordination spec, 4.1, 4.2, 4.7).
+"""The lease assignment manager's shell: load, decide, write, lead and stop leading (coordination#assignment-runs).
 
 The table is the real adapter over the DynamoDB twin, in virtual time. What goes where is `test_assignment`.
 """

@@ -1,4 +1,4 @@
-"""The deciders of the lease assignment manager: example, fixes and laws (coordination spec, 4.3 to 4.8 and 7)."""
+"""The deciders of the lease assignment manager: example, fixes and laws (coordination#lease-weights and on)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def view_of(leases: Sequence[Lease], workers: Sequence[LiveWorker]) -> View:
     return finish(survey(leases, workers, observed(leases), NOW, AssignmentRules()))
 
 
-# --- the worked example, 4.8 -----------------------------------------------------------------------------------------
+# --- coordination#balance-example -------------------------------------------------------------------------------------
 
 EXAMPLE = [
     lease("a1", "A", 300),
@@ -199,7 +199,7 @@ def test_no_leases_means_no_moves() -> None:
 @pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
 @pytest.mark.parametrize("count", [8, 12, 64, 100])
 def test_a_new_application_is_dealt_evenly(count: int, by: Callable[..., object]) -> None:
-    """Java, with 0/0 for a share, serves two of eight workers (section 7, 4)."""
+    """Java, with 0/0 for a share, serves two of eight workers."""
     leases = [lease(f"s{number:03d}") for number in range(count)]
     dealt = Counter(targets(decide(leases, plain(*"abcdefgh"), by=by)).values())
     assert sum(dealt.values()) == count
@@ -290,7 +290,7 @@ def test_nothing_moves_inside_the_threshold() -> None:
 
 
 def test_a_worker_over_its_range_but_below_the_average_loses_nothing() -> None:
-    """Its negative take makes Java take its smallest lease each time (section 7, 11)."""
+    """Its negative take makes Java take its smallest lease each time."""
     leases = [lease("a1", "a", 10), lease("b1", "b", 10), lease("c1", "c", 10)]
     assert decide(leases, [cpu("a", 45, limit=40), cpu("b", 50), cpu("c", 50)]).moves == ()
     weightless = [lease("a1", "a", 0.0), *leases[1:]]
@@ -298,7 +298,7 @@ def test_a_worker_over_its_range_but_below_the_average_loses_nothing() -> None:
 
 
 def test_a_recipient_without_room_does_not_end_it() -> None:
-    """Java loses the popped candidate and stops; here the next one gets its chance (section 7, 10)."""
+    """Java loses the popped candidate and stops; here the next one gets its chance."""
     leases = [*(lease(f"a{number}", "a", 10) for number in range(10)), lease("b1", "b", 50), lease("c1", "c", 50)]
     workers = [cpu("a", 90), cpu("b", 20, limit=21), cpu("c", 25)]
     assert set(targets(decide(leases, workers)).values()) == {"c"}

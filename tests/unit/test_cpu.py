@@ -1,4 +1,4 @@
-"""CPU figures: parsers and formulas (coordination spec, 2.3 and 7.16)."""
+"""CPU figures: parsers and formulas (coordination#load-figures)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader lock: row, requests, and every line of the table of decisions (coordination spec, 1.3, 3.1)."""
+"""The leader lock: row, requests, and every line of the table of decisions (coordination#leader-lock)."""
 
 from __future__ import annotations
 

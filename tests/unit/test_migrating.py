@@ -1,4 +1,4 @@
-"""Both migrations carried out: whole fleets in virtual time (coordination spec, 5; checklists 6 (c) and (d); 7)."""
+"""Both migrations carried out: whole fleets in virtual time (coordination#both-migrations)."""
 
 from __future__ import annotations
 
@@ -843,7 +843,7 @@ def test_the_first_row_beside_rows_of_older_workers_is_warned_about(caplog):
 
 
 def test_an_update_is_built_from_the_row_that_was_read():
-    """7.2: a write that fails leaves the row it was made from as it was."""
+    """coordination#migration-rows: a write that fails leaves the row it was made from as it was."""
     row = first_row(CLIENT_VERSION, UPGRADE, "w", 1)
     assert advanced(row, ROLLBACK, "w", 2).history[0].state == row.state.value
     assert row.state is UPGRADE

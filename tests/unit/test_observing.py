@@ -1,4 +1,4 @@
-"""The leader's view of leases over its runs: every row of the rules (coordination spec, 4.4; leases spec, 10.3)."""
+"""The leader's view of leases over its runs: every row of the rules (coordination#expired-leases)."""
 
 from __future__ import annotations
 

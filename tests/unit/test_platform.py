@@ -1,4 +1,4 @@
-"""Where CPU figures come from: trees of /proc and /sys, a metadata service (coordination spec, 2.2, 7.17, 7.18)."""
+"""Where CPU figures come from: trees of /proc and /sys, a metadata service (coordination#load-sources)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reporter: its rhythm, its switches, its failures and its end, in virtual time (coordination, 2.4, 5.2, 7.9)."""
+"""The reporter: its rhythm, its switches, its failures and its end, in virtual time (coordination#report-rhythm)."""
 
 from __future__ import annotations
 

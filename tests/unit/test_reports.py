@@ -1,4 +1,4 @@
-"""Worker reports: rows, figures, judgement (coordination spec, 1.3, 2.4, 2.5, 7.5, 7.23)."""
+"""Worker reports: rows, figures, judgement (coordination#report-judgement)."""
 
 from __future__ import annotations
 

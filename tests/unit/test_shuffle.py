@@ -1,4 +1,4 @@
-"""The 2.x shuffle against a JDK (coordination spec, 3.5; the longer vectors were printed by OpenJDK 17)."""
+"""The 2.x shuffle against a JDK (coordination#shuffled-leader; the longer vectors were printed by OpenJDK 17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The migration to a single table against the tables of the coordination spec, 1.4 and 5.3; 6 (d), 7.7, 7.8, 7.24."""
+"""The migration to a single table against its tables (coordination#table-layout and on)."""
 
 from __future__ import annotations
 

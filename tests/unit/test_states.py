@@ -1,4 +1,4 @@
-"""Rows of both migrations (coordination spec, 1.3)."""
+"""Rows of both migrations (coordination#migration-rows)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mld.fleet.values import ClientVersion, Place, TableStatus
 LEASES = Place("app", "leaseKey")
 LEGACY = Place("app-CoordinatorState", "key")
 
-# The two examples of the spec.
+# As Java writes them.
 CLIENT_VERSION_ITEM: dict[str, Any] = json.loads(
     """{"leaseKey":{"S":"Migration3.0"},"entityType":{"S":"CLIENT_VERSION_MIGRATION"},"cv":{"S":"CLIENT_VERSION_3X"},
     "mb":{"S":"host-1:9f3c"},"mts":{"N":"1784640000123"},

@@ -1,4 +1,4 @@
-"""The client version machine against the tables of the coordination spec, 5.2; 6 (c), 6 (d), 7.21 and 7.22."""
+"""The client version machine against its tables (coordination#client-versions and on)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_who_writes_at_its_start(configured, stored):
     assert written is WRITES_AT_START.get((configured, stored))
 
 
-# Columns of the spec's table: leader, taker, discovery, LAM, sampler, reporter, index, readiness and version monitor.
+# coordination#client-versions: leader, taker, discovery, assigner, sampler, reporter, index, readiness and version
+# monitor.
 @pytest.mark.parametrize(
     ("version", "cells"),
     [

@@ -176,7 +176,7 @@ async def test_a_crashed_workers_shards_move_within_the_bound_of_the_spec():
         await first.crash()
         world.put(40)
         took = await world.until(world.all_delivered, 60)
-        assert took <= 41  # leases spec, 7.1: 20 to 40 s
+        assert took <= 41  # leases#taker-observation: 20 to 40 s
         assert await second.stop()
 
 

@@ -120,7 +120,7 @@ class Places:
                 "closed %d idle connections to %s after a call without an answer",
                 len(distrusted),
                 origin.host,
-                extra={"action": "connectionsdistrusted"},
+                extra={"action": "connections_distrusted"},
             )
 
     def close(self, reason: Exception) -> None:

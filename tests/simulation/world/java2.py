@@ -1,8 +1,8 @@
 """A Java worker of KCL 2.3-2.7, flaws included, to live beside ours in mixed fleets.
 
-Rules: leases spec, 5-8, 11-13; shards#what-java-does-differently, retrieval#what-java-does-differently. It is written
-from those pages alone and must never import our own machinery, so that one misunderstanding cannot hide another. Left
-out: the auditor and the sync of a table with rows, the deletion of garbage leases, read-ahead.
+Rules: leases#what-java-does-differently, shards#what-java-does-differently, retrieval#what-java-does-differently. It is
+written from a description of Java alone and must never import our own machinery, so that one misunderstanding cannot
+hide another. Left out: the auditor and the sync of a table with rows, the deletion of garbage leases, read-ahead.
 """
 
 from __future__ import annotations

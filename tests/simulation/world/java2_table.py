@@ -1,6 +1,7 @@
 """The lease table as a Java 2.x worker sees it: rows, its taker's choice, its renewer. Part of `java2`.
 
-Rules: leases spec, 3, 5-8 and 11.1. Written from those pages alone, like all of `java2`.
+Rules: leases#row-attributes and leases#what-java-does-differently. Written from a description of Java alone, like all
+of `java2`.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def new_row(key: str, checkpoint: str, parents: Sequence[str], start: int, end: 
 def choose(
     me: str, leases: list[Lease], now: float, *, lease_s: float, steals_max: int, rng: Random, priority: bool = True
 ) -> tuple[list[Lease], list[Lease]]:
-    """What a taker takes and what it steals (leases spec, 7.2-7.4)."""
+    """What a taker takes and what it steals (leases#taker-target and those after it)."""
     available = [lease for lease in leases if lease.is_available(now, lease_s)]
     counts = {me: 0}
     for lease in leases:
@@ -284,7 +285,7 @@ def _is_throttling(error: AwsError) -> bool:
 
 
 class Renewer:
-    """The leases this worker believes it holds (leases spec, 8 and 11.1)."""
+    """The leases this worker believes it holds, and their renewals and checkpoints."""
 
     def __init__(self, rows: Rows, clock: Clock, lease_s: float) -> None:
         self.owned: dict[str, Lease] = {}

@@ -1,9 +1,9 @@
 """A Java worker of KCL 3.x, flaws included, to live beside ours: reports, a lock, assignment, discovery, handoffs.
 
-Rules: coordination spec, 1-5; leases spec, 5-11; shards#what-java-does-differently. Two flavours: 3.5 (rows have a
-type) and 3.0-3.4 (legacy tables, and no row in the lease table may be anything but a lease). It is written from those
-pages and from the model of 2.x (`java2`), and must never import our own machinery. Left out: enhanced fan-out,
-multi-stream.
+Rules: coordination#what-java-does-differently, leases#what-java-does-differently, shards#what-java-does-differently. Two
+flavours: 3.5 (rows have a type) and 3.0-3.4 (legacy tables, and no row in the lease table may be anything but a lease).
+It is written from a description of Java and from the model of 2.x (`java2`), and must never import our own machinery.
+Left out: enhanced fan-out, multi-stream.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class JavaWorker3(JavaWorker):
     # --- modes --------------------------------------------------------------------------------------------------------
 
     async def enter(self, state: str) -> None:
-        """Coordination spec, 5.2."""
+        """As coordination#initial-version, but remembered before it is entered."""
         by_lock = state in (ROLLBACK, V3X)
         if state == V2X:
             self.reports = False
@@ -347,7 +347,7 @@ class JavaWorker3(JavaWorker):
     # --- handoffs -----------------------------------------------------------------------------------------------------
 
     def _on_handoff(self, lease: Lease3) -> None:
-        """The handler's enqueue (leases spec, 10.2.2)."""
+        """The handler's enqueue (leases#handoff-on-the-owner-side)."""
         consumer = self._consumers.get(lease.token)
         if consumer is None or consumer.is_complete or lease.token in self._handing:
             return

@@ -1,6 +1,7 @@
 """The lease assignment manager of a Java 3.x leader, flaws included (NaN among them). Part of `java3`.
 
-Rules: coordination spec, 2.5 and 4. Written from those pages alone.
+Rules: coordination#report-judgement and the section on assignment, with coordination#what-java-does-differently.
+Written from a description of Java alone.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class PriorityQueue:
 
 
 class VarianceDecider:
-    """One run's decisions (4.3 and 4.5). `moves` maps lease keys to new owners."""
+    """One run's decisions. `moves` maps lease keys to new owners."""
 
     def __init__(
         self, leases: list[Lease3], reports: list[Report], expired: Callable[[Lease3], bool], rng: Random

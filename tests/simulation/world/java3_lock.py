@@ -1,6 +1,7 @@
 """Who leads, as a Java 3.x worker decides it: the lock client, and the shuffle of 2.x. Part of `java3`.
 
-Rules: coordination spec, 3. Written from those pages alone, flaws included: a lost race puts the loser to sleep.
+Rules: coordination#leader-lock. Written from a description of Java alone, flaws included: a lost race puts the loser to
+sleep.
 """
 
 from __future__ import annotations

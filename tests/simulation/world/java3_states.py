@@ -1,6 +1,7 @@
 """Where the rows of a fleet live and in which mode it is, as a Java 3.x worker follows it. Part of `java3`.
 
-Rules: coordination spec, 1.4 and 5. Written from those pages alone, flaws included.
+Rules: coordination#table-layout and the section on modes and migrations. Written from a description of Java alone,
+flaws included.
 """
 
 from __future__ import annotations
@@ -319,7 +320,7 @@ class Tables:
 
 
 class Versions:
-    """The client version machine (5.2). `state` is what the worker has entered."""
+    """The client version machine (coordination#client-versions). `state` is what the worker has entered."""
 
     def __init__(self, worker: JavaWorker3, config: str) -> None:
         self._worker = worker

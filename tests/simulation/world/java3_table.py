@@ -1,7 +1,7 @@
 """The tables as a Java 3.x worker sees them: lease rows with handoffs, the owner index, other rows. Part of `java3`.
 
-Rules: leases spec, 2.3, 5, 6, 8-10; coordination spec, 1. Written from those pages alone; what 3.x shares with 2.x
-comes from the model of that one.
+Rules: leases#conditional-writes, leases#what-java-does-differently, coordination#rows-and-tables. Written from a
+description of Java alone; what 3.x shares with 2.x comes from the model of that one.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ class Renewer3(Renewer):
             return True
 
     async def _send(self, lease: Lease3, kbps: float | None) -> bool:
-        """Leases spec, 5.3."""
+        """Without a known handoff it renews on the counter and learns of one from the refusal, then renews again."""
         refused_by = await self._rows3.renew(lease, kbps)
         if refused_by is None:
             return True

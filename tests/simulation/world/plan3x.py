@@ -13,7 +13,7 @@ V3X = "CLIENT_VERSION_CONFIG_3X"
 QUIET_S = 420.0
 """A lock is taken over in 150 s; then come two assignment runs, and a first balancing."""
 WALL_JUMP_MAX_S = 8.0
-"""The wall clocks of a fleet agree within a few seconds (coordination spec, 6); larger jumps are rare."""
+"""The wall clocks of a fleet agree within a few seconds (coordination#every-worker); larger jumps are rare."""
 LARGE_JUMPS = 0.1
 INDEX_S = (0.0, 0.0, 5.0, 60.0, 300.0)
 INDEX_LAGS_S = (0.0, 0.5, 3.0, 15.0)

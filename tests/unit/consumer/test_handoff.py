@@ -1,4 +1,7 @@
-"""What a graceful handoff does to a consumer and its child (leases spec, 10.2), in whole workers in virtual time."""
+"""What a graceful handoff does to a consumer and its child, in whole workers in virtual time.
+
+Rule: leases#handoff-on-the-owner-side.
+"""
 
 import asyncio
 import functools

@@ -45,10 +45,10 @@ def test_an_undisturbed_life_follows_the_outcomes(path, end):
         (State.LEASE_LOST, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),
         # what is not ours any more is not given back
         (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
-        # leases spec 10.2.5: without a child to tell, the lease is transferred at once
+        # leases#handoff-on-the-owner-side: without a child to tell, the lease is transferred at once
         (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.HANDOFF, State.TRANSFERRING),
         (State.BACKING_OFF, Outcome.DONE, Stop.HANDOFF, State.TRANSFERRING),
-        # leases spec 10.2.3-5: the running batch, then shutdownRequested, then the transfer, then leaseLost
+        # leases#handoff-on-the-owner-side: the running batch, then shutdownRequested, then the transfer, then leaseLost
         (State.INITIALIZING, Outcome.DONE, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
         (State.PROCESSING, Outcome.DONE, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
         (State.PARKED, Outcome.RETRY, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),

@@ -80,7 +80,7 @@ class Player:
         items: list[Item] = (await self._call("Scan", {"TableName": table}))["Items"]
         return items
 
-    # --- lease writes of 4.7 and 5.2 (leases)
+    # --- lease writes (leases#conditional-writes)
 
     async def assign(self, row: Item, new: str) -> Item | None:
         """The regular update."""
@@ -344,7 +344,7 @@ class JavaLeader(JavaWorker):
             await asyncio.sleep(LAM_S)
 
     async def assign_once(self) -> None:
-        """A run of 4.2 with the count decider: expired and free leases first, then one move from the richest."""
+        """A run with the count decider: expired and free leases first, then one move from the richest."""
         rows = await self._scan()
         now, wall = self.on.now, self.on.clock.wall()
         workers = [row["leaseKey"]["S"] for row in rows if self._is_active(row, wall)]

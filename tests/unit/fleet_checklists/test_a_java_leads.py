@@ -1,4 +1,4 @@
-"""Checklist (a): a Java 3.5.1 leader assigns leases to it (coordination spec, 6). One test per item, in its order."""
+"""Checklist (a): a Java leader assigns leases to it (coordination#a-java-leader). One test per item, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checklist (b): it is leader for Java workers (coordination spec, 6). One test per item, in its order."""
+"""Checklist (b): it is leader for Java workers (coordination#java-followers). One test per item, in its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checklist (c): it joins a 2.x-mode fleet (coordination spec, 6). One test per item, in its order."""
+"""Checklist (c): it joins a 2.x-mode fleet (coordination#a-2x-fleet). One test per item, in its order."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_the_shuffle_elects_one_leader_for_shard_syncs_only(stage):
     for number, worker in enumerate(("wa", "wb", "wc")):
         stage.start(worker, seed=number)
     await stage.until(lambda: {len(stage.owned_by(w)) for w in ("wa", "wb", "wc")} == {2}, 300)
-    await stage.advance(400)  # everybody has elected since the owners are these three: wc leads (3.5, n=3)
+    await stage.advance(400)  # all have elected since the owners are these; wc leads (coordination#shuffled-leader)
     for _ in range(2):
         lost = stage.owned_by("wa")[0]
         stage.dynamo.delete_row(TABLE, lost)

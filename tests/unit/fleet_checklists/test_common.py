@@ -1,4 +1,4 @@
-"""The line "Common" of the checklists (coordination spec, 6): identity, clocks, layout, permissions."""
+"""The checklist of every worker (coordination#every-worker): identity, clocks, layout, permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checklist (d): it takes part in both migrations (coordination spec, 6). One test per item, in its order."""
+"""Checklist (d): it takes part in both migrations (coordination#both-migrations). One test per item, in its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are legal and what they write (protocol#checkpoint-range; leases spec, 11.2 and 15.16)."""
+"""Which checkpoints are legal and what they write (protocol#checkpoint-range; leases#checkpoint-range)."""
 
 from __future__ import annotations
 

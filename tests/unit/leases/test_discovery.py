@@ -1,4 +1,4 @@
-"""Finding the leases that the leader has assigned to us (leases spec, 9, 10.4, 15.7 and 15.8)."""
+"""Finding the leases that the leader has assigned to us (leases#discovery-of-assigned-leases)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DynamoDB adapter: creating the table, scanning, and the kinds of errors (leases spec, 2.2, 5.1, 6)."""
+"""The DynamoDB adapter: creating the table, scanning, and the kinds of errors (leases#lease-table and on)."""
 
 from __future__ import annotations
 

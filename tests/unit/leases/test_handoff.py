@@ -1,4 +1,4 @@
-"""Handoff on the owner's side, its races, and giving leases away (leases spec, 10.2, 13, 14, 15.4 and 15.11)."""
+"""Handoff on the owner's side, its races, and giving leases away (leases#handoff-on-the-owner-side)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def running(*workers: Worker) -> AsyncIterator[None]:
 
 
 class Scene:
-    """The row of section 14 held by w-4f1c, and a leader who wants to give it to w-9b2e."""
+    """The row of leases#handoff-example held by w-4f1c, and a leader who wants to give it to w-9b2e."""
 
     def __init__(self, dynamo: MemoryDynamo) -> None:
         self.dynamo = dynamo
@@ -115,7 +115,7 @@ async def told(stage: Scene) -> None:
     await asyncio.sleep(INTERVAL_S)
 
 
-# --- the worked table of section 14
+# --- the steps of leases#handoff-example
 
 
 def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
@@ -142,7 +142,7 @@ def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
             ("w-9b2e", None, "121", SECOND.sequence),
             ("w-9b2e", None, "122", SECOND.sequence),
         ]
-        # a graceful handoff is no switch (5.4), and what is not ours to write is as it was
+        # a graceful handoff is no switch (leases#owner-switches), and what is not ours to write is as it was
         final = stage.dynamo.row(TABLE, KEY)
         assert final is not None
         assert final["ownerSwitchesSinceCheckpoint"] == {"N": "0"}
@@ -422,7 +422,7 @@ async def test_what_somebody_else_has_taken_is_left_to_him(stage: Scene) -> None
     assert stage.row() == taken
 
 
-# --- the races of section 13
+# --- leases#races-of-writes
 
 
 async def both(first: Awaitable[Any], second: Awaitable[Any], *, swap: bool) -> tuple[Any, Any]:

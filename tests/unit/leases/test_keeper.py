@@ -1,4 +1,4 @@
-"""The lease keeper: renewal, expiry, checkpoints and release under lost replies (leases spec, 8, 11.1, 15)."""
+"""The lease keeper: renewal, expiry, checkpoints and release under lost replies (leases#lost-replies)."""
 
 from __future__ import annotations
 

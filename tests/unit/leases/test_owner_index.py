@@ -1,4 +1,4 @@
-"""The owner index: its creation, its states, and the scan that answers in its place (leases spec, 2.3, 9 and 15.7)."""
+"""The owner index: its creation, its states, and the scan that answers in its place (leases#owner-index)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases that lapsed come back by one guarded renewal, and our own writes are no twin's (leases spec, 13 and 15.2)."""
+"""Leases that lapsed come back by one guarded renewal, and our own writes are no twin's (leases#resumed-leases)."""
 
 from __future__ import annotations
 

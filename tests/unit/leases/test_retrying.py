@@ -1,4 +1,4 @@
-"""Back-off inside the remaining life of a lease (leases spec, 15.5)."""
+"""Back-off inside the remaining life of a lease (leases#retries-inside-the-lease)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lease rows: the worked rows of the leases spec (14), lenient reading, strict creation (3, 12)."""
+"""Lease rows: worked rows (leases#example-rows), lenient reading, strict creation (leases#strict-creation)."""
 
 from __future__ import annotations
 

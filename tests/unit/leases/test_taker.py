@@ -1,4 +1,4 @@
-"""The taker's shell: taking, handing over, failures, and its rhythm (leases spec, 7.5, 7.6, 15.9)."""
+"""The taker's shell: taking, handing over, failures, and its rhythm (leases#taking-one-by-one)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 2.x-mode taker's decision (leases spec, 7)."""
+"""The 2.x-mode taker's decision (leases#taker-observation and on)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def keys(plan: TakePlan) -> set[str]:
     return {choice.lease.key for choice in plan.choices}
 
 
-# --- observe (7.1)
+# --- observe (leases#taker-observation)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_lease_is_expired_after_more_than_its_duration(age_s: float, expected:
     assert is_available(lease, Seen(5, NOW - age_s), NOW, DURATION_S) is expected
 
 
-# --- worked examples (7.4)
+# --- worked examples (leases#stealing-of-leases)
 
 
 def test_no_steal_when_the_most_loaded_worker_has_its_target() -> None:

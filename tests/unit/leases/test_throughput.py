@@ -1,4 +1,4 @@
-"""The throughput value of a lease (leases spec, 8.5 and 15.13)."""
+"""The throughput value of a lease (leases#throughput-figure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and judgements of the conditional writes (leases spec, 5.2 to 5.4 and 15)."""
+"""Requests and judgements of the conditional writes (leases#conditional-writes)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_owner_switches_count_as_java_counts(
     assert ("ADD" in writes.take(seen, new_owner)["UpdateExpression"]) is is_switch
 
 
-# --- assignments (coordination spec, 4.7)
+# --- assignments
 
 
 def test_a_handoff_names_the_next_owner_keeps_the_old_one_and_leaves_the_counter() -> None:
