@@ -1,4 +1,7 @@
-"""`mld check`: prints what a properties file means (configuration spec; the decisions are all in `properties`)."""
+"""`mld check`: prints what a properties file means (configuration#effective-values).
+
+The decisions are all in `properties`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Entries of the file and overrides of the command line -> at most one assignment per known key, plus remarks.
 
-Rules: configuration spec, sections 1, 2 and 11, and 14 for what is reported. The last line of a key counts, whatever
-spelling it uses; an override counts after every line. Unknown keys are never fatal, only named.
+Rules: configuration#last-assignment-wins, configuration#key-matching, configuration#obsolete-keys. The last line of a
+key counts, whatever spelling it uses; an override counts after every line. Unknown keys are never fatal, only named.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One assignment -> a checked value, or the remark why not. No key is looked at in the light of another here.
 
-Rules: configuration spec, sections 3 (zero rule), 5 (ranges), 10 (credentials) and 14. Texts shown in remarks come from
-the file as written, so that what the environment put in stays hidden.
+Rules: configuration#zero-rule, configuration#bounds-and-clamps, configuration#empty-values,
+configuration#effect-of-keys. Texts shown in remarks come from the file as written, so that what the environment put in
+stays hidden.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The text of a value -> the value. One function, `convert`; it raises `BadValue` where Java would quietly take 0.
 
-Rules: configuration spec, section 3, with the liberties of section 14: every value is trimmed, and text that is not
-a value of its kind is an error. Range and zero rule are not looked at here (see `checks`).
+Rules: configuration#value-conversion. Every value is trimmed, and text that is not a value of its kind is an error.
+Range and zero rule are not looked at here (see `checks`).
 """
 
 from __future__ import annotations

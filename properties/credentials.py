@@ -1,8 +1,9 @@
 """The value of an `AwsCredentialsProvider…` key -> frozen specs. Syntax only: nothing is looked up and no one is asked.
 
-Rules: configuration spec, section 10. A value is a chain `provider,provider,…`; a provider is `name|argument|…`; an
-assume-role provider takes a role, a session name and nested `key=value` arguments. Java drops what it cannot use and
-says nothing; here every dropped provider or argument becomes a complaint. What a spec shows of itself hides secrets.
+Rules: configuration#credentials-syntax, configuration#known-providers. A value is a chain `provider,provider,…`; a
+provider is `name|argument|…`; an assume-role provider takes a role, a session name and nested `key=value` arguments.
+Java drops what it cannot use and says nothing; here every dropped provider or argument becomes a complaint. What a spec
+shows of itself hides secrets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Checked keys -> settings: what is required, what follows from several keys, all defaults. Pure.
 
-Rules: configuration spec, sections 4 (required keys, their order), 7 (region, stream), 8 (initial position) and 14. A
-`Derivation` collects values and remarks; `settings` is made only when no remark is an error.
+Rules: configuration#required-keys, configuration#derived-names, configuration#stream-identity,
+configuration#region-choice, configuration#initial-position, configuration#worker-id. A `Derivation` collects values and
+remarks; `settings` is made only when no remark is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The text of a `.properties` file -> entries (key, value, line), exactly as java.util.Properties.load reads it.
 
-Rules: configuration spec, section 1; the two liberties of its section 14 are here as well: bytes that are valid UTF-8
-are read as UTF-8 (Java reads ISO-8859-1 only), and a byte order mark is dropped. It knows no key and converts nothing.
+Rules: configuration#file-encoding, configuration#logical-lines, configuration#keys-and-separators. Two things differ
+from Java: bytes that are valid UTF-8 are read as UTF-8, and a byte order mark is dropped. It knows no key and converts
+nothing.
 
 How a file is read: natural lines end at LF, CR or CR LF. A natural line that ends in an odd number of backslashes goes
 on in the next one, without the backslash and without that line's leading blanks. The result is a logical line; its key

@@ -1,9 +1,9 @@
 """The table of every key the daemon knows. Parsing, docs/configuration.md and `mld check` are driven by it.
 
-Rules: configuration spec, sections 5 (keys) and 6 (dotted forms); keys of KCL 1.x are in `obsolete`. A new key is a
-new row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does
-not read them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java.
-Meanings are for operators: one sentence, no class names.
+Rules: configuration#one-key-table, configuration#dotted-keys; keys of KCL 1.x are in `obsolete`. A new key is a new row
+here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does not read
+them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java. Meanings are for
+operators: one sentence, no class names.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _AWS = (
 
 
 def _client_keys(prefix: str, field: str, service: str, effect: Effect, note: str) -> tuple[Key, ...]:
-    """The dotted keys of one AWS client (section 6)."""
+    """The dotted keys of one AWS client (configuration#dotted-keys)."""
     timeouts = ("apiCallTimeout", "apiCallAttemptTimeout")
     return (
         Key(f"{prefix}.region", Kind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
@@ -215,7 +215,7 @@ _ASSIGNMENT_KEYS = (
 
 
 def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> tuple[Key, ...]:
-    """The keys of one legacy table (section 5.7): its name is looked up, the rest is for creating it."""
+    """The keys of one legacy table (configuration#derived-names): its name, and the rest for creating it."""
 
     def key(suffix: str, kind: Kind, meaning: str, default: object, **more: object) -> Key:
         name = stem + suffix

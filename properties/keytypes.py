@@ -1,7 +1,7 @@
 """What a key is: its kind of value, whether it has an effect, where it belongs. The table itself is in `keys`.
 
-Rules: configuration spec, section 3 (conversion) and its zero rule: Java copies a primitive number only if it is not 0,
-so 0 means "not set" there. Keys of boxed types, and our own, take 0 as it is.
+Rules: configuration#value-conversion, configuration#zero-rule. Java copies a primitive number only if it is not 0, so 0
+means "not set" there. Keys of boxed types, and our own, take 0 as it is.
 """
 
 from __future__ import annotations

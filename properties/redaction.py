@@ -1,6 +1,6 @@
 """What may be shown of a value. A credentials value is shown by its parsed form only; others lose what looks secret.
 
-Configuration spec, section 14: credentials-related values never reach a log, `mld check` or an error message.
+Rules: configuration#hidden-values. Credentials-related values never reach a log, `mld check` or an error message.
 """
 
 from __future__ import annotations

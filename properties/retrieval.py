@@ -1,4 +1,4 @@
-"""Which way records are fetched: the selection rule of configuration spec, section 9, as pure functions."""
+"""Which way records are fetched: the rule configuration#choice-of-retrieval as pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed sets and small values that keys convert to. Configuration spec, sections 3, 5, 7, 8."""
+"""The closed sets and small values that keys convert to (configuration#value-conversion)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class StreamArn:
 
     @classmethod
     def parse(cls, text: str) -> StreamArn | None:
-        """The stream of an ARN, which may be that of a consumer; None if it is neither (configuration spec, 7)."""
+        """The stream of an ARN, or of a consumer's ARN; None if it is neither (configuration#stream-identity)."""
         match = _STREAM_ARN.fullmatch(text)
         return None if match is None else cls(match["stream"], match["region"], match["name"])
 

@@ -1,8 +1,9 @@
 """Credential specs of the properties file -> botocore credentials that refresh themselves.
 
-Rules: configuration spec, section 10. A chain asks its providers in order; the first that yields credentials is used
-for good. A provider is asked at once, role assumption included, so that a wrong one shows at start and not at the first
-record; when none yields, the error names each and why. No secret goes into a message.
+Rules: configuration#credentials-in-use, configuration#assume-role-arguments. A chain asks its providers in order; the
+first that yields credentials is used for good. A provider is asked at once, role assumption included, so that a wrong
+one shows at start and not at the first record; when none yields, the error names each and why. No secret goes into a
+message.
 
 Sessions come from a factory, so that all share one model loader. Everything here blocks: call it in a thread of
 `mld.aws`.

@@ -1,8 +1,8 @@
 """Settings -> botocore clients: credentials, region and endpoint of each service.
 
-Rules: configuration spec, sections 7 (region, endpoints) and 10 (credentials); Kinesis, DynamoDB and CloudWatch each
-have their own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers.
-All clients share what is known of AWS's clock (`servicetime`).
+Rules: configuration#region-choice, configuration#credentials-in-use. Kinesis, DynamoDB and CloudWatch each have their
+own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers. All
+clients share what is known of AWS's clock (`servicetime`).
 
 Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
 0.3 s together). `create_client` blocks and may be called from several threads.

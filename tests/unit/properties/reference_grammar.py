@@ -1,4 +1,7 @@
-"""The reference algorithm of the configuration spec, section 1, character by character: slow, plain, and on its own."""
+"""A second reader of files, character by character: slow, plain, and on its own.
+
+Rules: configuration#logical-lines, configuration#keys-and-separators, configuration#escaped-characters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials values: every form of configuration spec, section 10, and what is said about the rest."""
+"""Credentials values: every form of configuration#credentials-syntax, and what is said about the rest."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from properties.obsolete import OBSOLETE
 from properties.settings import Settings
 from tests.unit.properties.conftest import Configure, remarks_on
 
-# Configuration spec, 5 and 6: the complete list of keys that the Java daemon accepts.
+# configuration#one-key-table: the complete list of keys that the Java daemon accepts.
 JAVA_KEY_NAMES = """
 executableName processingLanguage maxActiveThreads timeoutInSeconds shutdownGraceMillis workerId workerIdentifier
 applicationName streamName streamArn tableName AwsCredentialsProvider AwsCredentialsProviderDynamoDB

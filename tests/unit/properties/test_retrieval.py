@@ -1,4 +1,4 @@
-"""The selection rule of configuration spec, section 9."""
+"""The rule configuration#choice-of-retrieval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion, range and zero rule of single values (configuration spec, 3 and 14)."""
+"""Conversion, range and zero rule of single values (configuration#value-conversion, configuration#zero-rule)."""
 
 from __future__ import annotations
 
