@@ -24,6 +24,8 @@ class NoDeadLetter(ValueError):
 
 def parse(text: str) -> DeadLetter:
     """The place that a value names. Raises NoDeadLetter."""
+    if not text.strip():  # letters would go to the working directory
+        raise NoDeadLetter("is empty")
     if text.startswith("s3://"):
         bucket, _, prefix = text.removeprefix("s3://").partition("/")
         if not _BUCKET.fullmatch(bucket):

@@ -126,8 +126,8 @@ def attributes(report: WorkerReport) -> dict[str, dict[str, Any]]:
     `report` is our own: complete, no list empty, and a range for each metric.
     """
     assert report.updated_at_s is not None and report.support_at_s is not None
-    assert report.samples.keys() == report.ranges.keys(), "both filled or both empty (2.5)"
-    assert all(report.samples.values()) and all(report.ranges.values()), "no list may be empty (2.4)"
+    assert report.samples.keys() == report.ranges.keys(), "both filled or both empty"
+    assert all(report.samples.values()) and all(report.ranges.values()), "no list may be empty"
     written: dict[str, dict[str, Any]] = {
         ENTITY_TYPE: {"S": EntityType.WORKER_METRIC_STATS.value},
         UPDATED_AT: {"N": str(report.updated_at_s)},

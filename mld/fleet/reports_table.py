@@ -65,7 +65,7 @@ class ReportsTable:
 
     async def delete_stale(self, report: WorkerReport) -> bool:
         """Delete the row of this place that `report` was read from, unless it was written since. Raises TableError."""
-        assert report.legacy is (self._place.key == REPORTS_TABLE_KEY), "delete where it was read (1.4)"
+        assert report.legacy is (self._place.key == REPORTS_TABLE_KEY), "delete where it was read"
         values = dict(_REPORT_VALUE)
         if report.updated_at_s is None:
             unchanged = f"attribute_exists(#{self._place.key}) AND attribute_not_exists(#{reports.UPDATED_AT})"

@@ -1,9 +1,9 @@
 """A Java worker of KCL 3.x, flaws included, to live beside ours: reports, a lock, assignment, discovery, handoffs.
 
-Rules: coordination#what-java-does-differently, leases#what-java-does-differently, shards#what-java-does-differently. Two
-flavours: 3.5 (rows have a type) and 3.0-3.4 (legacy tables, and no row in the lease table may be anything but a lease).
-It is written from a description of Java and from the model of 2.x (`java2`), and must never import our own machinery.
-Left out: enhanced fan-out, multi-stream.
+Rules: coordination#what-java-does-differently, leases#what-java-does-differently, shards#what-java-does-differently.
+Two flavours: 3.5 (rows have a type) and 3.0-3.4 (legacy tables, and no row in the lease table may be anything but a
+lease). It is written from a description of Java and from the model of 2.x (`java2`), and must never import our own
+machinery. Left out: enhanced fan-out, multi-stream.
 """
 
 from __future__ import annotations

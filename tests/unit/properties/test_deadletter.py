@@ -39,6 +39,8 @@ def test_a_dead_letter_is_a_directory_a_bucket_a_stream_or_a_queue(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("", "is empty"),
+        ("${NO_SUCH_VARIABLE:-}", "is empty"),
         ("s3://", "has no bucket"),
         ("s3://BUCKET/x", "has no bucket"),
         ("arn:aws:sqs:eu-west-1:123456789012:q", "is the ARN of something else"),
