@@ -29,7 +29,7 @@ from mld.fleet.fleet import Fleet
 from mld.leases.keeper import HeldLease, LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.shards.auditor import Auditor
-from mld.shards.bootstrap import BootstrapAction, SyncMode, bootstrap_action, leases_exist
+from mld.shards.bootstrap import SyncMode, leases_exist, syncs_at_start
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.sync import ShardSync, SyncStatus
 from mld.surviving import kept_running, survived
@@ -224,13 +224,12 @@ class Worker:
         """
         has_leases = leases_exist(scan)
         mode = SyncMode.ANY_WORKER if has_leases or self._parts.fleet.takes_leases else SyncMode.LEADER
-        action = bootstrap_action(
+        return syncs_at_start(
             mode,
             is_leader=mode is SyncMode.LEADER and await self._parts.fleet.is_leader(),
             leases_exist=has_leases,
             skip_if_exist=self._settings.skip_sync_if_leases_exist,
         )
-        return action is BootstrapAction.SYNC
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
         """The leases there are enough to work with; what is missing can come later. Without any there is no start."""

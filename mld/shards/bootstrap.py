@@ -1,8 +1,8 @@
 """What a starting worker does about the rows of the lease table. Pure.
 
 Rules: shards#bootstrap-decision. Java lets every worker wait up to 30 s for rows to appear, has the leader
-sync then, and lets the leader sleep for another 60 s. Here the leader syncs at once and nobody sleeps afterwards; who
-is not the leader looks again every `WAIT_S`, because the leader's rows appear within moments or the leader dies.
+sync then, and lets the leader sleep for another 60 s. Here the leader syncs at once and nobody sleeps: a worker that
+does not lead goes on without leases, and hears of the rows that the leader makes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from __future__ import annotations
 from enum import Enum
 
 from mld.leases.table import TableScan
-
-WAIT_S = 1.0
-"""After that the table is read again and leadership asked for again; both are cheap while the table is empty."""
 
 
 class SyncMode(Enum):
@@ -24,24 +21,14 @@ class SyncMode(Enum):
     """3.x: the holder of the leader lock."""
 
 
-class BootstrapAction(Enum):
-    """SYNC: call `ShardSync.bootstrap` now. WAIT: ask again after `WAIT_S`. NONE: go on without."""
+def syncs_at_start(mode: SyncMode, *, is_leader: bool, leases_exist: bool, skip_if_exist: bool) -> bool:
+    """Whether this worker syncs now. `skip_if_exist` is skipShardSyncAtWorkerInitializationIfLeasesExist.
 
-    SYNC = "sync"
-    WAIT = "wait"
-    NONE = "none"
-
-
-def bootstrap_action(mode: SyncMode, *, is_leader: bool, leases_exist: bool, skip_if_exist: bool) -> BootstrapAction:
-    """Who syncs (shards#bootstrap-decision). `skip_if_exist` is skipShardSyncAtWorkerInitializationIfLeasesExist.
-
-    Where leases exist, a worker that does not lead starts with them; what is missing, the leader's auditor finds.
+    What a worker that does not sync finds missing, the leader's auditor finds, too.
     """
     if leases_exist and skip_if_exist:
-        return BootstrapAction.NONE
-    if mode is SyncMode.ANY_WORKER or is_leader:
-        return BootstrapAction.SYNC
-    return BootstrapAction.NONE if leases_exist else BootstrapAction.WAIT
+        return False
+    return mode is SyncMode.ANY_WORKER or is_leader
 
 
 def leases_exist(scan: TableScan) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Record
 
 SHARD_END = "SHARD_END"
+SUB_MAX = 2**63 - 1
+"""The daemon's bound, as sub-sequence numbers are a `long` in Java."""
+_NUMBER = re.compile(r"[0-9]{1,129}", re.ASCII)  # 129 digits are the bound of the Kinesis API, and so the daemon's
 _SENTINELS = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2, "LATEST": -1}
 
 Place = tuple[int, int, int]
@@ -44,8 +49,9 @@ class Lease:
         if request.sequence_number is None:
             self._last = self._largest
             return None
-        place = _place(request.sequence_number, request.sub_sequence_number or 0)
-        if place is None or (request.sub_sequence_number or 0) < 0 or not self._last <= place <= self._largest:
+        sub = request.sub_sequence_number or 0
+        place = _place(request.sequence_number, sub)
+        if place is None or not 0 <= sub <= SUB_MAX or not self._last <= place <= self._largest:
             return CheckpointErrorName.ILLEGAL_ARGUMENT
         self._last = _END if place == self._shard_end else place
         return None
@@ -56,4 +62,4 @@ def _place(sequence: str, sub: int) -> Place | None:
         return _END
     if sequence in _SENTINELS:
         return (0, _SENTINELS[sequence], sub)
-    return (0, int(sequence), sub) if sequence.isascii() and sequence.isdigit() else None
+    return (0, int(sequence), sub) if _NUMBER.fullmatch(sequence) else None

@@ -1,4 +1,4 @@
-"""Who syncs at the start, who waits, who goes on: every case there is."""
+"""Who syncs at the start, and who goes on without: every case there is."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import itertools
 import pytest
 
 from mld.leases.table import TableScan
-from mld.shards.bootstrap import BootstrapAction, SyncMode, bootstrap_action, leases_exist
+from mld.shards.bootstrap import SyncMode, leases_exist, syncs_at_start
 from tests.unit.shards.twins import row, sid
 
-SYNC, WAIT, NONE = BootstrapAction.SYNC, BootstrapAction.WAIT, BootstrapAction.NONE
+SYNC, NONE = True, False
 
 # is_leader, leases_exist, skip_if_exist -> 2.x mode, 3.x mode
 CASES = {
-    (False, False, False): (SYNC, WAIT),
-    (False, False, True): (SYNC, WAIT),
+    (False, False, False): (SYNC, NONE),
+    (False, False, True): (SYNC, NONE),
     (False, True, False): (SYNC, NONE),
     (False, True, True): (NONE, NONE),
     (True, False, False): (SYNC, SYNC),
@@ -29,11 +29,11 @@ def test_the_table_is_complete() -> None:
     assert set(CASES) == set(itertools.product((False, True), repeat=3))
 
 
-@pytest.mark.parametrize(("case", "actions"), CASES.items())
-def test_the_decision(case: tuple[bool, bool, bool], actions: tuple[BootstrapAction, BootstrapAction]) -> None:
+@pytest.mark.parametrize(("case", "answers"), CASES.items())
+def test_the_decision(case: tuple[bool, bool, bool], answers: tuple[bool, bool]) -> None:
     is_leader, exist, skip = case
-    for mode, action in zip(SyncMode, actions, strict=True):
-        assert bootstrap_action(mode, is_leader=is_leader, leases_exist=exist, skip_if_exist=skip) is action
+    for mode, answer in zip(SyncMode, answers, strict=True):
+        assert syncs_at_start(mode, is_leader=is_leader, leases_exist=exist, skip_if_exist=skip) is answer
 
 
 def test_an_unreadable_lease_is_a_lease() -> None:
