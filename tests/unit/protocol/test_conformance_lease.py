@@ -21,7 +21,7 @@ def lease_at(sequence: str) -> Lease:
         ("0" * 130, None),  # one digit more than Kinesis has
         ("7", 2**63),
         ("7", -1),
-        ("٧", None),  # a digit, but none of ASCII
+        ("\u0667", None),  # a digit, but none of ASCII
         ("", None),
     ],
 )
