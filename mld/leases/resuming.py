@@ -224,10 +224,12 @@ class Resumer:
                 # Of a lapsed lease we have not read the row since: who has written it need not be a twin.
                 self.note_loss(key, replace(answer, by_twin=answer.by_twin and not is_lapsed))
                 return False
+            if answer.checkpoint_owner is not None:
+                return False  # a handoff began meanwhile: nobody reads, so let it stand still for who may take it
             if resent:
                 return answer
-            if answer.checkpoint_owner is not None or self._carrier.is_of_lost_epoch(answer):
-                return False  # a handoff began meanwhile, or the mark must be replaced first
+            if self._carrier.is_of_lost_epoch(answer):
+                return False  # the mark must be replaced first
             return self._holder.adopt(answer, sent_at) is not None
 
 

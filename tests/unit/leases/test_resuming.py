@@ -117,6 +117,29 @@ def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.LogCap
     assert "another process" not in caplog.text
 
 
+def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_is_left_standing_still() -> None:
+    """Each further renewal would keep it from those who take what stands still, and nobody reads it."""
+
+    async def main() -> None:
+        dynamo, me = await started()
+        leader = Worker(dynamo, "leader")
+        await me.hold("a")
+        plan = FaultPlan(dynamo, "me")
+        async with running(me):
+            await asyncio.sleep(0.1)
+            plan.always = lost_reply()
+            await asyncio.sleep(DURATION_S + INTERVAL_S)
+            row = await leader.table.get("a")
+            assert row is not None
+            assert isinstance(await leader.table.begin_handoff(row, "leader"), Lease)
+            plan.always = None
+            await asyncio.sleep(3 * DURATION_S)
+            assert me.keeper.held() == {}
+        assert counter_of(dynamo, "a") == row.counter
+
+    run_virtual(main())
+
+
 def test_a_worker_that_stops_brings_nothing_back() -> None:
     async def main() -> None:
         dynamo, me = await started()
