@@ -392,12 +392,16 @@ class Fleet:
                 log.info("child lease %s left to the leader: %s", key, error, extra={"action": "child_not_adopted"})
 
     async def _deal(self, scan: FleetScan, keys: Iterable[str]) -> dict[str, str]:
-        """Who of the others gets these leases when we leave; nobody who is seen to be silent."""
+        """Who of the others gets these leases when we leave; nobody who is seen to be silent.
+
+        A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
+        """
         now = self._parts.clock.wall()
         active = reports.sort_out(await self._all_reports(scan), now, self._parts.report_rules).active
         counts = Counter(lease.actual_owner for lease in scan.leases)
         live = {report.worker for report in active} - self._lookout.takeover.silent - {self._worker_id}
-        return spread(keys, {worker: counts[worker] for worker in live}, self._leases_max)
+        heirs = live & self._lookout.takeover.showing_life or live
+        return spread(keys, {worker: counts[worker] for worker in heirs}, self._leases_max)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

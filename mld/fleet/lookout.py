@@ -181,15 +181,16 @@ class Lookout:
 
     async def _take(self, leases: Sequence[Lease]) -> None:
         now = self._clock.monotonic()
-        owners = sorted({lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}, key=str)
-        gone = [owner for owner in owners if owner is not None and self.takeover.is_gone(owner, now)]
+        owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
+        gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}
         moves = [
             Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
         ]
         written = await self._writer.write(moves, counter_matters=True)
         self.takeover.tried(leases, written.done, self._clock.monotonic())
         self._log(leases, written)
-        for owner in gone:
+        # A worker that woke between the look and our writes refuses all of them, and is not gone.
+        for owner in sorted(gone & {owners.get(key) for key in written.done}):
             await self._tell_of_gone(owner)
 
     async def _tell_of_gone(self, owner: str) -> None:

@@ -105,6 +105,7 @@ class Takeover:
         self._renewed_once: set[str] = set()
         """Java workers that were seen to renew a lease."""
         self._silent: frozenset[str] = frozenset()
+        self._showing_life: frozenset[str] = frozenset()
         self._company: frozenset[str] = frozenset()
         self._lookers: tuple[tuple[str, ...], ...] = ((worker_id,),)
         """By part."""
@@ -131,6 +132,7 @@ class Takeover:
         idle = {worker for worker in reporting - owning if self._reported[worker].moves}
         living_mld = ((renewing | idle) & mld) | {self._me}
         self._silent = frozenset(owning - renewing)
+        self._showing_life = frozenset(renewing | idle)
         yield from self._end_patience(leases)
         heirs = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
         self._company = (reporting | owning | heirs) - {self._me}
@@ -218,6 +220,11 @@ class Takeover:
     def silent(self) -> frozenset[str]:
         """The owners none of whose leases had moved for a lease duration at the last whole look."""
         return self._silent
+
+    @property
+    def showing_life(self) -> frozenset[str]:
+        """Who was seen to renew a lease, or owns none and was seen to report twice, as of the last whole look."""
+        return self._showing_life
 
     @property
     def is_alone(self) -> bool:

@@ -163,6 +163,30 @@ async def test_a_dead_workers_leases_are_taken_within_the_bound_and_shared(bed: 
 
 
 @story
+async def test_an_owner_that_wakes_between_the_look_and_the_write_is_not_told_to_be_gone(bed: Bed) -> None:
+    await bed.leases(s1="w", s2="w")
+    a = Worker(bed, "a")
+    bed.report("w")
+    refused = []
+
+    def wake(sender: str, operation: str) -> Fault | None:
+        if (sender, operation) == ("a", "UpdateItem"):
+            for key in ("s1", "s2"):
+                row = bed.dynamo.row(TABLE, key)
+                assert row is not None
+                bed.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}})
+            refused.append(CLOCK.monotonic())
+        return None
+
+    bed.fault = wake
+    while not refused:
+        await CLOCK.sleep(0.1)
+    await CLOCK.sleep(1)
+    assert bed.owners("s1", "s2") == ["w", "w"]
+    assert a.gone == []
+
+
+@story
 async def test_nobody_needs_to_lead_for_free_leases_to_be_taken(bed: Bed) -> None:
     await bed.leases(s1=None, s2=None)
     worker = Worker(bed, "a")

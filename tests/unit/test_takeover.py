@@ -254,6 +254,14 @@ def test_one_report_is_no_sign_of_life_but_two_are() -> None:
     assert it.takeover.lookers(0) == ("zz",)
 
 
+def test_who_renews_or_reports_again_shows_life() -> None:
+    it = Seer("zz")
+    it.look(0.0, [lease("s", "w")], [report("w"), report("idle"), report("ghost", 9_999)])
+    assert it.takeover.showing_life == {"w"}, "so far an owner may be alive; one report says nothing"
+    it.look(30.0, [lease("s", "w", counter=6)], [report("w"), report("idle", 30), report("ghost", 9_999)])
+    assert it.takeover.showing_life == {"w", "idle"}
+
+
 def test_an_owner_that_renews_nothing_is_silent_and_looks_at_nothing() -> None:
     it = Seer()
     it.look(0.0, [lease("s"), lease("t")], [report("w")])

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from mld.fleet import reports
 from tests.support.fleet import TABLE, Fleet, fleet
 from tests.twins.children import MemoryChild
 from tests.twins.dynamo import Fault
@@ -186,6 +187,23 @@ def test_nobody_gives_leases_to_a_worker_that_was_found_dead_a_moment_ago(leaver
             await workers.pop(leaver).stop()
             (stays,) = workers
             assert set(owners(world).values()) == {stays}
+
+    run_virtual(story())
+
+
+def test_nobody_gives_leases_to_a_worker_known_by_one_report_while_others_show_life() -> None:
+    """The report of a dead worker whose clock was fast looks fresh for as long as the clock was fast."""
+
+    async def story() -> None:
+        async with fleet(6, **V3X) as world:
+            first = world.start("w1")
+            world.start("w2", seed=2)
+            await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 3 + ["w2"] * 3, 200)
+            await world.advance(60)
+            ghost = reports.own_report("ghost", {}, int(world.clock.wall()) + 3600, "1")
+            world.dynamo.put_row(TABLE, {"leaseKey": {"S": "ghost"}, **reports.attributes(ghost)})
+            await first.stop()
+            assert set(owners(world).values()) == {"w2"}
 
     run_virtual(story())
 
