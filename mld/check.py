@@ -150,7 +150,7 @@ def _line(text: str, style: str = "") -> Text:
 def _console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a value may hold what the locale cannot show
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    return Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
 def _table(values: Sequence[EffectiveValue]) -> Table:
