@@ -7,7 +7,6 @@ never raises: an event whose message or field cannot be formatted is logged with
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import time
@@ -90,7 +89,8 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _copy(record: logging.LogRecord, message: str, fit: Fit) -> logging.LogRecord:
-    copied = copy.copy(record)
+    copied = logging.LogRecord.__new__(logging.LogRecord)  # copy.copy takes ten times as long
+    vars(copied).update(vars(record))
     copied.msg, copied.args, copied.name = fit(message), (), fit(record.name)
     for name, value in fields_of(record).items():
         del vars(copied)[name]

@@ -44,8 +44,8 @@ class Settings:
     retry_backoff_s: float
     drain_timeout_s: float
     start_timeout_s: float
-    master: str
-    remote: str | None
+    master: str = field(repr=False)
+    remote: str | None = field(repr=False)
     packages: str | None
     driver_memory: str
     java_home: str | None
@@ -54,7 +54,7 @@ class Settings:
     checkpoint: str | None
     output_modes: Mapping[str, str]
     """Of streaming queries, by sink; append where none is given."""
-    conf: Mapping[str, str]
+    conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
     application: str
     stream: str

@@ -99,7 +99,11 @@ def _written(value: str) -> str:
 def run(examples: int, *, derandomize: bool) -> None:
     """So many files; raises for the smallest that shows something."""
     limits = settings(
-        max_examples=examples, derandomize=derandomize, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        derandomize=derandomize,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     limits(given(files)(check_file))()
 
