@@ -76,8 +76,8 @@ Errors stop the start, all of them listed at once, with exit code 2. Warnings do
   (`properties/harmless.py`), and then like a path; of Java options sizes, switches and names of properties
 - a key whose name speaks of a password, secret, token or key, and a key without effect: nothing
 
-A value that is none of its kind is not repeated, because it may have been meant for another line: the message names file
-and line. Names of unknown keys are repeated, their values never.
+A value that is none of its kind is not repeated, because it may have been meant for another line: the message names
+file and line. Names of unknown keys are repeated, their values never.
 """
 
 _CREDENTIALS = """\
