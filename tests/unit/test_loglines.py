@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld import logs
+from mld.aws.boundary import Surprises
 from mld.loglines import INDENT, Guarded, JsonLines, TextFormatter
 from properties.scrubbing import Scrubber
 
@@ -164,6 +165,7 @@ def test_a_line_that_the_locale_cannot_show_is_not_lost(monkeypatch: pytest.Monk
 CRASH = """
 import asyncio, gc, logging, os, sys, threading, warnings
 from mld import logs
+from mld.aws.boundary import Surprises
 logs.configure({format!r}, "debug", None, {{"MY_PASSWORD": {secret!r}}})
 foul = {forged!r} + " " + {secret!r}
 thread = threading.Thread(target=lambda: 1 / 0 if not foul else exec("raise ValueError(foul)", {{"foul": foul}}))
@@ -193,3 +195,12 @@ def test_nothing_that_python_prints_by_itself_forges_a_line_or_shows_a_secret(lo
         events = [line for line in lines if not line.startswith(INDENT)]
         assert len(events) == 6 and all(STAMP.match(one) for one in events)
         assert not any(line.startswith("2026-01-31T18:44:23.390Z") for line in lines)
+
+
+def test_the_trace_of_a_surprise_shows_no_password_of_a_proxy(caplog: pytest.LogCaptureFixture) -> None:
+    Surprises().tell("Port.call", raised(f"cannot reach http://user:{SECRET}@proxy:3128"))
+    (record,) = caplog.records
+    assert SECRET not in record.getMessage()
+    for formatter in (TextFormatter(Scrubber()), JsonLines(Scrubber())):
+        text = formatter.format(record)
+        assert "Traceback" in text and SECRET not in text
