@@ -96,6 +96,12 @@ FLEETS ?= 200
 fuzz-rows: $(DEV)
 	$(BIN)/python -m tests.fuzz.rows --examples $(ROWS) --fleets $(FLEETS)
 
+# Drawn files with secrets in keys of any name, and what `mld check` says of them: make scan-secrets DRAWN=100000
+.PHONY: scan-secrets
+DRAWN ?= 20000
+scan-secrets: $(DEV)
+	$(BIN)/python -m tests.fuzz.secrets --examples $(DRAWN)
+
 .PHONY: simulate scenarios scale
 SEEDS ?= 200
 MODE ?= 2x

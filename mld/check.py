@@ -5,6 +5,7 @@ The decisions are all in `properties`.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
 from properties.errors import ConfigurationError
 from properties.keytypes import Section
 from properties.loader import Loaded, load
+from properties.printable import printable
 from properties.remarks import Level, Remark
 from properties.settings import Settings
 from properties.spark import CONF_PREFIX, PREFIX, PROGRAM
@@ -69,10 +71,10 @@ def print_check(
     hidden = len(loaded.effective) - len(shown)
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
-    console.print(Text(in_words(loaded.settings)), soft_wrap=True)
+    console.print(_line(in_words(loaded.settings)), soft_wrap=True)
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):
-            console.print(Text(line), soft_wrap=True)
+            console.print(_line(line), soft_wrap=True)
     _print_prices(console, prices, loaded.settings)
     _print_remarks(console, loaded.remarks)
     return EXIT_OK
@@ -140,8 +142,15 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
         console.print(Text(note, style="dim"), soft_wrap=True)
 
 
+def _line(text: str, style: str = "") -> Text:
+    """Whatever `text` holds, it is no markup, no line break and no escape sequence."""
+    return Text(printable(text), style=style)
+
+
 def _console() -> Console:
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a value may hold what the locale cannot show
+    return Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
 def _table(values: Sequence[EffectiveValue]) -> Table:
@@ -149,15 +158,15 @@ def _table(values: Sequence[EffectiveValue]) -> Table:
     for column in ("key", "value", "from", "remark"):
         table.add_column(column, overflow="fold")
     for value in values:
-        remarks = "\n".join(remark.message for remark in value.remarks)
-        table.add_row(*(Text(cell) for cell in (value.key, value.value or "-", value.source, remarks)))
+        remarks = Text("\n").join(_line(remark.message) for remark in value.remarks)
+        table.add_row(*map(_line, (value.key, value.value or "-", value.source)), remarks)
     return table
 
 
 def _print_remarks(console: Console, remarks: Sequence[Remark]) -> None:
     for remark in remarks:
         # A remark stays on one line, for those who search the output.
-        line = Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + Text(str(remark))
+        line = Text(f"{remark.level.value}: ", style=_STYLES[remark.level]) + _line(str(remark))
         console.print(line, soft_wrap=True)
     errors = sum(remark.level is Level.ERROR for remark in remarks)
     warnings = sum(remark.level is Level.WARNING for remark in remarks)

@@ -78,7 +78,7 @@ _properties_argument = click.argument("argument_file", metavar="[APP.properties]
 
 def _chosen_file(option_file: str | None, argument_file: str | None) -> str:
     if option_file and argument_file:
-        click.echo(f"mld: both -p {option_file} and {argument_file} are given; -p is used", err=True)
+        _say(f"both -p {option_file} and {argument_file} are given; -p is used")
     chosen = option_file or argument_file
     if not chosen:
         raise click.UsageError("give a properties file")
@@ -127,9 +127,10 @@ def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log
     from mld import logs
     from properties.loader import load
 
-    logs.configure(log_format, log_level, log_configuration)
+    scrub = logs.configure(log_format, log_level, log_configuration, os.environ)
     started_at = time.monotonic()
     loaded = load(file, overrides, os.environ)
+    scrub.hide(loaded.secrets)
     took_ms = round((time.monotonic() - started_at) * 1000, 1)
     logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
     logs.log_remarks(loaded.remarks)
@@ -207,14 +208,24 @@ def _guarded(action: Callable[[], int]) -> int:
     try:
         return action()
     except (MldError, OSError) as error:
-        click.echo(f"mld: {error}", err=True)
+        _say(str(error))
         return EXIT_FAILURE
+
+
+def _say(text: str) -> None:
+    """One line on stderr, whatever the text repeats."""
+    from properties.printable import printable
+    from properties.scrubbing import Scrubber
+
+    click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
 
 
 def _complain(error: ConfigurationError) -> NoReturn:
     """Every problem on a line of its own, then the way to see more."""
+    from properties.printable import printable
+
     click.echo("mld: the configuration cannot be used:", err=True)
     for problem in error.problems:
-        click.echo(f"  {problem}", err=True)
+        click.echo(f"  {printable(str(problem))}", err=True)
     click.echo("`mld check` on the same file shows every value and where it comes from.", err=True)
     sys.exit(EXIT_CONFIGURATION)

@@ -1,62 +1,41 @@
 """Logging of the daemon: one line per event, as text for people or as JSON for machines, on stderr.
 
-Fields travel in `extra=`; the message is prose without values where a field says it. `-l` accepts what Java users have
+Fields travel in `extra=`; the message is prose without values where a field says it; `loglines` says how it looks. `-l`
+accepts what Java users have
 (a logback XML file, of which the levels are honoured) and what Python users have (INI or JSON configuration).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
-import time
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import TracebackType
 
-from pythonjsonlogger.json import JsonFormatter
-
+from mld.loglines import Guarded, JsonLines, TextFormatter
 from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
+from properties.scrubbing import Scrubber, secrets_of_environment
 
-_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _LOGBACK_LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "ALL": "DEBUG"}
 _QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
 
 
-class TextFormatter(logging.Formatter):
-    """``2026-01-31T18:44:23.390Z INFO  mld.worker message  shard=… counter=…``; a line never contains a line break."""
+def configure(log_format: str, level: str, configuration_file: str | None, env: Mapping[str, str]) -> Scrubber:
+    """Set up the root logger: `log_format` is text or json, `level` a level's name. Uncaught exceptions are logged.
 
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        fields = " ".join(f"{name}={_field_text(value)}" for name, value in _fields(record).items())
-        line = f"{stamp} {record.levelname:<7} {record.name} {_one_line(record.getMessage())}"
-        if fields:
-            line += "  " + fields
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
-
-
-def _fields(record: logging.LogRecord) -> dict[str, object]:
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
-
-
-def _field_text(value: object) -> str:
-    text = _one_line(str(value))
-    return json.dumps(text) if " " in text or '"' in text or not text else text
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\r", "\\r").replace("\n", "\\n")
-
-
-def configure(log_format: str, level: str, configuration_file: str | None) -> None:
-    """Set up the root logger: `log_format` is text or json, `level` a level's name.
-
-    `configuration_file` is the value of `-l`. Raises ConfigurationError if it cannot be read.
+    `configuration_file` is the value of `-l`. What is secret in `env` never shows; the Scrubber takes what is found to
+    be secret later. Raises ConfigurationError if the file cannot be read.
     """
+    scrub = Scrubber(secrets_of_environment(env))
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")  # whatever the locale, no line is lost
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_json_formatter() if log_format == "json" else TextFormatter())
+    handler.setFormatter(JsonLines(scrub) if log_format == "json" else TextFormatter(scrub))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -64,14 +43,34 @@ def configure(log_format: str, level: str, configuration_file: str | None) -> No
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     if configuration_file is not None:
         _apply_file(Path(configuration_file))
+        _guard_handlers(scrub)
+    _log_what_nobody_catches()
+    return scrub
 
 
-def _json_formatter() -> JsonFormatter:
-    return JsonFormatter(
-        "%(levelname)s %(name)s %(message)s",
-        rename_fields={"levelname": "level", "name": "logger"},
-        timestamp=True,
-    )
+def _guard_handlers(scrub: Scrubber) -> None:
+    """A file's handlers keep their formats, but their events are as clean as ours."""
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if not isinstance(handler.formatter, TextFormatter | JsonLines):
+            handler.setFormatter(Guarded(handler.formatter or logging.Formatter(), scrub))
+
+
+def _log_what_nobody_catches() -> None:
+    """Python would print it: with line breaks, secrets and all. Nothing can be said of a log that cannot be written."""
+    logging.raiseExceptions = False
+    logging.captureWarnings(True)
+    fault = logging.getLogger("mld.fault")
+
+    def tell(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt | SystemExit):
+            return
+        given = error if error is not None else kind()
+        fault.critical("nobody caught this", exc_info=(kind, given, trace), extra={"action": "fault"})
+
+    sys.excepthook = tell
+    threading.excepthook = lambda told: tell(told.exc_type, told.exc_value, told.exc_traceback)
+    sys.unraisablehook = lambda told: tell(told.exc_type, told.exc_value, told.exc_traceback)
 
 
 def log_remarks(remarks: Iterable[Remark]) -> None:

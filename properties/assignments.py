@@ -13,6 +13,7 @@ from properties import keys
 from properties.grammar import Entry
 from properties.keytypes import OWN_PREFIX, Key
 from properties.obsolete import OBSOLETE
+from properties.redaction import shown_name
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
@@ -72,7 +73,7 @@ def _repeated(earlier: Assignment, later: Assignment) -> list[Remark]:
 
 
 def _unknown(name: str, place: str) -> Remark:
-    remark = Remark(Level.WARNING, name, place, "is no known key and is ignored")
+    remark = Remark(Level.WARNING, shown_name(name), place, "is no known key and is ignored")
     stem = name.rstrip("*")
     if stem in OBSOLETE:
         return replace(remark, message="is a key of KCL 1.x or of none, and is ignored", remedy=OBSOLETE[stem])

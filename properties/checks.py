@@ -8,15 +8,16 @@ stays hidden.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from properties.assignments import Assignment
 from properties.conversion import BadValue, convert, trim
 from properties.credentials import CredentialsChain, parse_chain
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN, READ_INTERVAL_MILLIS_MIN
 from properties.keytypes import NUMERIC_KINDS, Effect, Key, Kind
-from properties.redaction import HIDDEN, shown
+from properties.redaction import HIDDEN, redacted, shown_mistake
 from properties.remarks import Level, Remark
+from properties.scrubbing import secrets_in
 from properties.substitution import SubstitutionError, has_reference, substitute
 
 # Java raises or clamps these without refusing the file.
@@ -29,12 +30,13 @@ _DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A key that the file or an override sets to a good value; `display` is fit for a log."""
+    """A key that the file or an override sets to a good value; `display` is fit for a log, `secrets` are not."""
 
     key: Key
     value: object
     display: str
     place: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def check(assignment: Assignment, env: Mapping[str, str]) -> Checked:
     if key.kind in NUMERIC_KINDS:
         return _check_number(assignment, value)
     remarks = _remarks_on_dimensions(assignment, value) if key.kind is Kind.DIMENSIONS else []
-    given = Given(key, value, _display(assignment, value), place)
+    secrets = tuple(secrets_in(key.name, key.shown, display_value(value)))
+    given = Given(key, value, display(key, value), place, secrets)
     return Checked(given, (*remarks, *_remark_on_effect(assignment, value)))
 
 
@@ -72,12 +75,17 @@ def _bad(assignment: Assignment, message: str, remedy: str = "") -> Checked:
 
 
 def _with_text(assignment: Assignment, message: str) -> str:
-    """The message with the text as it stands in the file: references to the environment stay unresolved."""
-    return f"{message}: '{shown(assignment.key.name, trim(assignment.raw))}'"
+    """The message with the text as it stands in the file, if it can only be a mistyped number or a reference."""
+    raw = shown_mistake(trim(assignment.raw))
+    return message if raw is None else f"{message}: '{raw}'"
 
 
-def _display(assignment: Assignment, value: object) -> str:
-    return shown(assignment.key.name, display_value(value))
+def display(key: Key, value: object) -> str:
+    """What may be shown of the value of a key that does not hold credentials."""
+    if key.kind is Kind.DIMENSIONS:
+        assert isinstance(value, tuple)
+        value = tuple(name if name in _DIMENSIONS else HIDDEN for name in value)
+    return redacted(key.name, key.shown, display_value(value))
 
 
 def display_value(value: object) -> str:
@@ -179,7 +187,8 @@ def _check_credentials(assignment: Assignment, text: str) -> Checked:
         if not any(remark.level is Level.ERROR for remark in remarks):
             return _bad(assignment, "names no credentials provider", "for example DefaultCredentialsProvider")
         return Checked(None, tuple(remarks))
-    given = Given(assignment.key, parsed.chain, _display_chain(parsed.chain, from_environment), assignment.place)
+    shown = _display_chain(parsed.chain, from_environment)
+    given = Given(assignment.key, parsed.chain, shown, assignment.place, tuple(parsed.chain.secrets()))
     return Checked(given, (*remarks, *_remark_on_effect(assignment, parsed.chain)))
 
 

@@ -9,12 +9,17 @@ shows of itself hides secrets.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-_HIDDEN = "***"
+from properties.redaction import HIDDEN, Shown, redacted
+from properties.scrubbing import secrets_in
+
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_PROVIDER_NAME = re.compile(r"[A-Za-z][\w.$]*(?:Provider|ProviderChain|Chain|Credentials|Wrapper)", re.ASCII)
 _REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+", re.ASCII)
+_ROLE_ARN = re.compile(r"arn:[a-z-]+:iam::[0-9]*:role/[\w+=,.@/-]+", re.ASCII)
 _PACKAGES = (
     "software.amazon.kinesis.multilang.auth.",
     "software.amazon.awssdk.auth.credentials.",
@@ -88,16 +93,17 @@ class Provider:
     def __str__(self) -> str:
         parts = [self.target or self.kind.value]
         if self.role is not None:
-            parts += [self.role.role_arn, self.role.session_name]
-            parts += [f"externalId={_HIDDEN}"] if self.role.external_id is not None else []
+            is_role = _ROLE_ARN.fullmatch(self.role.role_arn) is not None
+            parts += [self.role.role_arn if is_role else HIDDEN, self.role.session_name]
+            parts += [f"externalId={HIDDEN}"] if self.role.external_id is not None else []
             if self.role.endpoint_url is not None:
-                parts.append(f"endpoint={_without_user(self.role.endpoint_url)}^{self.role.sts_region}")
+                parts.append(f"endpoint={redacted('', Shown.ENDPOINT, self.role.endpoint_url)}^{self.role.sts_region}")
             elif self.role.sts_region is not None:
                 parts.append(f"endpointRegion={self.role.sts_region}")
         elif self.kind is ProviderKind.PROFILE:
             parts += self.arguments
         else:
-            parts += [_HIDDEN for _ in self.arguments]
+            parts += [HIDDEN for _ in self.arguments]
         return "|".join(parts)
 
 
@@ -109,6 +115,15 @@ class CredentialsChain:
 
     def __str__(self) -> str:
         return ",".join(str(provider) for provider in self.providers)
+
+    def secrets(self) -> Iterator[str]:
+        """External ids, users of STS endpoints, and what is handed to own providers."""
+        for provider in self.providers:
+            if provider.kind is ProviderKind.CALLABLE:
+                yield from provider.arguments
+            if provider.role is not None:
+                yield provider.role.external_id or ""
+                yield from secrets_in("", Shown.ENDPOINT, provider.role.endpoint_url or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +180,8 @@ def _known_kind(name: str, complaints: list[Complaint], reveal_names: bool) -> P
     short = name.removeprefix(package)
     kind = _BY_NAME.get(short)
     if kind is None:
-        complaints.append(_unknown(short, name if reveal_names else "a provider taken from the environment"))
+        named = name if _PROVIDER_NAME.fullmatch(name) else ""
+        complaints.append(_unknown(short, named if reveal_names else "taken from the environment"))
         return None
     if package.startswith(_V1_PACKAGE_PREFIX) or short in _V1_NAMES:
         complaints.append(
@@ -183,7 +199,7 @@ def _unknown(short: str, shown: str) -> Complaint:
     folded = {name.lower(): name for name in _BY_NAME}
     close = difflib.get_close_matches(short.lower(), folded, n=1, cutoff=0.7)
     remedy = f"did you mean {folded[close[0]]}?" if close else "see the credentials section of docs/configuration.md"
-    return Complaint(f"unknown credentials provider {shown}, skipped", remedy, True)
+    return Complaint(f"unknown credentials provider{shown and ' '}{shown}, skipped", remedy, True)
 
 
 def _parse_role(arguments: list[str], complaints: list[Complaint]) -> AssumeRole | None:
@@ -228,9 +244,3 @@ def _parse_endpoint(text: str) -> tuple[str, str] | None:
     if not hat or not url or not _REGION.fullmatch(region):
         return None
     return (url if "://" in url else f"https://{url}"), region
-
-
-def _without_user(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from properties.redaction import where
 from properties.remarks import Level
 from properties.settings import Settings
 from properties.values import ChildFailurePolicy, DeadLetter, DeadLetterKind, StreamArn
@@ -139,5 +140,5 @@ def _set_aside(settings: Settings) -> str:
         return "No record is ever skipped."
     return (
         f"A batch that failed {attempts} times is delivered in halves; a record that then fails {attempts} times alone "
-        f"is written to the {letter.kind.value} {letter.text} and passed over."
+        f"is written to the {letter.kind.value} {where(letter.text)} and passed over."
     )

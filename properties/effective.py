@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from properties.checks import Given, display_value
+from properties.checks import Given, display, display_value
 from properties.derive import Derivation
 from properties.keys import KEYS
 from properties.keytypes import Effect, Key, Section
-from properties.redaction import shown
 from properties.remarks import Remark
 
 DEFAULT_SOURCE = "default"
@@ -75,7 +74,7 @@ def _value_and_source(key: Key, derivation: Derivation) -> tuple[str | None, str
     if source is not None and source.value is derivation.values[key.field]:
         return source.display, derived_from  # the text of the other key is already free of secrets
     value = derivation.values[key.field]
-    return (None if value is None else shown(key.name, display_value(value))), derived_from
+    return (None if value is None else display(key, value)), derived_from
 
 
 def _plain(key: Key, given: Given | None) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Kind, Section, snake_case
+from properties.redaction import Shown
 from properties.values import (
     AssignmentStrategy,
     BillingMode,
@@ -43,7 +44,8 @@ _SELECTS_POLLING = "Its presence selects polling when retrievalMode is DEFAULT; 
 
 _DAEMON = (
     Key("executableName", TEXT, Section.DAEMON,
-        "Command of the record processor, split at spaces (no quotes, no shell).", default_text="required"),
+        "Command of the record processor, split at spaces (no quotes, no shell).", default_text="required",
+        shown_as=Shown.COMMAND),
     Key("processingLanguage", TEXT, Section.DAEMON, "Language of the record processor.",
         effect=Effect.NONE, note="Only ever logged."),
     Key("maxActiveThreads", INT, Section.DAEMON, "Size of Java's thread pool.", default=0,
@@ -55,18 +57,20 @@ _DAEMON = (
         "Longest duration of a graceful stop; after it children are ended by force.", default=25_000,
         boxed=True, minimum=0, note="Java's default is 0, no graceful stop at all."),
     Key("workerId", TEXT, Section.DAEMON, "Name of this worker in the lease table; must be unique.",
-        default_text="random at each start", aliases=("workerIdentifier",)),
+        default_text="random at each start", aliases=("workerIdentifier",), shown_as=Shown.FULL),
 )  # fmt: skip
 
 _APPLICATION = (
     Key("applicationName", TEXT, Section.APPLICATION,
         "Name of the application: lease table, metrics namespace and fan-out consumer are named after it.",
-        default_text="required"),
-    Key("streamName", TEXT, Section.APPLICATION, "Stream to read.", default_text="required, or streamArn"),
+        default_text="required", shown_as=Shown.FULL),
+    Key("streamName", TEXT, Section.APPLICATION, "Stream to read.", default_text="required, or streamArn",
+        shown_as=Shown.FULL),
     Key("streamArn", Kind.STREAM_ARN, Section.APPLICATION,
         "ARN of the stream to read; its name wins over streamName.",
         note="Its region is used when regionName is absent; Java never uses it."),
-    Key("tableName", TEXT, Section.APPLICATION, "Name of the lease table.", default_text="applicationName"),
+    Key("tableName", TEXT, Section.APPLICATION, "Name of the lease table.", default_text="applicationName",
+        shown_as=Shown.FULL),
 )  # fmt: skip
 
 _AWS = (
@@ -224,7 +228,7 @@ def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> t
 
     return (
         key("TableName", TEXT, f"Name of the legacy {table} table.", None, default_text=default_name,
-            note="It is used if it exists."),
+            note="It is used if it exists.", shown_as=Shown.FULL),
         key("BillingMode", CHOICE, f"Billing of the {table} table.", BillingMode.PAY_PER_REQUEST, choices=BillingMode),
         key("ReadCapacity", LONG, f"Read capacity of the {table} table.", 0, minimum=0),
         key("WriteCapacity", LONG, f"Write capacity of the {table} table.", 0, minimum=0),
@@ -307,8 +311,8 @@ _POLLING = (
 def _fanout(name: str, kind: Kind, meaning: str, default: object = None, default_text: str = "") -> Key:
     minimum = 1 if kind in (INT, LONG) else None
     return Key(f"fanoutConfig.{name}", kind, Section.FANOUT, meaning, default=default, default_text=default_text,
-               minimum=minimum,
-               field_name=f"fanout_{snake_case(name)}")  # fmt: skip
+               minimum=minimum, field_name=f"fanout_{snake_case(name)}",
+               shown_as=Shown.FULL if kind is TEXT else None)  # fmt: skip
 
 
 _FANOUT = (

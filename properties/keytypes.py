@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from properties.redaction import Shown
+
 OWN_PREFIX = "mld."
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -39,6 +41,14 @@ class Kind(Enum):
 
 
 NUMERIC_KINDS = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
+_SHOWN_UNLESS_DECLARED = {
+    Kind.TEXT: Shown.HIDDEN,
+    Kind.TAGS: Shown.NAMES,
+    Kind.URL: Shown.ENDPOINT,
+    Kind.DEAD_LETTER: Shown.PLACE,
+    Kind.CREDENTIALS: Shown.PARSED,
+}
+"""A converted value of any other kind is a number or a word that leaves no room for a secret."""
 
 
 class Effect(Enum):
@@ -76,6 +86,7 @@ class Key:
     `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
     `boxed` keys take 0 and false as they are. `minimum`/`maximum` bound numbers. `note` is what an operator should know
     about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE.
+    `shown_as` says how much of its value may be shown; None is the rule of its kind, which hides TEXT.
     """
 
     name: str
@@ -92,6 +103,7 @@ class Key:
     effect: Effect = Effect.EFFECTIVE
     note: str = ""
     field_name: str = ""
+    shown_as: Shown | None = None
 
     def __post_init__(self) -> None:
         assert (self.choices is not None) == (self.kind is Kind.CHOICE), self.name
@@ -106,6 +118,11 @@ class Key:
     def names(self) -> tuple[str, ...]:
         """Every spelling of the key."""
         return (self.name, *self.aliases)
+
+    @property
+    def shown(self) -> Shown:
+        """How much of its value may be shown."""
+        return self.shown_as or _SHOWN_UNLESS_DECLARED.get(self.kind, Shown.FULL)
 
     @property
     def zero_is_unset(self) -> bool:

@@ -7,7 +7,7 @@ raised as one ConfigurationError. Reading the file is the only I/O of this packa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from properties.assignments import collect
@@ -32,12 +32,13 @@ Overrides = Mapping[str, str] | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `load` found out; nothing in it but `settings` may hold a secret."""
+    """What `load` found out; only `settings` and `secrets` may hold secrets, and neither is to be shown."""
 
     path: str
     settings: Settings
     remarks: tuple[Remark, ...]
     effective: tuple[EffectiveValue, ...]
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, object]:
         """Everything fit to be shown, as plain JSON types."""
@@ -84,7 +85,9 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
     remarks.sort(key=lambda remark: _LEVEL_ORDER[remark.level])
     if problems:
         raise ConfigurationError(problems, remarks)
-    return Loaded(file_name, settings_of(derivation), tuple(remarks), _effective(derivation, spark, remarks))
+    secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
+    effective = _effective(derivation, spark, remarks)
+    return Loaded(file_name, settings_of(derivation), tuple(remarks), effective, secrets)
 
 
 def _without_pipeline(program: Given | None, spark: SparkLines, file_name: str) -> list[Remark]:

@@ -1,36 +1,138 @@
-"""What may be shown of a value. A credentials value is shown by its parsed form only; others lose what looks secret.
+"""What may be shown of a value of the configuration: what its key declares, and nothing of what no key declares.
 
-Rules: configuration#hidden-values. Credentials-related values never reach a log, `mld check` or an error message.
+Rules: configuration#hidden-values. A secret cannot be told by its looks, so nothing here guesses what is one: each key
+of the table declares how it is shown, free-form keys are hidden unless `harmless` names them, and of text that may have
+something secret inside only the parts with a known meaning are shown. The one guess is on the safe side: a key with a
+telling name is hidden whatever is declared.
 """
 
 from __future__ import annotations
 
 import re
+from enum import Enum
+from itertools import pairwise
 
 HIDDEN = "***"
 SHOWN_CHARACTERS_MAX = 400  # a value longer than this is somebody's mistake; it must not flood the log
 
-_TELLING_WORD = r"(?:passw(?:or)?d|secret|token|api[-_]?key|access[-_]?key(?:[-_]?id)?|external[-_]?id|credentials?)"
-_SECRET_KEY = re.compile(_TELLING_WORD, re.IGNORECASE)
-_SECRET_ARGUMENT = re.compile(
-    rf"(?P<name>-[-\w]*{_TELLING_WORD}[-\w]*\s+|[-\w]*{_TELLING_WORD}[-\w]*\s*[=:]\s*)[^\s|,]+", re.IGNORECASE
+
+class Shown(Enum):
+    """How a value is shown."""
+
+    FULL = "in full"  # names, numbers, words of a closed set
+    PLACE = (
+        "without user, password and parameters"  # a path, a URL of any scheme, class names: up to the first odd sign
+    )
+    ENDPOINT = "scheme, host and port"
+    COMMAND = "program and names of flags"
+    JVM_OPTIONS = "sizes, switches and names of properties"
+    NAMES = "names without their values"
+    PARSED = "as its parser shows it"  # credentials
+    HIDDEN = "not at all"
+
+
+_TELLING = re.compile(
+    r"passw|passphrase|pwd|secret|token|api[-_.]?key|access[-_.]?key|account[-_.]?key|private[-_.]?key|external[-_.]?id"
+    r"|credential",
+    re.IGNORECASE,
 )
-_URL_USER = re.compile(r"://\S*@")  # up to the last @: a password may have others, and slashes, by mistake
-_PROXY_USER = re.compile(r"^.*@", re.DOTALL)  # even of what is no URL
-_PROXY_KEY = "proxyUrl"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.<>*-]{0,199}", re.ASCII)
+_NUMBER = re.compile(r"[-+0-9.,_]{1,40}[A-Za-z%]{0,2}", re.ASCII)
+_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
+_SCHEME = re.compile(r"(?:jdbc:[a-z0-9]+:|[a-z][a-z0-9+.-]*:)(?://)?", re.IGNORECASE | re.ASCII)
+_ODD = re.compile(r"[^\w.:/\\+~%*,\[\]-]")  # what begins parameters, and what does not belong into a path
+_FLAG = re.compile(r"--?[a-z]+(?:-[a-z]+)*", re.ASCII)
+_SHORT_FLAG = re.compile(r"-[A-Za-z]", re.ASCII)
+_LONG_SHORT_FLAGS = ("-jar", "-cp", "-classpath")
+_SCRIPT = re.compile(r"[\w./\\-]+\.(?:py|js|mjs|cjs|ts|rb|pl|php|sh|jar|dll|exe)")
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)
+_PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*", re.ASCII)
+_JVM_SWITCH = re.compile(r"-XX:[+-]\w+|-XX:\w+=[0-9]+[kmgKMG%]?|-X(?:m[snx]|ss)[0-9]+[kmgKMG]?", re.ASCII)
+_JVM_PROPERTY = re.compile(r"(?P<name>-D[A-Za-z0-9_.]+)=.*", re.ASCII)
 
 
 def is_secret_key(key: str) -> bool:
     """Whether the name of a key says that its value is nobody's business."""
-    return _SECRET_KEY.search(key) is not None
+    return _TELLING.search(key) is not None
 
 
-def shown(key: str, text: str) -> str:
-    """`text` fit for a log: nothing of a key with a secret name, no user in URLs, no `--password …` argument."""
-    if is_secret_key(key):
-        return HIDDEN
-    if key.endswith(_PROXY_KEY):
-        text = _PROXY_USER.sub(f"{HIDDEN}@", text)
-    text = _URL_USER.sub(f"://{HIDDEN}@", text)
-    text = _SECRET_ARGUMENT.sub(rf"\g<name>{HIDDEN}", text)
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"
+def redacted(key: str, how: Shown, text: str) -> str:
+    """`text`, the value of `key`, fit for a log."""
+    how = Shown.HIDDEN if is_secret_key(key) and how is not Shown.PARSED else how
+    match how:
+        case Shown.FULL | Shown.PARSED:
+            fit = text
+        case Shown.PLACE:
+            fit = _place(text)
+        case Shown.ENDPOINT:
+            fit = _endpoint(text)
+        case Shown.COMMAND:
+            fit = " ".join(_command(text.split(" ")))
+        case Shown.JVM_OPTIONS:
+            fit = " ".join(map(_jvm_option, text.split()))
+        case Shown.NAMES:
+            fit = ",".join(f"{pair.partition('=')[0]}={HIDDEN}" for pair in text.split(",") if pair)
+        case Shown.HIDDEN:
+            fit = HIDDEN
+    return fit if len(fit) <= SHOWN_CHARACTERS_MAX else fit[:SHOWN_CHARACTERS_MAX] + "…"
+
+
+def shown_name(name: str) -> str:
+    """A key that nobody declared: a name, or what may be the rest of a secret whose line was broken."""
+    return name if _NAME.fullmatch(name) else HIDDEN
+
+
+def shown_mistake(raw: str) -> str | None:
+    """Text as written where a value of another kind belongs: figures and references only. None if it stays hidden."""
+    return raw if _NUMBER.fullmatch(raw) or _REFERENCE.fullmatch(raw) else None
+
+
+def where(text: str) -> str:
+    """A path or an address without user, password and parameters."""
+    return redacted("", Shown.PLACE, text)
+
+
+def _place(text: str) -> str:
+    user, at, rest = text.rpartition("@")  # the last one: a password may have others, by mistake
+    scheme = _SCHEME.match(text)
+    # What precedes `://`, or names a driver, is no user; `user:password@host` has no scheme.
+    start = scheme.group() if scheme and (scheme.group().endswith("//") or scheme.group().count(":") == 2) else ""
+    if not at:
+        return _up_to_odd(text)
+    if _ODD.search(user):
+        return start + HIDDEN  # it may be a parameter's value that has the @
+    return f"{start}{HIDDEN}@{_up_to_odd(rest)}"
+
+
+def _up_to_odd(text: str) -> str:
+    odd = _ODD.search(text)
+    return text if odd is None else text[: odd.start()] + HIDDEN
+
+
+def _endpoint(text: str) -> str:
+    scheme, separator, rest = _place(text).partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host}{slash}{HIDDEN if path else ''}" if separator else HIDDEN
+
+
+def _command(words: list[str]) -> list[str]:
+    """The program, a Python module or a script, and the names of flags; whatever else there is may be secret."""
+    said = [_place(words[0])]
+    for before, word in pairwise(words):
+        name, equals, _ = word.partition("=")
+        if not word or word in _LONG_SHORT_FLAGS or _SHORT_FLAG.fullmatch(word) or _SCRIPT.fullmatch(word):
+            said.append(word)
+        elif name.startswith("--") and _FLAG.fullmatch(name):
+            said.append(name + (f"={HIDDEN}" if equals else ""))
+        elif before == "-m" and _PYTHON.fullmatch(words[0]) and _MODULE.fullmatch(word):
+            said.append(word)
+        else:
+            said.append(word[:2] + HIDDEN if _SHORT_FLAG.match(word) else HIDDEN)
+    return said
+
+
+def _jvm_option(word: str) -> str:
+    if _JVM_SWITCH.fullmatch(word):
+        return word
+    match = _JVM_PROPERTY.fullmatch(word)
+    return f"{match['name']}={HIDDEN}" if match else HIDDEN

@@ -63,6 +63,21 @@ value is taken as it is (no `\\` escapes); `${NAME}` works.
 ### Strictness
 
 Errors stop the start, all of them listed at once, with exit code 2. Warnings do not, unless `mld.strict = true`.
+
+### What is shown of a value
+
+`mld check` and the log show a value as far as its key declares that it may be shown, and `***` in place of the rest:
+
+- names, numbers, words of a closed set and ARNs: in full
+- endpoints and proxies: scheme, host and port; paths and other URLs: without user, password and parameters
+- `executableName`: the program, a script or Python module, and the names of flags
+- tags: their names
+- `mld.spark.conf.*` and `mld.spark.sink.*.options.*`: nothing, unless the key is known to be harmless
+  (`properties/harmless.py`), and then like a path; of Java options sizes, switches and names of properties
+- a key whose name speaks of a password, secret, token or key, and a key without effect: nothing
+
+A value that is none of its kind is not repeated, because it may have been meant for another line: the message names
+file and line. Names of unknown keys are repeated, their values never.
 """
 
 _CREDENTIALS = """\
@@ -107,8 +122,8 @@ AwsCredentialsProviderDynamoDB = ProfileCredentialsProvider|leases, DefaultCrede
 or an object with `access_key`, `secret_key`, and optionally `token` and `expiry` (a datetime, or ISO 8601 text,
 with a time zone); with an expiry it is called again before that time.
 
-Values of credentials keys are never shown in full: external ids, arguments of your own providers, and whatever an
-environment variable supplied, are hidden in logs, messages and `mld check`.
+Of these values external ids, arguments of your own providers, users and paths of endpoints, and whatever an
+environment variable supplied, are hidden.
 """
 
 _DEVIATIONS = """\

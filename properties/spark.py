@@ -15,7 +15,9 @@ from enum import Enum
 from properties.assignments import Assignment, all_lines
 from properties.checks import check
 from properties.grammar import Entry
+from properties.harmless import conf_shown, option_shown
 from properties.keytypes import INT_MAX, Effect, Key, Kind, Section
+from properties.redaction import Shown, shown_name
 from properties.remarks import Level, Remark
 
 PROGRAM = "mld-spark"
@@ -52,16 +54,20 @@ def _key(name: str, kind: Kind, meaning: str, default: object = None, **more: ob
 
 KEYS: tuple[Key, ...] = (
     _key("pipeline", Kind.TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
-         "working directory.", default_text="required"),
+         "working directory.", default_text="required",
+         shown_as=Shown.PLACE),
     _key("pipelineId", Kind.TEXT, "Name of the pipeline in the ledgers of its sinks. Under another name it has no "
-         "marks there, and writes again what it is given again.", "main"),
+         "marks there, and writes again what it is given again.", "main",
+         shown_as=Shown.FULL),
     _key("streamId", Kind.TEXT, "Names the stream in the ledgers of sinks, instead of its ARN and the time of its "
          "creation. Change it when the stream is deleted and made again.",
-         default_text="what kinesis:DescribeStreamSummary says; required below another daemon"),
+         default_text="what kinesis:DescribeStreamSummary says; required below another daemon",
+         shown_as=Shown.FULL),
     _key("format", Kind.CHOICE, "What the data of a record is; all but binary add the column `payload`.",
          Format.BINARY, choices=Format),
     _key("schema", Kind.TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
-         "the schema in JSON.", default_text="required by json, csv and avro"),
+         "the schema in JSON.", default_text="required by json, csv and avro",
+         shown_as=Shown.FULL),
     _key("mode", Kind.CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
          Mode.BATCH, choices=Mode),
     _key("triggerIntervalMillis", Kind.LONG, "Shortest time from the start of one micro-batch to that of the next.",
@@ -71,7 +77,8 @@ KEYS: tuple[Key, ...] = (
     _key("maxInFlightBytes", Kind.LONG, "Most bytes of records that are accepted and not committed.",
          default_text="four times maxBatchBytes", minimum=1),
     _key("deadLetter", Kind.TEXT,
-         "Directory for records that cannot be decoded or processed, as JSON lines with their reasons."),
+         "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
+         shown_as=Shown.PLACE),
     _key("onPoison", Kind.CHOICE, "What becomes of a record with which the pipeline fails again and again.",
          choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
     _key("attemptsMax", Kind.INT, "Attempts at a micro-batch before it is split in search of the record that fails.",
@@ -81,16 +88,24 @@ KEYS: tuple[Key, ...] = (
     _key("drainTimeoutMillis", Kind.LONG, "Longest wait of a shard that ends or moves for the commits of its records.",
          20_000, minimum=0),
     _key("startTimeoutMillis", Kind.LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
-    _key("master", Kind.TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]"),
-    _key("remote", Kind.TEXT, "Spark Connect server, `sc://host:port`; wins over master."),
-    _key("packages", Kind.TEXT, "Maven coordinates of packages to load, with commas between them."),
-    _key("driverMemory", Kind.TEXT, "Heap of the JVM on this machine.", "1g"),
-    _key("javaHome", Kind.TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH"),
+    _key("master", Kind.TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]",
+         shown_as=Shown.PLACE),
+    _key("remote", Kind.TEXT, "Spark Connect server, `sc://host:port`; wins over master.",
+         shown_as=Shown.PLACE),
+    _key("packages", Kind.TEXT, "Maven coordinates of packages to load, with commas between them.",
+         shown_as=Shown.PLACE),
+    _key("driverMemory", Kind.TEXT, "Heap of the JVM on this machine.", "1g",
+         shown_as=Shown.PLACE),
+    _key("javaHome", Kind.TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH",
+         shown_as=Shown.PLACE),
     _key("spool", Kind.TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read.",
-         default_text="a private directory in TMPDIR"),
-    _key("ledger", Kind.TEXT, "Directory of the ledger of sinks that can keep none of their own."),
+         default_text="a private directory in TMPDIR",
+         shown_as=Shown.PLACE),
+    _key("ledger", Kind.TEXT, "Directory of the ledger of sinks that can keep none of their own.",
+         shown_as=Shown.PLACE),
     _key("checkpoint", Kind.TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
-         "streaming queries.", default_text="required by mode = streaming"),
+         "streaming queries.", default_text="required by mode = streaming",
+         shown_as=Shown.PLACE),
     _key("sink.<name>.format", Kind.TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
     _key("sink.<name>.path", Kind.TEXT, "Directory or table of a sink."),
@@ -136,6 +151,7 @@ class SparkLines:
     remarks: tuple[Remark, ...]
     shown: Mapping[str, tuple[str, str]]
     """Text fit for a log, and place, of everything given."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def given(self) -> bool:
@@ -165,6 +181,7 @@ def read(
     shown: dict[str, tuple[str, str]] = {}
     sinks: dict[str, _Sink] = {}
     conf: dict[str, str] = {}
+    secrets: list[str] = []
     last = {name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name[:10] == PREFIX}
     for name, (place, raw) in last.items():
         key = _key_of(name)
@@ -176,6 +193,7 @@ def read(
         if checked.given is None:
             continue
         shown[name] = (checked.given.display, place)
+        secrets += checked.given.secrets
         value = checked.given.value
         if name.startswith(SINK_PREFIX):
             _put(sinks, name, str(value), place)
@@ -186,22 +204,29 @@ def read(
             values[short], places[short] = value, place
     remarks += _together(values, places, file_name)
     remarks += [
-        Remark(Level.ERROR, f"{SINK_PREFIX}{name}.writers", sink.place, f"is {given}", f"write {' or '.join(WRITERS)}")
+        Remark(
+            Level.ERROR,
+            f"{SINK_PREFIX}{name}.writers",
+            sink.place,
+            "has no such value",
+            f"write {' or '.join(WRITERS)}",
+        )
         for name, sink in sinks.items()
-        if (given := sink.values.get("writers", WRITERS[0])) not in WRITERS
+        if sink.values.get("writers", WRITERS[0]) not in WRITERS
     ]
     remarks += _streaming(values, places, file_name, sinks)
     made = tuple(SinkLines(name, sink.place, sink.values, sink.options) for name, sink in sinks.items())
-    return SparkLines(values, places, made, conf, tuple(remarks), shown)
+    return SparkLines(values, places, made, conf, tuple(remarks), shown, tuple(secrets))
 
 
 def _key_of(name: str) -> Key | None:
     if name in _FIXED:
         return _FIXED[name]
     if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):
-        return Key(name, Kind.TEXT, Section.SPARK, "")
-    if name.startswith(SINK_PREFIX) and _SINK_KEY.fullmatch(name, len(SINK_PREFIX)):
-        return Key(name, Kind.TEXT, Section.SPARK, "")
+        return Key(name, Kind.TEXT, Section.SPARK, "", shown_as=conf_shown(name.removeprefix(CONF_PREFIX)))
+    if name.startswith(SINK_PREFIX) and (match := _SINK_KEY.fullmatch(name, len(SINK_PREFIX))):
+        shown = option_shown(match["option"]) if match["option"] else Shown.PLACE
+        return Key(name, Kind.TEXT, Section.SPARK, "", shown_as=shown)
     return None
 
 
@@ -224,7 +249,7 @@ def _unknown(name: str, place: str) -> Remark:
 
         near = difflib.get_close_matches(name, _FIXED, n=1, cutoff=0.6)
         remedy = f"did you mean {near[0]}?" if near else "docs/spark.md lists the keys"
-    return Remark(Level.ERROR, name, place, "is no key of the Spark processor", remedy)
+    return Remark(Level.ERROR, shown_name(name), place, "is no key of the Spark processor", remedy)
 
 
 def _together(values: dict[str, object], places: Mapping[str, str], file_name: str) -> list[Remark]:
@@ -276,7 +301,7 @@ def _streaming(
         mode = sink.values.get("outputMode", "append")
         key = f"sink.{name}.outputMode"
         if mode not in OUTPUT_MODES:
-            wrong(key, sink.place, f"is {mode}", f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}")
+            wrong(key, sink.place, "has no such value", f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}")
         elif not streaming and "outputMode" in sink.values:
             wrong(key, sink.place, "has no effect without mld.spark.mode = streaming", "set the mode", Level.WARNING)
     return remarks

@@ -10,24 +10,24 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from mld.errors import MldError
+from properties.scrubbing import Scrubber
 
 log = logging.getLogger(__name__)
 
 PortT = TypeVar("PortT")
 OUR_OWN = (MldError, AssertionError)
 """What passes as it is."""
-_USER = re.compile(r"://\S*@")
-"""In the address of a proxy, which botocore does not always hide."""
+_SCRUB = Scrubber()
+"""For the address of a proxy, which botocore does not always hide."""
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in words, without the user and password of a URL."""
-    return f"{type(error).__name__}: {_USER.sub('://***@', str(error))}"
+    """An exception in words, without the password of a URL and the like."""
+    return f"{type(error).__name__}: {_SCRUB(str(error))}"
 
 
 class Surprises:

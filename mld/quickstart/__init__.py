@@ -10,6 +10,7 @@ from rich.console import Console
 from mld.quickstart.plain import PlainTour
 from mld.quickstart.spark import SparkTour
 from mld.quickstart.stage import NotReadyError
+from properties.printable import printable
 
 EXIT_NOT_READY = 2
 _PLAIN_WIDTH = 120  # columns where stdout is no terminal
@@ -17,12 +18,12 @@ _PLAIN_WIDTH = 120  # columns where stdout is no terminal
 
 def run_quickstart(records: int, directory: str, *, plain: bool = False) -> int:
     """Run the tour with its files in `directory`; returns the exit code. Raises QuickstartError."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     kind = PlainTour if plain else SparkTour
     try:
         return kind(Path(directory).absolute(), console, records).run()
     except NotReadyError as error:
-        print(f"mld: {error}", file=sys.stderr)  # noqa: T201
+        print(f"mld: {printable(str(error))}", file=sys.stderr)  # noqa: T201
         return EXIT_NOT_READY
 
 

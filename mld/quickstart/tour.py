@@ -21,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from mld.aws.sessions import ClientFactory, client_factory
 from mld.leases.lease import Lease
@@ -29,6 +30,7 @@ from mld.quickstart.clicks import Event, click_events
 from mld.quickstart.stage import STOP_S, QuickstartError, only_one_in, process, ready_endpoint, signals_end_us
 from mld.quickstart.verdict import Put
 from properties.loader import load
+from properties.printable import printable, printable_lines
 
 STREAM = "quickstart-clicks"
 APPLICATION = "quickstart"
@@ -110,13 +112,13 @@ class Tour(ABC):
         if stopped != 0:
             faults.append(f"the daemon did not stop gracefully: exit status {stopped}; see {self.log_file}")
         for fault in faults:
-            self.say(f"[red]FAULT[/red] {fault}")
+            self.say(f" {fault}", head=Text("FAULT", "red"))
         if faults:
             self.say(f"The log of the daemon is {self.log_file}.")
             return EXIT_FAILURE
         seconds = time.monotonic() - started
-        self.say(f"[green]{self.verdict()}[/green]; the daemon stopped gracefully; all in {seconds:.1f} s")
-        self.console.print(self.farewell(), soft_wrap=True)
+        self.say(f"; the daemon stopped gracefully; all in {seconds:.1f} s", head=Text(self.verdict(), "green"))
+        self.console.print(printable_lines(self.farewell()), soft_wrap=True)
         return EXIT_OK
 
     @abstractmethod
@@ -131,8 +133,8 @@ class Tour(ABC):
     def log_file(self) -> Path:
         return self.directory / "daemon.log"
 
-    def say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True)
+    def say(self, text: str, head: Text | None = None) -> None:
+        self.console.print((head or Text()) + Text(printable(text)), soft_wrap=True)
 
     @contextmanager
     def embedded_aws(self) -> Iterator[str]:

@@ -400,7 +400,7 @@ class Engine:
         missing = spans(source.ends, self._marks[self._dead.name])
         if missing:
             with self._frame(source, missing) as (handed, _):
-                self._into(self._dead, handed.because(reason), missing)
+                self._into(self._dead, handed.because(self._settings.fit(reason)), missing)
         for batch, sinks in self._groups(source.ends):
             for sink in sinks:
                 self._into(sink, None, batch)

@@ -33,6 +33,7 @@ from processors.spark.identity import PIPELINE_KEY
 from processors.spark.links import Link
 from processors.spark.outcomes import Outcome
 from processors.spark.positions import Position, Shard
+from processors.spark.saying import complain, fit_of, log_by
 from processors.spark.settings import Settings, SettingsError, load
 from processors.spark.spool import Spool, SpoolError, open_spool
 from processors.spark.starting import Started, StartError, start
@@ -199,7 +200,7 @@ class Host:
 
     def _accept(self) -> Link:
         self._numbers += 1
-        one = Link(self, self._numbers)
+        one = Link(self, self._numbers, self._settings.fit)
         self._links[one.number] = one
         return one
 
@@ -432,20 +433,20 @@ def main() -> NoReturn:
     # A supervisor signals a whole group at once; the daemon decides when its shards are done. The JVM inherits it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    log_by(fit_of((), os.environ))
     try:
         settings = load(file, os.environ.get("MLD_OVERRIDES", "").splitlines(), os.environ)
     except SettingsError as error:
-        sys.stderr.write(f"mld-spark: the configuration cannot be used:\n{error}\n")
+        complain(f"the configuration cannot be used:\n{error}")
         _exit(EXIT_CONFIGURATION)
+    log_by(settings.fit)
     sweep(directory.parent)
     lock = (directory / HOST_LOCK).open("ab")
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         status = asyncio.run(_serve(settings, directory, daemon_pid, told, file))
     except SpoolError as error:
-        sys.stderr.write(f"mld-spark: {error}\n")
+        complain(str(error))
         status = EXIT_CONFIGURATION
     _exit(status)
 
@@ -458,7 +459,7 @@ async def _serve(settings: Settings, directory: Path, daemon_pid: int, told: int
     def listening() -> None:
         os.write(told, b"+")
         os.close(told)
-        printed.append(Printed(loop, host.pass_on))
+        printed.append(Printed(loop, host.pass_on, settings.fit))
 
     async def keep_delivering() -> None:
         while True:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from processors.spark import link
 from processors.spark.positions import Position, Shard
+from processors.spark.saying import Fit
+from properties.printable import printable
 
 SAID_BACKLOG_BYTES = 256 * 1024
 """A child that does not read gets no more lines for its standard error."""
@@ -28,8 +30,9 @@ class Intake(Protocol):
 class Link(asyncio.BufferedProtocol):
     """One child. `waiting` are the offers accepted and not committed, with their last position (None: no records)."""
 
-    def __init__(self, intake: Intake, number: int) -> None:
+    def __init__(self, intake: Intake, number: int, fit: Fit = printable) -> None:
         self._intake = intake
+        self._fit = fit
         self.number = number
         self.shard: Shard | None = None
         self.checkpoint: Position | None = None
@@ -155,7 +158,7 @@ class Link(asyncio.BufferedProtocol):
         self._write(link.COMMITTED, {"id": number, "sequence": sequence, "sub": position.sub if position else None})
 
     def fail(self, reason: str, status: int = 1) -> None:
-        self._write(link.FAILED, {"reason": reason, "status": status})
+        self._write(link.FAILED, {"reason": self._fit(reason), "status": status})
         self.close()
 
     def said(self, text: str) -> bool:

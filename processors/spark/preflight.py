@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from processors.spark import pipeline, session
+from processors.spark.saying import complain
 from processors.spark.settings import SettingsError, load
 
 EXIT_OK, EXIT_CONFIGURATION = 0, 2
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         sys.stdout.write(examine(arguments[0], os.environ) + "\n")
     except (SettingsError, session.SessionError, pipeline.PipelineError) as error:
-        sys.stderr.write(f"mld-spark: {error}\n")
+        complain(str(error))
         return EXIT_CONFIGURATION
     return EXIT_OK
 

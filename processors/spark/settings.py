@@ -6,12 +6,15 @@ The table of keys and the rules stand in `properties.spark`; here the file is re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from processors.spark.identity import Identity, identity_of
+from processors.spark.saying import Fit, fit_of
 from processors.spark.sinks import SinkSpec
 from properties.grammar import GrammarError, parse
+from properties.printable import printable
+from properties.redaction import where
 from properties.remarks import Level
 from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLines, read
 
@@ -41,8 +44,8 @@ class Settings:
     retry_backoff_s: float
     drain_timeout_s: float
     start_timeout_s: float
-    master: str
-    remote: str | None
+    master: str = field(repr=False)
+    remote: str | None = field(repr=False)
     packages: str | None
     driver_memory: str
     java_home: str | None
@@ -51,7 +54,7 @@ class Settings:
     checkpoint: str | None
     output_modes: Mapping[str, str]
     """Of streaming queries, by sink; append where none is given."""
-    conf: Mapping[str, str]
+    conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
     application: str
     stream: str
@@ -60,6 +63,8 @@ class Settings:
     stream_id: str | None = None
     reply_timeout_s: float | None = None
     """The daemon's `timeoutInSeconds`."""
+    fit: Fit = field(default=printable, repr=False, compare=False)
+    """What is said about these settings passes it."""
 
     @property
     def is_local(self) -> bool:
@@ -68,8 +73,8 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """Master or Connect server, fit for a log: what follows the address, such as a token, is left out."""
-        return self.master if self.remote is None else self.remote.split("/;")[0]
+        """Master or Connect server, fit for a log: without users, tokens and other parameters."""
+        return where((self.remote or self.master).split("/;")[0])
 
 
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -166,6 +171,7 @@ def make(
         writer=writer,
         stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
+        fit=fit_of(lines.secrets, env),
     )
 
 

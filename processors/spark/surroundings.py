@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from processors.spark.hosting import LOCK_FILE, SOCKET_FILE, started_at
+from processors.spark.saying import Fit
 
 WATCH_POLL_S = 0.5
 """Only where the system has no pidfd."""
@@ -60,8 +61,9 @@ class Watch:
 class Printed:
     """Everything that is printed on standard output and error, Spark's and the user's, tagged, towards a child."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool], fit: Fit) -> None:
         self._loop = loop
+        self._fit = fit
         self._pass_on = pass_on
         self._kept: deque[str] = deque(maxlen=SAID_LINES_MAX)
         self._scheduled = False
@@ -73,7 +75,7 @@ class Printed:
 
     def _pump(self, pipe: BinaryIO) -> None:
         for line in pipe:
-            self._kept.append(TAG + line.decode("utf-8", "replace").rstrip("\n") + "\n")
+            self._kept.append(TAG + self._fit(line.decode("utf-8", "replace").rstrip("\r\n")) + "\n")
             if not self._scheduled:
                 self._scheduled = True
                 with suppress(RuntimeError):  # the loop is closed: we are at our end

@@ -104,10 +104,10 @@ class Report:
         for rule, finding in self.findings.items():
             out.write(f"  {finding.verdict.value:<12}  {rule.level.value:<11}  {rule.label:<20}  {rule.text}\n")
             for reason in finding.reasons[:REASONS_MAX]:
-                out.write(f"  {'':<12}  {'':<11}  {'':<20}  -> {reason}\n")
+                out.write(f"  {'':<12}  {'':<11}  {'':<20}  -> {_printable(reason)}\n")
         if self.errors_shown:
             out.write("\n  What it said on standard error when it failed first:\n")
-            out.writelines(f"    {line}\n" for line in self.errors_shown)
+            out.writelines(f"    {_printable(line)}\n" for line in self.errors_shown)
         out.write(f"\n{self._summary()}\n")
 
     def _summary(self) -> str:
@@ -119,3 +119,8 @@ class Report:
             if rule.level is Level.REQUIRED and finding.verdict is not Verdict.PASS
         ]
         return f"It does not conform: required but failed or not observed: {', '.join(missed)}."
+
+
+def _printable(text: str) -> str:
+    """What a child wrote, without what would end a line or move the cursor."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

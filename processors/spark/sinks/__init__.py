@@ -100,8 +100,8 @@ class SinkSpec:
 
     name: str
     format: str = "parquet"
-    path: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    path: str | None = field(default=None, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     partition_by: tuple[str, ...] = ()
     mode: str = "append"
     ledger: str | None = None

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from properties import ConfigurationError
-from properties.redaction import is_secret_key, shown
+from properties.redaction import Shown, is_secret_key, redacted
 from tests.unit.properties.conftest import Configure
 
 SECRET = "hunter2"
@@ -75,13 +75,13 @@ def test_no_secret_of_another_key_is_shown(configure: Configure, line: str) -> N
 
 
 def test_ordinary_values_are_shown_as_they_are() -> None:
-    assert shown("executableName", "python3 -m app --workers 4") == "python3 -m app --workers 4"
+    assert redacted("streamName", Shown.FULL, "clicks") == "clicks"
     assert not is_secret_key("maxRecords")
 
 
 def test_the_value_of_a_key_with_a_telling_name_is_hidden() -> None:
     assert is_secret_key("AWS_SECRET_ACCESS_KEY")
-    assert shown("externalId", SECRET) == "***"
+    assert redacted("externalId", Shown.FULL, SECRET) == "***"
 
 
 def test_a_role_is_shown_without_its_external_id(configure: Configure) -> None:

@@ -1,0 +1,31 @@
+"""Text of others, fit for a log or a terminal: nothing in it ends a line, moves the cursor or reverses what follows.
+
+What a child prints, what AWS answers, what stands in a file: any of it may hold line breaks (of which Unicode has
+seven), escape sequences, bidirectional overrides or half a surrogate pair. Pure; the one rule for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BEYOND_ASCII = re.compile(r"[^\x20-\x7e]+")
+
+
+def printable(text: str) -> str:
+    """`text` with everything escaped that is no visible character and no plain space, as Python escapes it: ``\\n``,
+    ``\\x1b``, ``\\u2028``. Letters, symbols and marks of all scripts stay. So do backslashes: it cannot be undone."""
+    return text if text.isprintable() else _BEYOND_ASCII.sub(_escaped, text)
+
+
+def printable_lines(text: str) -> str:
+    """The same line by line, for a text whose own line feeds are to stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    run = match.group()
+    return run if run.isprintable() else "".join(map(_escaped_character, run))
+
+
+def _escaped_character(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,126 @@
+"""Text that others wrote (an exception, an answer, a line of a child) without the secrets that it may repeat.
+
+Two nets. What the configuration hides is known: it is looked for as it is and in the forms in which programs pass it
+on. What nobody knows, such as a password in the environment's proxy or in a URL of the user's own code, is told by
+where it stands: before the @ of a URL, after `password=`, after `Bearer`. Our own words need neither: what they show of
+the configuration has passed `redaction`. Linear in the text, whatever the text is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import quote, quote_plus, unquote
+
+from properties.printable import printable
+from properties.redaction import HIDDEN, Shown, is_secret_key
+
+SECRET_CHARACTERS_MIN = 6  # shorter ones would be found in half of all words; `true` and `false` are among them
+ENVIRONMENT_PLACES = ("_FILE", "_URI", "_PATH", "_DIR")  # variables with telling names that say where something is
+
+_TOKEN = re.compile(r"\S+")
+_ADDRESS = re.compile(r"(?:jdbc:\w{1,32}:)?//|jdbc:\w{1,32}:")
+_WORDS = (
+    "passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|access[-_.]?key|account[-_.]?key|private[-_.]?key|"
+    "credential|signature"
+)
+_HINTS = ("passw", "passphrase", "pwd", "secret", "token", "key", "credential", "sig", "auth")
+"""One of them is in whatever `_ASSIGNED` finds: looking for them costs a tenth of it."""
+_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&|()\[\]{}"']+)"""
+_ASSIGNED = re.compile(
+    rf"""((?:(?:{_WORDS})[\w.-]{{0,64}}|\b(?:sig|auth))(?:["']?\s{{0,4}}=\s{{0,4}}|["']\s{{0,4}}:\s{{0,4}}))b?{_VALUE}""",
+    re.IGNORECASE,
+)
+_AUTHORIZED = re.compile(
+    r"""\b(Bearer\s{1,4}|authorization["']?\s{0,4}[:=]\s{0,4}["']?(?:\w{1,20}\s+)?)[^\s"',]+""", re.I
+)
+_PARAMETER = re.compile(r"""=\s*["']?([^&;,(){}\s"']+)""")
+
+
+class Scrubber:
+    """Replaces secrets in text. `hide` adds to what is known."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._known: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self.hide(secrets)
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        self._known |= {form for secret in secrets for form in _forms(secret)}
+        longest_first = sorted(self._known, key=lambda form: (-len(form), form))
+        self._pattern = re.compile("|".join(map(_exactly, longest_first))) if longest_first else None
+
+    def __call__(self, text: str) -> str:
+        """`text` without them."""
+        if self._pattern is not None and any(form in text for form in self._known):
+            text = self._pattern.sub(HIDDEN, text)
+        if "@" in text and _ADDRESS.search(text):
+            text = _TOKEN.sub(_without_user, text)
+        lower = text.lower()
+        if ("=" in text or ":" in text) and any(hint in lower for hint in _HINTS):
+            text = _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+        if "bearer" in lower or "authorization" in lower:
+            text = _AUTHORIZED.sub(rf"\1{HIDDEN}", text)
+        return text
+
+
+def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
+    """What is secret in a value of the configuration that is shown in the way `how`."""
+    if how is Shown.HIDDEN or (how is not Shown.PARSED and is_secret_key(key)):
+        yield text
+    if how in (Shown.HIDDEN, Shown.PLACE, Shown.ENDPOINT):
+        user, at, _ = text.rpartition("@")
+        if at:
+            user = user.rpartition("//")[2]
+            yield user
+            yield user.partition(":")[2]
+            yield user.rpartition("/")[2]
+    if how in (Shown.HIDDEN, Shown.PLACE, Shown.ENDPOINT, Shown.JVM_OPTIONS):
+        yield from _PARAMETER.findall(text)
+    if how is Shown.COMMAND:
+        words = text.split(" ")
+        for before, word in zip(["", *words], words, strict=False):
+            name, equals, value = word.partition("=")
+            if equals and is_secret_key(name):
+                yield value
+            elif before.startswith("-") and is_secret_key(before):
+                yield word
+
+
+def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
+    """Variables with a telling name (AWS_SECRET_ACCESS_KEY), and the users of proxies."""
+    for name, value in env.items():
+        if is_secret_key(name) and not name.endswith(ENVIRONMENT_PLACES):
+            yield value
+        elif name.lower().endswith("_proxy"):
+            yield from secrets_in(name, Shown.ENDPOINT, value)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """As it is, and as URLs, JSON, logs and headers have it."""
+    plain = unquote(secret)
+    for text in {secret, plain}:
+        forms = (
+            text,
+            quote(text, safe=""),
+            quote_plus(text),
+            json.dumps(text)[1:-1],
+            repr(text)[1:-1],
+            printable(text),
+            base64.b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii").rstrip("="),
+        )
+        yield from (form for form in forms if len(form) >= SECRET_CHARACTERS_MIN)
+
+
+def _exactly(form: str) -> str:
+    """Digits are looked for as a whole number only: sequence numbers hold any others."""
+    return rf"(?<![0-9]){form}(?![0-9])" if form.isdigit() else re.escape(form)
+
+
+def _without_user(match: re.Match[str]) -> str:
+    token = match.group()
+    address = _ADDRESS.search(token)
+    at = token.rfind("@")
+    return token if address is None or at < address.end() else f"{token[: address.end()]}{HIDDEN}{token[at:]}"
