@@ -68,8 +68,10 @@ class Scrubber:
 
 def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
     """What is secret in a value of the configuration that is shown in the way `how`."""
-    if how is Shown.HIDDEN or (how is not Shown.PARSED and is_secret_key(key)):
+    if how is not Shown.PARSED and is_secret_key(key):
         yield text
+    elif how is Shown.HIDDEN and not (text.isalpha() or text.isdigit()):
+        yield text  # a word or a number may stand anywhere in a log: only a telling name makes a secret of it
     if how in (Shown.HIDDEN, Shown.PLACE, Shown.ENDPOINT):
         user, at, _ = text.rpartition("@")
         if at:

@@ -1,0 +1,25 @@
+"""Which values of a configuration are looked for in what others write."""
+
+from __future__ import annotations
+
+import pytest
+
+from properties.redaction import Shown
+from properties.scrubbing import Scrubber, secrets_in
+
+
+@pytest.mark.parametrize("word", ["production", "100000"])
+def test_a_plain_word_or_number_is_no_secret_by_itself(word: str) -> None:
+    assert list(secrets_in("mld.spark.conf.spark.custom.stage", Shown.HIDDEN, word)) == []
+    text = f"shard 7 of {word} has {word} records"
+    assert Scrubber(secrets_in("mld.spark.conf.spark.custom.stage", Shown.HIDDEN, word))(text) == text
+
+
+@pytest.mark.parametrize("word", ["swordfish", "100000", "sword-fish"])
+def test_with_a_telling_name_it_is_one(word: str) -> None:
+    assert word in secrets_in("mld.spark.options.password", Shown.HIDDEN, word)
+    assert word not in Scrubber(secrets_in("mld.spark.options.password", Shown.HIDDEN, word))(f"refused {word}!")
+
+
+def test_what_is_neither_word_nor_number_is_one_whatever_its_name() -> None:
+    assert list(secrets_in("mld.spark.conf.spark.custom.stage", Shown.HIDDEN, "a1b2-c3d4")) == ["a1b2-c3d4"]
