@@ -4,7 +4,7 @@ A lock names every package that an environment consists of, at its version, with
 holds for each Python and each platform we run on. The versions are chosen in `constraints.txt`; what that file does not
 name stays at the version that the lock has already. Nothing else in this repository decides what gets installed.
 
-The hashes are those that the package registry states on the day of writing: look at the difference before you commit it.
+The hashes are those that the package registry states on the day of writing: look at what has changed before you commit.
 """
 
 from __future__ import annotations
