@@ -108,4 +108,4 @@ def main(uv: str, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(str(Path(sys.argv[1]).absolute()), sys.argv[2:]))
