@@ -1,23 +1,35 @@
-# Two commands matter: `make quickstart` and `make test`. Each sets up what it needs inside this directory, at the
-# versions pinned in constraints.txt. PYTHON names the interpreter to build the environment with (3.11 or later).
+# Two commands matter: `make quickstart` and `make test`. Each sets up what it needs inside this directory: the files whose
+# hashes stand in locks/, and nothing else. PYTHON names the interpreter to build the environment with (3.11 or later).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+LOCKS  := locks
 # What `make test` and `make lint` need comes on top of what `make quickstart` needs.
 BASE   := $(VENV)/.installed-base-spark
 DEV    := $(VENV)/.installed-dev
 
+# $(call install,ENVIRONMENT,LOCK) and $(call install_mld,ENVIRONMENT). First setuptools alone, because without an isolated
+# build, for which pip would fetch one without a hash, it makes what has no wheel (pyspark), and mld itself.
+PIP := -m pip install --quiet --disable-pip-version-check
+define install
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python $(PIP) --require-hashes --only-binary :all: -r $(LOCKS)/build.txt
+	$(1)/bin/python $(PIP) --require-hashes --no-build-isolation --use-pep517 -r $(LOCKS)/$(2).txt
+endef
+define install_mld
+	$(1)/bin/python $(PIP) --no-index --no-deps --no-build-isolation -e .
+endef
+
 .PHONY: setup quickstart test lint format bench conformance-aws docs clean
 
-$(BASE): setup.cfg pyproject.toml constraints.txt
+$(BASE): setup.cfg pyproject.toml $(LOCKS)/build.txt $(LOCKS)/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mld needs Python 3.11 or later; set PYTHON=")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[local,spark]'
+	$(call install,$(VENV),base)
+	$(call install_mld,$(VENV))
 	@touch $@
 
-$(DEV): $(BASE)
-	$(PIP) -e '.[dev]'
+$(DEV): $(BASE) $(LOCKS)/dev.txt
+	$(call install,$(VENV),dev)
 	@touch $@
 
 setup: $(BASE)
@@ -29,8 +41,8 @@ quickstart: $(BASE)
 .PHONY: test-tools
 test-tools: $(DEV)
 	$(BIN)/python tests/support/fetch_kclpy.py
-	$(BIN)/python tests/support/fetch_kinesis_local.py
-	$(BIN)/python tests/support/make_ministack.py
+	$(BIN)/python -m tests.support.fetch_kinesis_local
+	$(BIN)/python -m tests.support.make_ministack
 	$(BIN)/python -m tests.support.fetch_sdks
 
 # What lives in memory and virtual time first; then, file by file, what starts servers, daemons and children, which mostly
@@ -74,11 +86,7 @@ bench-spark: $(DEV)
 # Beside real Java workers, 3.1.3 and 3.5.1: needs a JDK 17, Maven, 2 GB of memory and over two hours. One case, one version:
 # INTEROP_ARGS="-k split", INTEROP_ARGS="-k 3.5.1"
 .PHONY: interop
-$(VENV)/.installed-interop: $(DEV)
-	$(PIP) -e '.[interop]'
-	@touch $@
-
-interop: $(VENV)/.installed-interop
+interop: $(DEV)
 	$(BIN)/python tests/support/fetch_java_kcl.py
 	$(BIN)/python -m tests.interop.kcl.fetch
 	MLD_INTEROP=1 MLD_TEST_REQUIRE_ALL=1 nice $(BIN)/python -m pytest -s --timeout 900 tests/interop $(INTEROP_ARGS)
@@ -140,10 +148,8 @@ prove-spark: $(DEV)
 
 # Delta, Iceberg and spark-avro come out after Spark: an environment with the newest Spark that all exist for. Fetches jars.
 LAKEHOUSE := .venv-lakehouse
-$(LAKEHOUSE)/.installed: Makefile
-	test -x $(LAKEHOUSE)/bin/python || $(PYTHON) -m venv $(LAKEHOUSE)
-	$(LAKEHOUSE)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  pyspark==4.1.1 py4j==0.10.9.9 pytest==$$(sed -n 's/^pytest==//p' constraints.txt) pytest-timeout pytest-asyncio
+$(LAKEHOUSE)/.installed: $(LOCKS)/build.txt $(LOCKS)/lakehouse.txt
+	$(call install,$(LAKEHOUSE),lakehouse)
 	@touch $@
 
 # Each file in a process of its own: a JVM fetches packages only when it starts, and if it cannot, leaves a pipe open.
@@ -154,10 +160,9 @@ test-lakehouse: $(LAKEHOUSE)/.installed
 # Functions over pandas, with state of their own: in an environment of its own, so that the other one stays light.
 .PHONY: test-spark-pandas
 PANDAS := .venv-spark-pandas
-$(PANDAS)/.installed: setup.cfg constraints.txt
-	test -x $(PANDAS)/bin/python || $(PYTHON) -m venv $(PANDAS)
-	$(PANDAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[spark-pandas]' pytest pytest-timeout pytest-asyncio
+$(PANDAS)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-pandas.txt
+	$(call install,$(PANDAS),spark-pandas)
+	$(call install_mld,$(PANDAS))
 	@touch $@
 
 test-spark-pandas: $(PANDAS)/.installed
@@ -167,10 +172,9 @@ test-spark-pandas: $(PANDAS)/.installed
 # the PySpark in the other one.
 .PHONY: test-connect
 CONNECT := .venv-connect
-$(CONNECT)/.installed: setup.cfg constraints.txt
-	test -x $(CONNECT)/bin/python || $(PYTHON) -m venv $(CONNECT)
-	$(CONNECT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[spark-connect,local]' pytest pytest-timeout pytest-asyncio
+$(CONNECT)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-connect.txt
+	$(call install,$(CONNECT),spark-connect)
+	$(call install_mld,$(CONNECT))
 	@touch $@
 
 test-connect: $(DEV) $(CONNECT)/.installed
@@ -182,8 +186,15 @@ test-hdfs: $(DEV)
 	$(BIN)/python -m tests.hdfs.fetch || true
 	MLD_HDFS=1 $(BIN)/python -m pytest --timeout 900 -rs tests/hdfs $(PYTEST_ARGS)
 
+# After a change of setup.cfg or constraints.txt: the same packages with the hashes of all their files.
+.PHONY: lock
+LOCK := .venv-lock
+lock:
+	$(call install,$(LOCK),uv)
+	$(LOCK)/bin/python -m tests.support.make_locks $(LOCK)/bin/uv $(NAMES)
+
 docs: $(DEV)
 	$(BIN)/python -m properties.reference > docs/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .venv-lock .cache build *.egg-info

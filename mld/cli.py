@@ -181,12 +181,19 @@ def conformance(timeout_s: float, command: Sequence[str]) -> None:
 @commands.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=int, default=4567, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--allow-host",
+    "allow_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Name (without port) that clients may call it by.",
+)
 @click.option("--enforce/--no-enforce", default=False, help="Throttle like AWS does (5 reads a second and shard, …).")
-def local(host: str, port: int, enforce: bool) -> None:
+def local(host: str, port: int, allow_hosts: Sequence[str], enforce: bool) -> None:
     """Run the embedded AWS in the foreground: Kinesis, DynamoDB, CloudWatch, STS and Glue on one port."""
     from mld.local.run import run_foreground
 
-    sys.exit(_guarded(lambda: run_foreground(host, port, enforce=enforce)))
+    sys.exit(_guarded(lambda: run_foreground(host, port, allow_hosts=allow_hosts, enforce=enforce)))
 
 
 @commands.command()

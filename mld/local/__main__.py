@@ -16,6 +16,7 @@ from mld.local.server import DEFAULT_HOST
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mld.local", description="The embedded AWS, for tests.")
     parser.add_argument("--host", default=DEFAULT_HOST)
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name to be called by")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument("--ready-file", type=Path, help="written, with the JSON line, once the server listens")
     parser.add_argument("--enforce", action="store_true", help="enforce the throughput limits of a shard")
@@ -27,6 +28,7 @@ def main() -> int:
     return run_foreground(
         arguments.host,
         arguments.port,
+        allow_hosts=arguments.allow_host,
         enforce=arguments.enforce,
         streams=streams,
         ready_file=arguments.ready_file,

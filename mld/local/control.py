@@ -14,7 +14,8 @@
 ``POST /_mld/enforce``             ``{"enforce": true}``: throughput limits on or off
 =================================  ===================================================================================
 
-The answers are JSON. What cannot be understood is answered with 400 and ``{"error": <a sentence>}``.
+Bodies are JSON and say so (``Content-Type: application/json``). So are the answers; what cannot be understood is
+answered with 400 and ``{"error": <a sentence>}``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import StateDelays
 
 PREFIX = "/_mld/"
+CONTENT_TYPE = "application/json"
 
 
 class Controlled(Protocol):
@@ -57,6 +59,8 @@ def handle(server: Controlled, request: HttpRequest) -> HttpResponse:
     action = _ROUTES.get(route)
     if action is None:
         return _json({"error": f"no such control: {request.method} {request.target}"}, 404)
+    if request.body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
+        return _json({"error": f"the body has to be JSON: send it with Content-Type: {CONTENT_TYPE}"}, 415)
     try:
         return _json(action(server, json.loads(request.body) if request.body else None))
     except (FaultError, ValueError, TypeError, KeyError) as error:
@@ -124,4 +128,4 @@ _ROUTES: dict[tuple[str, str], Callable[[Controlled, Any], Any]] = {
 
 
 def _json(value: Any, status: int = 200) -> HttpResponse:
-    return HttpResponse(json.dumps(value).encode(), status, "application/json")
+    return HttpResponse(json.dumps(value).encode(), status, CONTENT_TYPE)

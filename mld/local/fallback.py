@@ -1,8 +1,11 @@
-"""DynamoDB, CloudWatch, STS and Glue: moto's WSGI application behind one lock.
+"""DynamoDB, CloudWatch, STS and Glue: moto's WSGI applications behind one lock.
 
 moto's conditional writes are not atomic between threads. Everything it does, its import included, happens on the single
-thread of one executor, which is the lock. moto is imported in the background after the start, so that Kinesis answers
-meanwhile. It comes with the extra ``mld[local]``; without it these services answer with an error that says so.
+thread of one executor, which is the lock. Each service is an application of its own, and `mld.local.services` says
+which one a request is for: moto's own dispatcher, which serves all of AWS and moto's controls, takes no part.
+
+moto is imported in the background after the start, so that Kinesis answers meanwhile. It comes with the extra
+``mld[local]``; without it these services answer with an error that says so.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from mld.local.expected import UnsupportedConditionError, rewrite_expected
 from mld.local.http import HttpRequest, HttpResponse
@@ -24,10 +26,9 @@ log = logging.getLogger(__name__)
 
 MISSING = "DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'local': pip install 'mld[local]'"
 _HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
-_SERVICES = {"DynamoDB_20120810.": "dynamodb", "GraniteServiceVersion20100801.": "monitoring", "AWSGlue.": "glue"}
-_UNSIGNED = (
-    "AWS4-HMAC-SHA256 Credential=unsigned/20200101/us-east-1/{service}/aws4_request, SignedHeaders=host, Signature=0"
-)
+
+_CORS = "access-control-"
+"""moto lets every page read its answers; see `mld.webrule`."""
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -38,7 +39,8 @@ class OtherServices:
     def __init__(self, port: int) -> None:
         self._port = port
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
-        self._app: WsgiApp | None = None
+        self._make_app: Callable[[str], WsgiApp] | None = None
+        self._apps: dict[str, WsgiApp] = {}
         self._importing: Future[None] | None = None
 
     def begin_import(self) -> None:
@@ -48,21 +50,22 @@ class OtherServices:
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, request: HttpRequest) -> HttpResponse:
+    async def answer(self, backend: str, request: HttpRequest) -> HttpResponse:
+        """`backend` is moto's name of the service."""
         self.begin_import()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, request)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, backend, request)
 
     # --- on the one thread -------------------------------------------------------------------------------------------
 
     def _import(self) -> None:
         try:
-            from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+            from moto.moto_server.werkzeug_app import create_backend_app
         except ImportError:
             return
-        self._app = DomainDispatcherApplication(create_backend_app)
+        self._make_app = create_backend_app
 
-    def _call(self, request: HttpRequest) -> HttpResponse:
-        if self._app is None:
+    def _call(self, backend: str, request: HttpRequest) -> HttpResponse:
+        if self._make_app is None:
             return _error("MissingDependencyException", MISSING)
         if request.headers.get("x-amz-target", "").endswith(".DeleteItem"):
             try:
@@ -72,7 +75,8 @@ class OtherServices:
             headers = request.headers | {"content-length": str(len(body))}
             request = HttpRequest(request.method, request.target, headers, body)
         try:
-            return _corrected(_run_wsgi(self._app, _environ(request, self._port), request.method))
+            app = self._apps.get(backend) or self._apps.setdefault(backend, self._make_app(backend))
+            return _corrected(_run_wsgi(app, _environ(request, self._port)))
         except Exception as error:
             # Whatever moto raises is answered; the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
@@ -90,18 +94,12 @@ def _error(code: str, message: str) -> HttpResponse:
     return HttpResponse(json.dumps({"__type": code, "message": message}).encode(), 400, "application/x-amz-json-1.0")
 
 
-def _service_named_by(target: str) -> str | None:
-    """The service of an unsigned JSON request; those of the query protocol name theirs in the body, as moto sees."""
-    return next((service for prefix, service in _SERVICES.items() if target.startswith(prefix)), None)
-
-
 def _environ(request: HttpRequest, port: int) -> dict[str, Any]:
-    parts = urlsplit(request.target)
     environ: dict[str, Any] = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": unquote(parts.path, "latin-1"),
-        "QUERY_STRING": parts.query,
+        "PATH_INFO": request.target,
+        "QUERY_STRING": "",
         "RAW_URI": request.target,
         "REQUEST_URI": request.target,
         "CONTENT_TYPE": request.headers.get("content-type", ""),
@@ -118,18 +116,14 @@ def _environ(request: HttpRequest, port: int) -> dict[str, Any]:
         "wsgi.multiprocess": False,
         "wsgi.run_once": False,
     }
-    headers = dict(request.headers.items())
-    if "authorization" not in headers and (service := _service_named_by(headers.get("x-amz-target", ""))):
-        headers["authorization"] = _UNSIGNED.format(
-            service=service
-        )  # moto tells services apart by the signature's scope
-    for name, value in headers.items():
-        if name not in ("content-type", "content-length"):
+    for name, value in request.headers.items():
+        # A name with an underscore would stand for the one with a dash.
+        if name not in ("content-type", "content-length") and "_" not in name:
             environ["HTTP_" + name.upper().replace("-", "_")] = value
     return environ
 
 
-def _run_wsgi(app: WsgiApp, environ: dict[str, Any], method: str) -> HttpResponse:
+def _run_wsgi(app: WsgiApp, environ: dict[str, Any]) -> HttpResponse:
     started: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Callable[..., None]:
@@ -144,5 +138,5 @@ def _run_wsgi(app: WsgiApp, environ: dict[str, Any], method: str) -> HttpRespons
             close()
     status, headers = started[0]
     content_type = next((v for k, v in headers if k.lower() == "content-type"), "")
-    kept = [(k, v) for k, v in headers if k.lower() not in _HOP_BY_HOP]
-    return HttpResponse(b"" if method == "HEAD" else body, int(status.split(" ", 1)[0]), content_type, kept)
+    kept = [(k, v) for k, v in headers if k.lower() not in _HOP_BY_HOP and not k.lower().startswith(_CORS)]
+    return HttpResponse(body, int(status.split(" ", 1)[0]), content_type, kept)

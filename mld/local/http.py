@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,17 +20,27 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 _JOINED_BYTES_MAX = 64 * 1024
 """Up to this size head and body leave in one packet; beyond, copying the body costs more than a packet."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too Large", 500: "Internal Server Error"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    500: "Internal Server Error",
+}
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """`headers` have lower-case names."""
+    """`headers` have lower-case names; several of one name are joined with commas. `arrived_at` is the local IP address
+    of the connection."""
 
     method: str
     target: str
     headers: dict[str, str]
     body: bytes
+    arrived_at: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +74,21 @@ class Peer(Protocol):
         ...
 
 
+def local_address(transport: asyncio.Transport) -> str:
+    """The IP address that a client has connected to; empty if the socket has none."""
+    address = transport.get_extra_info("sockname")
+    return str(address[0]) if isinstance(address, tuple) else ""
+
+
+def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """By lower-case name; several of one name become one value with commas between, so that none is hidden."""
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        key = name.lower()
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return headers
+
+
 class Cuttable(Protocol):
     def abort(self) -> None: ...
 
@@ -94,12 +119,14 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._close_after = False
         self._transport: asyncio.Transport | None = None
+        self._arrived_at = ""
 
     # --- called by asyncio -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._arrived_at = local_address(transport)
         self._app.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,18 +212,22 @@ class Connection(asyncio.Protocol):
             return False
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         parts = lines[0].split(" ")
-        headers = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
+        fields = [line.partition(":") for line in lines[1:]]
+        headers = join_headers((name, value.strip()) for name, _, value in fields)
         length = headers.get("content-length", "0")
-        if len(parts) != 3 or not length.isdigit() or int(length) > BODY_BYTES_MAX or "transfer-encoding" in headers:
+        if (
+            len(parts) != 3
+            or not all(name and name.strip() == name and colon and "\n" not in value for name, colon, value in fields)
+            or not length.isdigit()
+            or int(length) > BODY_BYTES_MAX
+            or "transfer-encoding" in headers
+        ):
             self._close_after = True
             self.respond(HttpResponse(b'{"__type":"SerializationException","message":"unreadable request"}', 400))
             return False
         if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._head = (HttpRequest(parts[0], parts[1], headers, b""), end + 4, int(length))
+        self._head = (HttpRequest(parts[0], parts[1], headers, b"", self._arrived_at), end + 4, int(length))
         return True
 
     # --- answers -----------------------------------------------------------------------------------------------------

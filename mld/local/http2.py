@@ -15,7 +15,7 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
-from mld.local.http import BODY_BYTES_MAX, App, HttpRequest, HttpResponse
+from mld.local.http import BODY_BYTES_MAX, App, HttpRequest, HttpResponse, join_headers, local_address
 
 
 class Http2Connection(asyncio.Protocol):
@@ -27,12 +27,14 @@ class Http2Connection(asyncio.Protocol):
         self._exchanges: dict[int, _Exchange] = {}
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
+        self.arrived_at = ""
 
     # --- called by asyncio -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.arrived_at = local_address(transport)
         self._app.opened(self)
         self._h2.initiate_connection()
         self._flush()
@@ -64,7 +66,7 @@ class Http2Connection(asyncio.Protocol):
     def _on(self, event: Event) -> None:
         match event:
             case RequestReceived():
-                headers = {str(name): str(value) for name, value in event.headers}
+                headers = join_headers((str(name), str(value)) for name, value in event.headers)
                 self._exchanges[event.stream_id] = _Exchange(self, event.stream_id, headers)
             case DataReceived():
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -163,8 +165,11 @@ class _Exchange:
 
     def begin(self, app: App) -> None:
         headers = {name: value for name, value in self._headers.items() if not name.startswith(":")}
-        headers.setdefault("host", self._headers.get(":authority", ""))
-        request = HttpRequest(self._headers[":method"], self._headers[":path"], headers, bytes(self.body))
+        authority = self._headers.get(":authority", "")
+        if authority and headers.setdefault("host", authority) != authority:
+            headers["host"] += f", {authority}"
+        method, path = self._headers[":method"], self._headers.get(":path", "")
+        request = HttpRequest(method, path, headers, bytes(self.body), self._connection.arrived_at)
         self.body.clear()
         outcome = app.handle(request, self)
         if isinstance(outcome, HttpResponse):

@@ -8,26 +8,29 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from mld.local.kinesis import StateDelays
 from mld.local.kinesis.model import REGION
 from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
+from mld.local.services import NAMES
 
 _PROXIES_OF_HTTP = ("http", "all")
 
 
-def usage_lines(endpoint: str, host: str = DEFAULT_HOST, *, behind_proxy: bool = False) -> str:
+def usage_lines(endpoint: str, *, behind_proxy: bool = False) -> str:
     """What a user pastes into a shell and into a properties file to use the server.
 
     The region twice: boto3 reads only the second variable, the other SDKs the first. A profile would bring keys and
     endpoints of its own. `behind_proxy`: the shell has a proxy for http, which cannot reach this machine's loopback.
     """
+    host = urlsplit(endpoint).hostname
     direct = f"  export no_proxy={host}${{no_proxy:+,$no_proxy}} NO_PROXY={host}${{NO_PROXY:+,$NO_PROXY}}\n"
     return f"""\
-The embedded AWS listens on {endpoint} (Kinesis, DynamoDB, CloudWatch, STS, Glue; nothing is kept after it stops).
+The embedded AWS listens on {endpoint} ({NAMES}; nothing is kept after it stops).
 
 For a shell:
   export AWS_ENDPOINT_URL={endpoint} AWS_REGION={REGION} AWS_DEFAULT_REGION={REGION}
@@ -47,6 +50,7 @@ def run_foreground(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     *,
+    allow_hosts: Sequence[str] = (),
     enforce: bool = False,
     delays: StateDelays | None = None,
     streams: Mapping[str, int] | None = None,
@@ -56,19 +60,21 @@ def run_foreground(
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status, 0.
 
-    `port` 0 takes any free one. `streams` are made at the start (name -> number of shards). Once it listens, `write`
-    gets the lines to paste, or with `as_json` one JSON line, and `ready_file` appears with the same JSON:
+    `port` 0 takes any free one. Clients may call by the names in `allow_hosts` too. `streams` are made at the start
+    (name -> number of shards). Once it listens, `write` gets the lines to paste, or with `as_json` one JSON line, and
+    `ready_file` appears with the same JSON:
     ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises OSError if the port is taken.
     """
     announce = _Announcement(write, ready_file, as_json)
     with asyncio.Runner() as runner:
-        runner.run(_serve_until_signal(host, port, enforce, delays, dict(streams or {}), announce))
+        runner.run(_serve_until_signal(host, port, allow_hosts, enforce, delays, dict(streams or {}), announce))
     return 0
 
 
 async def _serve_until_signal(
     host: str,
     port: int,
+    allow_hosts: Sequence[str],
     enforce: bool,
     delays: StateDelays | None,
     streams: dict[str, int],
@@ -78,7 +84,7 @@ async def _serve_until_signal(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = await serve(host, port, enforce=enforce, delays=delays)
+    server = await serve(host, port, allow_hosts=allow_hosts, enforce=enforce, delays=delays)
     try:
         for name, count in streams.items():
             server.kinesis().create_stream(name, now=time.time(), shard_count=count)
@@ -104,5 +110,5 @@ class _Announcement:
             part.replace(self._ready_file)
         # Last, so that whoever reads the line finds the file.
         behind_proxy = not getproxies().keys().isdisjoint(_PROXIES_OF_HTTP)
-        self._write(line if self._as_json else usage_lines(server.endpoint, server.host, behind_proxy=behind_proxy))
+        self._write(line if self._as_json else usage_lines(server.endpoint, behind_proxy=behind_proxy))
         sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
 shards that changed. Listens on the loopback interface unless told otherwise; there is no authentication, a request's
-signature is only looked at for the region and service it names.
+signature is only looked at for the region it names. So `mld.webrule` keeps the pages of browsers out.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
 from mld.local import control, eventstream
 from mld.local.encodings import JSON, Encoding, encoding_of
@@ -23,14 +21,15 @@ from mld.local.http import App, Connection, Cuttable, HttpRequest, HttpResponse,
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, wire
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Event, Finished, Idle, Subscription, event_json
+from mld.local.services import KINESIS, Call, error_answer, identify, unknown_service
+from mld.webrule import FORBIDDEN, WebRule
 
 log = logging.getLogger(__name__)
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4567
-_KINESIS = "kinesis"
-_KINESIS_TARGET = "Kinesis_20131202."
-_SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""What a server on all addresses is called by from its own machine."""
 _OPEN_CONNECTIONS_BACKLOG = 1024
 _Key = tuple[str, str, str]
 
@@ -38,10 +37,12 @@ _Key = tuple[str, str, str]
 class EmbeddedServer:
     """Made by `serve`; `endpoint` is its URL. `close` ends every connection."""
 
-    def __init__(self, host: str, *, enforce: bool, delays: StateDelays) -> None:
+    def __init__(self, host: str, *, allow_hosts: Iterable[str], enforce: bool, delays: StateDelays) -> None:
         self.faults = FaultPlan()
         self.calls: dict[str, int] = {}
         self.host = host
+        names = {name.lower() for name in (host, *allow_hosts)} - _ANY_ADDRESS.keys()
+        self._web_rule = WebRule(frozenset(names), "start `mld local` with --allow-host and that name")
         self.port = 0
         self.offset_s = 0.0
         self.delays = delays
@@ -55,7 +56,8 @@ class EmbeddedServer:
 
     @property
     def endpoint(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        host = _ANY_ADDRESS.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self, port: int) -> None:
         loop = asyncio.get_running_loop()
@@ -109,24 +111,28 @@ class EmbeddedServer:
         self._connections.discard(connection)
 
     def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
+        if (reason := self._web_rule.refusal(request.target, request.headers, request.arrived_at)) is not None:
+            return error_answer(request.headers, "AccessDeniedException", reason, FORBIDDEN)
         if request.target.startswith(control.PREFIX):
             return control.handle(self, request)
-        region, service, operation = identify(request)
+        if (call := identify(request)) is None:
+            return unknown_service(request)
+        region, service, operation = call.region, call.service.name, call.operation
         name = f"{service}.{operation}"
         self.calls[name] = self.calls.get(name, 0) + 1
-        if service == _KINESIS:
+        if service == KINESIS:
             try:
                 request.body = encoding_of(request.headers).read(request.body)
             except KinesisError as error:
                 return self._refusal(JSON, error.code, error.message, error.status)
         fault = self.faults.take(service, operation, request.body) if len(self.faults) else None
-        if service == _KINESIS and operation == "SubscribeToShard":
+        if service == KINESIS and operation == "SubscribeToShard":
             return self._subscribe(region, request, peer, fault)
         if fault is not None:
-            return self._answer_with_fault(region, service, operation, request, peer, fault)
-        if service == _KINESIS:
+            return self._answer_with_fault(call, request, peer, fault)
+        if service == KINESIS:
             return self._kinesis(region, operation, request)
-        return self._answer_from_others(request, peer)
+        return self._answer_from_others(call, request, peer)
 
     def _kinesis(self, region: str, operation: str, request: HttpRequest) -> HttpResponse:
         encoding = encoding_of(request.headers)
@@ -147,28 +153,23 @@ class EmbeddedServer:
                 event.set()
         return self._answer(encoding, answer.body)
 
-    async def _answer_from_others(self, request: HttpRequest, peer: Peer) -> None:
-        assert self._others is not None
-        peer.respond(await self._others.answer(request))
+    async def _answer_from_others(self, call: Call, request: HttpRequest, peer: Peer) -> None:
+        assert self._others is not None and call.service.backend is not None
+        peer.respond(await self._others.answer(call.service.backend, request))
 
-    async def _answer_with_fault(
-        self,
-        region: str,
-        service: str,
-        operation: str,
-        request: HttpRequest,
-        peer: Peer,
-        fault: Fault,
-    ) -> None:
+    async def _answer_with_fault(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
         assert self._others is not None
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         response = None
-        if fault.empty and operation == "GetRecords":
-            response = self._empty_page(region, request)
+        if fault.empty and call.operation == "GetRecords":
+            response = self._empty_page(call.region, request)
         elif fault.after or fault.is_late_only:
-            kinesis = service == _KINESIS
-            response = self._kinesis(region, operation, request) if kinesis else await self._others.answer(request)
+            backend = call.service.backend
+            if backend is None:
+                response = self._kinesis(call.region, call.operation, request)
+            else:
+                response = await self._others.answer(backend, request)
         if fault.drop:
             peer.abort()
         elif fault.code:
@@ -273,23 +274,6 @@ class EmbeddedServer:
             self._wake(key)
 
 
-def identify(request: HttpRequest) -> tuple[str, str, str]:
-    """Region, service and operation of a request, from its signature, its target header, its path or its form."""
-    scope = _SCOPE.search(request.headers.get("authorization", ""))
-    region, service = scope.groups() if scope else (REGION, "")
-    target = request.headers.get("x-amz-target", "")
-    if target.startswith(_KINESIS_TARGET):
-        return region, _KINESIS, target[len(_KINESIS_TARGET) :]
-    if target:
-        prefix, _, operation = target.rpartition(".")
-        return region, service or prefix.partition("_")[0].lower(), operation
-    path = urlsplit(request.target).path
-    if "/operation/" in path:
-        return region, service, path.rpartition("/")[2]
-    form = parse_qs(request.body.decode("latin-1")) if request.method == "POST" else {}
-    return region, service, form.get("Action", [request.method])[0]
-
-
 def _http2() -> Callable[[App], asyncio.Protocol] | None:
     """What takes over a connection of HTTP/2; None without the extra `local`."""
     try:
@@ -303,11 +287,13 @@ async def serve(
     host: str = DEFAULT_HOST,
     port: int = 0,
     *,
+    allow_hosts: Iterable[str] = (),
     enforce: bool = False,
     delays: StateDelays | None = None,
 ) -> EmbeddedServer:
-    """Listen (port 0: any free one) and answer until `close`. `enforce` switches the throughput limits on, `delays`
-    say how long streams and consumers show their passing states. Raises OSError if the port is taken."""
-    server = EmbeddedServer(host, enforce=enforce, delays=delays or StateDelays())
+    """Listen (port 0: any free one) and answer until `close`. `allow_hosts` are names by which clients may call besides
+    localhost and addresses (`mld.webrule`), `enforce` switches the throughput limits on, `delays` say how long streams
+    and consumers show their passing states. Raises OSError if the port is taken."""
+    server = EmbeddedServer(host, allow_hosts=allow_hosts, enforce=enforce, delays=delays or StateDelays())
     await server.start(port)
     return server

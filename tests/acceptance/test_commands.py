@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -166,6 +167,23 @@ def test_local_says_what_to_paste_serves_and_stops(number: signal.Signals) -> No
     assert process.returncode == 0
     assert f"kinesisEndpoint = {endpoint[0]}" in rest
     assert errors == ""
+
+
+def test_local_can_be_called_by_a_name_that_was_allowed() -> None:
+    command = [str(MLD), "local", "--host", "0.0.0.0", "--port", "0", "--allow-host", "aws"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            endpoint = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+            assert endpoint
+            health = urllib.request.Request(endpoint[0] + "/_mld/health", headers={"Host": "aws:4567"})
+            with urllib.request.urlopen(health, timeout=PATIENCE_S) as answer:
+                assert answer.status == 200
+            health.add_header("Host", "foreign:4567")
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(health, timeout=PATIENCE_S)
+        finally:
+            process.terminate()
 
 
 def test_local_on_a_taken_port_says_so() -> None:

@@ -56,8 +56,10 @@ def _download(version: str, work: Path) -> Path:
     requirements = work / "requirements.txt"
     requirements.write_text(f"{PACKAGE}=={version} --hash=sha256:{SHA256[version]}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    options = ["--no-binary", PACKAGE, "--require-hashes", "-r", str(requirements), "-d", str(work)]
-    subprocess.run([*command, *options], check=True, timeout=DOWNLOAD_TIMEOUT_S)
+    # Not isolated: for that pip would fetch a setuptools without a hash. Ours is in locks/build.txt.
+    build = ["--no-binary", PACKAGE, "--no-build-isolation"]
+    options = ["--require-hashes", "-r", str(requirements), "-d", str(work)]
+    subprocess.run([*command, *build, *options], check=True, timeout=DOWNLOAD_TIMEOUT_S)
     return work / f"{PACKAGE}-{version}.tar.gz"
 
 

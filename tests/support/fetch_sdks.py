@@ -3,8 +3,9 @@
     python -m tests.support.fetch_sdks
 
 npm installs what `newcomers/package-lock.json` pins by version and hash, and runs no install script; Maven copies the
-jars that `newcomers/pom.xml` pins by version. Doing it again costs nothing. Needs Maven and a JDK 17; Node.js as
-`fetch_kinesis_local` finds it. Ends with status 1 and a sentence if something cannot be had.
+jars that `newcomers/pom.xml` names, and each is compared with `newcomers/jars.sha256`. Doing it again costs nothing.
+Needs Maven and a JDK 17; Node.js as `fetch_kinesis_local` finds it. Ends with status 1 and a sentence if something
+cannot be had.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.fetch_kinesis_local import FETCH_TIMEOUT_S, environment_with_npm
+from tests.support.locked import wrong_jars
 
 NEWCOMERS = Path(__file__).with_name("newcomers")
+JARS = NEWCOMERS / "jars.sha256"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "sdks"
 COPY_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
@@ -31,7 +34,7 @@ def node_packages() -> Path:
 
 
 def jars() -> Path:
-    return CACHE / f"java-{_digest(NEWCOMERS / 'pom.xml')}"
+    return CACHE / f"java-{_digest(NEWCOMERS / 'pom.xml', JARS)}"
 
 
 def main() -> int:
@@ -44,8 +47,8 @@ def main() -> int:
     return 0
 
 
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def _once(target: Path, install: Callable[[Path], None]) -> None:
@@ -71,6 +74,8 @@ def _copy_jars(draft: Path) -> None:
         raise ValueError("there is no mvn (Maven) on the PATH")
     pom, output = NEWCOMERS / "pom.xml", f"-DoutputDirectory={draft}"
     _run(["mvn", "--quiet", "--batch-mode", "--file", str(pom), COPY_JARS, output], draft, os.environ)
+    if wrong := wrong_jars(draft, JARS):
+        raise ValueError(f"the jars that Maven has resolved are not those of {JARS}: {', '.join(wrong)}")
 
 
 def _run(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:

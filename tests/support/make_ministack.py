@@ -1,7 +1,7 @@
-"""Install ministack in an environment of its own, `.venv-ministack`: ``python tests/support/make_ministack.py``.
+"""Install ministack in an environment of its own, `.venv-ministack`: ``python -m tests.support.make_ministack``.
 
-It pins a botocore older than ours, hence the separate environment; `ministack-constraints.txt` pins everything in it.
-Does nothing if the environment is newer than the constraints.
+It pins a botocore older than ours, hence the separate environment; `locks/ministack.txt` names everything in it, with
+hashes. Does nothing if the environment is newer than the lock.
 """
 
 from __future__ import annotations
@@ -10,23 +10,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.locked import install, lock_file
+
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-ministack"
-CONSTRAINTS = Path(__file__).with_name("ministack-constraints.txt")
 STAMP = VENV / ".installed"
-INSTALL_TIMEOUT_S = 600
 
 
 def main() -> int:
-    if STAMP.is_file() and STAMP.stat().st_mtime >= CONSTRAINTS.stat().st_mtime:
+    if STAMP.is_file() and STAMP.stat().st_mtime >= lock_file("ministack").stat().st_mtime:
         return 0
-    python = VENV / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", CONSTRAINTS]
     try:
-        if not python.is_file():
-            subprocess.run([sys.executable, "-m", "venv", VENV], check=True, timeout=INSTALL_TIMEOUT_S)
-        # cbor2 is needed by ministack but not declared by it.
-        subprocess.run([*install, "ministack", "cbor2"], check=True, timeout=INSTALL_TIMEOUT_S)
+        install(VENV, "ministack")
     except (OSError, subprocess.SubprocessError) as error:
         print(f"ministack cannot be installed: {error}", file=sys.stderr)
         return 1

@@ -160,6 +160,7 @@ class EmbeddedAws(ServerProcess):
     def control(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.endpoint}/_mld/{path}", data=data, method=method)
+        request.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(request, timeout=CONTROL_TIMEOUT_S) as answer:
             return json.loads(answer.read())
 

@@ -12,7 +12,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("mld", "protocol", "properties", "processors")
-LEAVES = {"mld", "mld.errors", "mld.clock", "mld.positions", "mld.steps", "mld.streams", "mld.surviving", "mld.turns"}
+LEAVES = {
+    "mld",
+    "mld.errors",
+    "mld.clock",
+    "mld.positions",
+    "mld.steps",
+    "mld.streams",
+    "mld.surviving",
+    "mld.turns",
+    "mld.webrule",
+}
 EVERYONE_MAY = LEAVES | {"mld.aws"}
 # What each room of mld may import besides the leaves, `mld.aws`, `protocol` and `properties`.
 ROOMS: dict[str, set[str]] = {
@@ -50,6 +60,7 @@ ROOMS: dict[str, set[str]] = {
 PURE = (
     "mld/positions.py",
     "mld/price.py",
+    "mld/webrule.py",
     "mld/leases/lease.py",
     "mld/leases/rows.py",
     "mld/leases/writes.py",

@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.locked import wrong_jars
+
 VERSION = "3.5.1"
 HERE = Path(__file__).parent
 SOURCES = sorted((HERE / "src").glob("*.java"))
@@ -47,12 +49,6 @@ def fetch() -> None:
             _compile(Path(temporary) / "classes")
 
 
-def pinned() -> dict[str, str]:
-    """SHA-256 by the name of the jar."""
-    lines = (line.split() for line in (HERE / "jars.sha256").read_text().splitlines())
-    return {name: digest for digest, name in lines}
-
-
 # Named after what they are made of: a change of the list or of a source makes them anew.
 def _jars() -> Path:
     return CACHE / f"jars-{_digest(HERE / 'pom.xml', HERE / 'jars.sha256')}"
@@ -69,9 +65,8 @@ def _digest(*files: Path) -> str:
 def _download(work: Path) -> None:
     options = ["-q", "-B", "-f", str(HERE / "pom.xml"), f"-DoutputDirectory={work}", "-DincludeScope=runtime"]
     _run([_tool("mvn"), *options, COPY], DOWNLOAD_TIMEOUT_S)
-    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in work.glob("*.jar")}
-    if wrong := found.items() ^ pinned().items():
-        names = ", ".join(sorted({name for name, _ in wrong}))
+    if wrong := wrong_jars(work, HERE / "jars.sha256"):
+        names = ", ".join(wrong)
         raise FetchError(f"the jars that Maven has resolved are not those of {HERE / 'jars.sha256'}: {names}")
     # One rename, so that an interrupted run leaves nothing half done.
     work.replace(_jars())

@@ -51,7 +51,7 @@ async def server() -> AsyncIterator[EmbeddedServer]:
 def post(operation: str, body: dict[str, Any]) -> bytes:
     text = json.dumps(body).encode()
     target = f"Kinesis_20131202.{operation}"
-    return b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: %s\r\nContent-Length: %d\r\n\r\n%s" % (
+    return b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: %s\r\nContent-Length: %d\r\n\r\n%s" % (
         target.encode(),
         len(text),
         text,

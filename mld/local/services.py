@@ -1,0 +1,104 @@
+"""Which services the embedded AWS serves, how a request names one of them, and what all others are answered. Pure.
+
+Every request of these services is a POST to ``/``, with the operation in a header or in a form. Nothing else is passed
+on, so that no other service of moto, no page of it and none of its controls (``/moto-api``) can be reached.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+from xml.sax.saxutils import escape
+
+from mld.local.encodings import CBOR, encoding_of
+from mld.local.http import HttpRequest, HttpResponse
+from mld.local.kinesis import wire
+from mld.local.kinesis.model import REGION
+
+KINESIS = "kinesis"
+_SHOWN_BY_BROWSERS = "application/json"
+UNKNOWN_SERVICE = "UnknownServiceException"
+NAMES = "Kinesis, DynamoDB, CloudWatch, STS and Glue"
+FORM = "application/x-www-form-urlencoded"
+_ASKED_CHARACTERS_MAX = 200
+"""Of what was asked for, in the answer."""
+_SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """`name` is that of the signature, of faults and of the log. A request names the service by the prefix of its
+    target header (JSON, CBOR) or by the version in its form."""
+
+    name: str
+    prefix: str | None = None
+    version: str | None = None
+    backend: str | None = None
+    """moto's name of it; None is our own Kinesis."""
+
+
+SERVED = (
+    Service(KINESIS, prefix="Kinesis_20131202"),
+    Service("dynamodb", prefix="DynamoDB_20120810", backend="dynamodb"),
+    Service("monitoring", prefix="GraniteServiceVersion20100801", version="2010-08-01", backend="cloudwatch"),
+    Service("sts", version="2011-06-15", backend="sts"),
+    Service("glue", prefix="AWSGlue", backend="glue"),
+)
+_BY_PREFIX = {service.prefix: service for service in SERVED if service.prefix}
+_BY_VERSION = {service.version: service for service in SERVED if service.version}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    service: Service
+    region: str
+    operation: str
+
+
+def identify(request: HttpRequest) -> Call | None:
+    """What the request calls; None if that is no service of ours."""
+    if (request.method, request.target) != ("POST", "/"):
+        return None
+    if target := request.headers.get("x-amz-target"):
+        prefix, _, operation = target.partition(".")
+        service = _BY_PREFIX.get(prefix)
+    else:
+        form = parse_qs(request.body.decode("latin-1")) if _is_form(request.headers) else {}
+        operation = form.get("Action", [""])[0]
+        service = _BY_VERSION.get(form.get("Version", [""])[0])
+    scope = _SCOPE.search(request.headers.get("authorization", ""))
+    return Call(service, scope[1] if scope else REGION, operation) if service else None
+
+
+def unknown_service(request: HttpRequest) -> HttpResponse:
+    scope = _SCOPE.search(request.headers.get("authorization", ""))
+    asked = f"the service '{scope[2]}'" if scope else f"{request.method} {request.target}"
+    return error_answer(
+        request.headers,
+        UNKNOWN_SERVICE,
+        f"The embedded AWS serves {NAMES}, and not {asked[:_ASKED_CHARACTERS_MAX]}",
+        400,
+    )
+
+
+def error_answer(headers: Mapping[str, str], code: str, message: str, status: int) -> HttpResponse:
+    """In the form that the SDK of the request reads."""
+    scope = _SCOPE.search(headers.get("authorization", ""))
+    if _is_form(headers) or (scope is not None and scope[2] == "s3"):
+        xml = (
+            "<ErrorResponse><Error><Type>Sender</Type>"
+            f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error></ErrorResponse>"
+        )
+        return HttpResponse(xml.encode(), status, "text/xml")
+    typed = [("x-amzn-ErrorType", code)]
+    if (encoding := encoding_of(headers)) is CBOR:
+        return HttpResponse(encoding.write(wire.error_body(code, message)), status, encoding.content_type, typed)
+    body = json.dumps({"__type": code, "message": message}).encode()
+    return HttpResponse(body, status, _SHOWN_BY_BROWSERS, typed)
+
+
+def _is_form(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-type", "").startswith(FORM)
