@@ -17,6 +17,8 @@ from typing import Any
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
 UI_PORT = 4040  # Spark's `spark.ui.port`; if it is taken, the next free one
+LOCAL = "local"
+"""How masters begin whose JVM is on this machine; also the default."""
 UI_OFF, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
 
 
@@ -39,12 +41,15 @@ def running(application: str) -> list[SparkHost]:
     return sorted(hosts, key=lambda host: float(host.about.get("startedAt", 0)), reverse=True)
 
 
-def expected_ui(conf: Mapping[str, str], remote: str | None) -> str:
-    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*` and `mld.spark.remote`."""
+def expected_ui(conf: Mapping[str, str], remote: str | None, master: str | None = None) -> str:
+    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*`, `.remote` and `.master`."""
     if remote:
         return f"that of the Spark Connect server {remote}"
-    if conf.get(UI_OFF, "").strip().lower() == "false":
+    on = conf.get(UI_OFF, "").strip().lower()
+    if on == "false":
         return f"none (mld.spark.conf.{UI_OFF} is false)"
+    if not on and (master or LOCAL).startswith(LOCAL):
+        return f"none: every user of this machine could read it; mld.spark.conf.{UI_OFF} = true asks for it"
     port = conf.get(UI_PORT_KEY, str(UI_PORT)).strip()
     if port == "0":
         return "http://127.0.0.1 on a free port, which the log line `session ready` names"
