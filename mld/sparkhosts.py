@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from properties.spark import PROGRAM
+from protocol import meeting
 
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
@@ -58,16 +60,10 @@ def expected_ui(conf: Mapping[str, str], remote: str | None, master: str | None 
 
 def _files() -> Iterator[Path]:
     """Status files in directories that are ours alone."""
-    uid = os.getuid()
-    for base in dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp"]):  # noqa: S108
-        directory = Path(base) / f"mld-spark-{uid}"
-        try:
-            found = directory.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
-                continue
-            yield from sorted(directory.glob(f"*/{STATUS_FILE}"))
-        except OSError:
-            continue
+    for _, directory in meeting.meetings(PROGRAM, meeting.runtime_places(os.environb)):
+        file = Path(directory) / STATUS_FILE
+        if file.is_file():
+            yield file
 
 
 def _read(file: Path) -> SparkHost | None:

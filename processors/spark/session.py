@@ -191,6 +191,7 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
     if settings.remote:
         return {"spark.sql.session.timeZone": "UTC", **settings.conf}
     own_options = f"{JVM_OPTIONS}{_huge_pages()} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
+    own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
         **common,
         "spark.driver.memory": settings.driver_memory,

@@ -63,7 +63,7 @@ def test_a_directory_that_others_may_enter_is_not_believed(file):
     directory = run_directory(os.getpid())
     Status(directory, "clicks", str(file), 7).write()
     assert len(sparkhosts.running("clicks")) == 1
-    directory.parent.chmod(0o755)
+    directory.chmod(0o755)
     assert sparkhosts.running("clicks") == []
 
 
