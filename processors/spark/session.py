@@ -213,6 +213,8 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         ours |= {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
+            # Hadoop has an umask of its own, and would give to all what ours withholds.
+            "spark.hadoop.fs.permissions.umask-mode": f"{_umask():03o}",
             "spark.authenticate": "true",  # Spark makes the secret itself, and it stands in no setting
             "spark.ui.enabled": "false",
             "spark.local.dir": str(scratch),
@@ -230,6 +232,13 @@ def python_functions() -> dict[str, str]:
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
+
+
+def _umask() -> int:
+    """It can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _huge_pages() -> str:
