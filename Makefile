@@ -157,6 +157,23 @@ $(PANDAS)/.installed: setup.cfg constraints.txt
 test-spark-pandas: $(PANDAS)/.installed
 	MLD_SPARK_PANDAS=1 $(PANDAS)/bin/python -m pytest --timeout 900 -rs tests/spark_extras $(PYTEST_ARGS)
 
+# The oldest PySpark that setup.cfg allows, in an environment of its own: the engine, streaming, the whole under kills,
+# and what other users of the machine get.
+OLDEST := .venv-spark-oldest
+PYSPARK_OLDEST = $(shell sed -n 's/^ *pyspark >=\([0-9.]*\).*/\1/p' setup.cfg)
+.PHONY: test-spark-oldest
+$(OLDEST)/.installed: setup.cfg constraints.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	grep -vE '^(pyspark|py4j)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt \
+	  -e '.[test]' pyspark==$(PYSPARK_OLDEST)
+	@touch $@
+
+test-spark-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest --timeout 900 -rs -m spark tests/integration/test_spark.py \
+	  tests/integration/test_spark_engine.py tests/integration/test_spark_streaming.py \
+	  tests/integration/test_other_users.py $(PYTEST_ARGS)
+
 # The client of Spark Connect and PySpark are two packages of the same modules: an environment of its own, and a server of
 # the PySpark in the other one.
 .PHONY: test-connect
@@ -180,4 +197,4 @@ docs: $(DEV)
 	$(BIN)/python -m properties.reference > docs/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .cache build *.egg-info
