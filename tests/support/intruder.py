@@ -20,7 +20,7 @@ TRIES_AT_ONCE = 64
 BYTES_MAX = 4096
 PROC = ("environ", "mem", "maps", "auxv", "io", "stack", "syscall")
 DIRECTORIES_OF_PROC = ("fd", "root", "cwd", "map_files")
-RPC_REQUEST, STREAM_REQUEST, ONE_WAY = 3, 6, 9
+RPC_REQUEST = 3
 VERIFIER = "endpoint-verifier"
 JAVA_TEXT = b"\xac\xed\x00\x05t"
 """Serialized by Java: the head of a stream with one String."""
@@ -168,7 +168,8 @@ def ask_scheduler(port: int) -> bytes | None:
 
 
 def ask_blocks(port: int) -> bytes | None:
-    body = b"\0" + text("app") + text("driver")  # OpenBlocks
+    parts = [struct.pack(">I", len(part)) + part for part in (b"app", b"driver", b"broadcast_0_piece0")]
+    body = b"\0" + parts[0] + parts[1] + struct.pack(">I", 1) + parts[2]  # OpenBlocks
     return answered_by_spark(exchange(port, frame(RPC_REQUEST, struct.pack(">QI", 3, len(body)), body)))
 
 
