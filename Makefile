@@ -34,10 +34,11 @@ test-tools: $(DEV)
 	$(BIN)/python -m tests.support.fetch_sdks
 
 # What lives in memory and virtual time first; then, file by file, what starts servers, daemons and children, which mostly
-# wait; then a slice of what starts a Spark session: the tour, the engine, a kill in streaming mode. All of that: make test-spark.
+# wait; then a slice of what starts a Spark session: the tour, the engine, a kill in streaming mode, another user of the
+# machine. All of that: make test-spark.
 IN_MEMORY := tests/unit tests/contract tests/simulation tests/scenarios
 SPARK_SLICE := tests/acceptance/test_quickstart.py tests/integration/test_spark_engine.py \
-	"tests/prove_spark/test_slice.py::test_streaming_through_kills_at[inboxed]"
+	"tests/prove_spark/test_slice.py::test_streaming_through_kills_at[inboxed]" tests/integration/test_other_users.py
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
