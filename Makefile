@@ -46,10 +46,11 @@ test-tools: $(DEV)
 	$(BIN)/python -m tests.support.fetch_sdks
 
 # What lives in memory and virtual time first; then, file by file, what starts servers, daemons and children, which mostly
-# wait; then a slice of what starts a Spark session: the tour, the engine, a kill in streaming mode. All of that: make test-spark.
+# wait; then a slice of what starts a Spark session: the tour, the engine, a kill in streaming mode, another user of the
+# machine. All of that: make test-spark.
 IN_MEMORY := tests/unit tests/contract tests/simulation tests/scenarios
 SPARK_SLICE := tests/acceptance/test_quickstart.py tests/integration/test_spark_engine.py \
-	"tests/prove_spark/test_slice.py::test_streaming_through_kills_at[inboxed]"
+	"tests/prove_spark/test_slice.py::test_streaming_through_kills_at[inboxed]" tests/integration/test_other_users.py
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
@@ -168,6 +169,23 @@ $(PANDAS)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-pandas.txt
 test-spark-pandas: $(PANDAS)/.installed
 	MLD_SPARK_PANDAS=1 $(PANDAS)/bin/python -m pytest --timeout 900 -rs tests/spark_extras $(PYTEST_ARGS)
 
+# The oldest PySpark that setup.cfg allows, in an environment of its own: the engine, streaming, the whole under kills,
+# and what other users of the machine get.
+OLDEST := .venv-spark-oldest
+PYSPARK_OLDEST = $(shell sed -n 's/^ *pyspark >=\([0-9.]*\).*/\1/p' setup.cfg)
+.PHONY: test-spark-oldest
+$(OLDEST)/.installed: setup.cfg constraints.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	grep -vE '^(pyspark|py4j)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt \
+	  -e '.[test]' pyspark==$(PYSPARK_OLDEST)
+	@touch $@
+
+test-spark-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest --timeout 900 -rs -m spark tests/integration/test_spark.py \
+	  tests/integration/test_spark_engine.py tests/integration/test_spark_streaming.py \
+	  tests/integration/test_other_users.py $(PYTEST_ARGS)
+
 # The client of Spark Connect and PySpark are two packages of the same modules: an environment of its own, and a server of
 # the PySpark in the other one.
 .PHONY: test-connect
@@ -197,4 +215,4 @@ docs: $(DEV)
 	$(BIN)/python -m properties.reference > docs/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .venv-lock .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .cache build *.egg-info

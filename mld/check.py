@@ -90,7 +90,7 @@ def _sessions(loaded: Loaded) -> dict[str, Any] | None:
     hosts = sparkhosts.running(loaded.settings.application_name)
     return {
         "sessions": [host.about for host in hosts],
-        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}remote")),
+        "nextUi": sparkhosts.expected_ui(conf, given.get(f"{PREFIX}remote"), given.get(f"{PREFIX}master")),
     }
 
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from properties.spark import PROGRAM
+from protocol import meeting
+
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
 UI_PORT = 4040  # Spark's `spark.ui.port`; if it is taken, the next free one
+LOCAL = "local"
+"""How masters begin whose JVM is on this machine; also the default."""
 UI_OFF, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
 
 
@@ -39,12 +43,15 @@ def running(application: str) -> list[SparkHost]:
     return sorted(hosts, key=lambda host: float(host.about.get("startedAt", 0)), reverse=True)
 
 
-def expected_ui(conf: Mapping[str, str], remote: str | None) -> str:
-    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*` and `mld.spark.remote`."""
+def expected_ui(conf: Mapping[str, str], remote: str | None, master: str | None = None) -> str:
+    """Where the UI of a host will be that does not run yet, from `mld.spark.conf.*`, `.remote` and `.master`."""
     if remote:
         return f"that of the Spark Connect server {remote}"
-    if conf.get(UI_OFF, "").strip().lower() == "false":
+    on = conf.get(UI_OFF, "").strip().lower()
+    if on == "false":
         return f"none (mld.spark.conf.{UI_OFF} is false)"
+    if not on and (master or LOCAL).startswith(LOCAL):
+        return f"none: every user of this machine could read it; mld.spark.conf.{UI_OFF} = true asks for it"
     port = conf.get(UI_PORT_KEY, str(UI_PORT)).strip()
     if port == "0":
         return "http://127.0.0.1 on a free port, which the log line `session ready` names"
@@ -53,16 +60,10 @@ def expected_ui(conf: Mapping[str, str], remote: str | None) -> str:
 
 def _files() -> Iterator[Path]:
     """Status files in directories that are ours alone."""
-    uid = os.getuid()
-    for base in dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp"]):  # noqa: S108
-        directory = Path(base) / f"mld-spark-{uid}"
-        try:
-            found = directory.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
-                continue
-            yield from sorted(directory.glob(f"*/{STATUS_FILE}"))
-        except OSError:
-            continue
+    for _, directory in meeting.meetings(PROGRAM, meeting.runtime_places(os.environb)):
+        file = Path(directory) / STATUS_FILE
+        if file.is_file():
+            yield file
 
 
 def _read(file: Path) -> SparkHost | None:

@@ -60,6 +60,8 @@ LOCK_WAIT_S = 60.0
 LOCK_POLL_S = 0.05
 PROBE_BYTES = 1024 * 1024
 """First guess how far before the end the last checkpoint stands; doubled until it is found."""
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+"""Of what is made: an archive holds the data of a stream as it came. An existing directory keeps its mode."""
 FILE_NAME_CHARS_MAX = 200
 """File systems allow 255 bytes."""
 
@@ -78,8 +80,8 @@ class ShardFile:
         self.path = directory / file_name(shard_id)
         self._shard_id = shard_id
         self._checkpoint = checkpoint
-        directory.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         self._end = 0
         self._first: Place | None = None
         self._last: Place | None = None
@@ -210,7 +212,8 @@ class ShardFile:
     def _put_aside(self) -> None:
         """Copy what will be cut. Holes come from power cuts, but could be an old damage: then this is all there is."""
         aside = self.path.with_name(f"{self.path.name}.cut-{self._end}")
-        with self._reader(self._end) as file, aside.open("ab") as copy:
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        with self._reader(self._end) as file, os.fdopen(fd, "ab") as copy:
             shutil.copyfileobj(file, copy)
             copy.flush()
             os.fsync(copy.fileno())

@@ -6,15 +6,18 @@ raised as one ConfigurationError. Reading the file is the only I/O of this packa
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from properties.assignments import collect
+from properties.assignments import all_lines, collect
 from properties.checks import Given, check
 from properties.derive import Derivation, derive, settings_of
 from properties.effective import EffectiveValue, effective_values, remark_to_json
 from properties.errors import ConfigurationError
+from properties.exposure import FileAccess, remarks_on_exposure
 from properties.grammar import Entry, GrammarError, parse
 from properties.keys import BY_NAME
 from properties.keytypes import Effect, Section
@@ -57,10 +60,11 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
     """
     file_name = str(path)
     env = {} if env is None else env
-    entries = _entries(Path(path), file_name)
+    entries, access = _entries(Path(path), file_name)
     pairs, remarks = _pairs(overrides)
     assignments, more = collect(file_name, entries, pairs)
     remarks += more
+    remarks += remarks_on_exposure(all_lines(file_name, entries, pairs), file_name, access)
     if "executableName" not in assignments:
         remedy = "give the command of the record processor"
         remarks.append(Remark(Level.ERROR, "executableName", file_name, "is required", remedy))
@@ -130,10 +134,11 @@ def _pairs(overrides: Overrides) -> tuple[list[tuple[str, str]], list[Remark]]:
     return pairs, remarks
 
 
-def _entries(path: Path, file_name: str) -> list[Entry]:
+def _entries(path: Path, file_name: str) -> tuple[list[Entry], FileAccess | None]:
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
+            status = os.fstat(file.fileno())
     except OSError as error:
         raise _file_problem(
             file_name, f"cannot be read: {error.strerror}", "check the path and its permissions"
@@ -142,8 +147,10 @@ def _entries(path: Path, file_name: str) -> list[Entry]:
         raise _file_problem(repr(file_name), "is no file name", "check the path") from None
     if len(data) > FILE_BYTES_MAX:
         raise _file_problem(file_name, f"is larger than {FILE_BYTES_MAX} bytes", "is this the properties file?")
+    is_file = stat.S_ISREG(status.st_mode)  # a pipe has been read, and is nobody's any more
+    access = FileAccess(status.st_mode, status.st_uid == os.getuid()) if is_file else None
     try:
-        return parse(data)
+        return parse(data), access
     except GrammarError as error:
         raise _file_problem(f"{file_name}:{error.line}", str(error), "write \\\\ for a backslash") from None
 

@@ -58,7 +58,8 @@ this.
 ### Overrides
 
 `-D key=value` on the command line wins over the file, for any key: `mld app.properties -D maxRecords=500`. The
-value is taken as it is (no `\\` escapes); `${NAME}` works.
+value is taken as it is (no `\\` escapes); `${NAME}` works. Every user of the machine can read a command line: a
+secret in it is warned about, as is a file with secrets that others may read.
 
 ### Strictness
 

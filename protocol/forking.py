@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 PROGRAM = "mld-zygote"
 PER_CHILD = frozenset({b"MLD_SHARD_ID", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
 """Variables in which the children of one server may differ: the shard, and what a shell sets by itself."""
-SOCKET_PATH_BYTES_MAX = 107  # of struct sockaddr_un, without the NUL
+NAME_BYTES_MAX = 32 + len(".plain")
+"""Of the files of a server in the directory where the children of its daemon meet."""
 RECORD_BYTES = 16
 LENGTH_BYTES = 8
 REQUEST_BYTES_MAX = 8 * 1024 * 1024  # Linux allows an environment and arguments of 6 MiB
@@ -65,9 +66,9 @@ class Request:
         variables = [(name, value) for name, value in environment.items() if name in PER_CHILD]
         return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)
 
-    def server_name(self, owner: tuple[int, int]) -> str:
-        """The same for all requests that one server may answer."""
-        return f"{owner[0]}-{owner[1]}-{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
+    def server_name(self) -> str:
+        """The same for all requests of one daemon that one server may answer."""
+        return f"{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
 
     def encode(self) -> bytes:
         variables = [name + b"=" + value for name, value in self.variables]
@@ -111,12 +112,6 @@ def process_identity(pid: int) -> tuple[int, int] | None:
         posix.close(handle)
 
 
-def runtime_directory(environment: Mapping[bytes, bytes]) -> str:
-    """The directory of the sockets; it need not exist."""
-    parent = environment.get(b"XDG_RUNTIME_DIR") or environment.get(b"TMPDIR") or b"/tmp"
-    return f"{parent.decode(sys.getfilesystemencoding(), 'surrogateescape')}/{PROGRAM}-{posix.getuid()}"
-
-
 def open_runtime_directory(directory: str) -> int:
     """A descriptor of the directory, which nobody else can have made or can write to. Raises UnavailableError."""
     try:
@@ -133,11 +128,7 @@ def open_runtime_directory(directory: str) -> int:
 
 
 def socket_path(directory: str, name: str) -> str:
-    """Raises UnavailableError."""
-    path = f"{directory}/{name}.sock"
-    if len(path.encode(sys.getfilesystemencoding(), "surrogateescape")) > SOCKET_PATH_BYTES_MAX:
-        raise UnavailableError(f"{path} is too long for a socket: set XDG_RUNTIME_DIR or TMPDIR to a shorter directory")
-    return path
+    return f"{directory}/{name}.sock"
 
 
 def peer(connection: _socket.socket) -> tuple[int, int]:

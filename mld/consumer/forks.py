@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import IO
 
-from protocol import forking
+from protocol import forking, meeting
 from protocol.forking import Request, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ async def fork(command: Sequence[str], environment: Mapping[str, str]) -> Forked
     arguments = [os.fsencode(argument) for argument in command[1:]]
     variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     request = Request.of(os.getcwdb(), arguments, variables, own_group=True)  # noqa: PTH109
-    line = _connect(request, forking.runtime_directory(variables))
+    line = _connect(request, meeting.runtime_places(variables))
     if line is None:
         return None
     with contextlib.ExitStack() as undo:
@@ -99,15 +99,16 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptors.pop())
 
 
-def _connect(request: Request, directory: str) -> socket.socket | None:
+def _connect(request: Request, places: Sequence[str]) -> socket.socket | None:
     owner = forking.process_identity(os.getpid())
-    if owner is None:
+    directory = owner and meeting.find(forking.PROGRAM, owner, places, forking.NAME_BYTES_MAX)
+    if directory is None:
         return None
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.close(forking.open_runtime_directory(directory))
         line.setblocking(False)
-        line.connect(forking.socket_path(directory, request.server_name(owner)))
+        line.connect(forking.socket_path(directory, request.server_name()))
         if forking.peer(line)[1] == os.getuid():
             return line
     except (OSError, UnavailableError):

@@ -20,6 +20,7 @@ CONFIGURATION = {
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
 }
 
 

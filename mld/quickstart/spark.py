@@ -87,8 +87,10 @@ class SparkTour(Tour):
             "regionName": "us-east-1",
         }
         return (
-            f"{with_values(text, values)}\n# The embedded AWS; remove these two lines for the real one.\n"
+            f"{with_values(text, values)}\n# The embedded AWS; remove the lines below for the real one.\n"
             f"kinesisEndpoint = {endpoint}\ndynamoDBEndpoint = {endpoint}\n"
+            "# For a look around on a machine of your own: the UI of Spark asks nobody who he is.\n"
+            "mld.spark.conf.spark.ui.enabled = true\n"
         )
 
     def extra_events(self) -> Sequence[Event]:

@@ -9,7 +9,6 @@ when it cannot start; its children then fail, and the daemon starts them anew at
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
@@ -28,7 +27,7 @@ from processors.spark import engine as running
 from processors.spark import lines, session
 from processors.spark.batching import MicroBatch, Offer, is_due, plan
 from processors.spark.holding import limits
-from processors.spark.hosting import EXIT_CONFIGURATION, SOCKET_FILE
+from processors.spark.hosting import EXIT_CONFIGURATION, SOCKET_FILE, HostingError, scratch_directory
 from processors.spark.identity import PIPELINE_KEY
 from processors.spark.links import Link
 from processors.spark.outcomes import Outcome
@@ -38,7 +37,7 @@ from processors.spark.settings import Settings, SettingsError, load
 from processors.spark.spool import Spool, SpoolError, open_spool
 from processors.spark.starting import Started, StartError, start
 from processors.spark.status import Status
-from processors.spark.surroundings import HOST_LOCK, WATCH_POLL_S, Printed, Watch, clear, sweep
+from processors.spark.surroundings import Printed, Watch, clear, hold, sweep
 
 log = logging.getLogger("mld.spark")
 
@@ -73,11 +72,14 @@ class Host:
         daemon_pid: int,
         start: Callable[[Settings, Path, Spool], Started],
         properties_file: str = "",
+        scratch: Path | None = None,
     ) -> None:
+        """`directory` has the socket and the status, `scratch` has room for data; the same unless it is given."""
         self._start = start
         self._status = Status(directory, settings.application, properties_file, daemon_pid)
         self._settings = settings
         self._directory = directory
+        self._scratch = scratch or directory
         self._daemon_pid = daemon_pid
         self._links: dict[int, Link] = {}
         self._numbers = 0
@@ -104,7 +106,7 @@ class Host:
     async def run(self, listening: Callable[[], None]) -> int:
         """Serve until it is over; returns the exit status. `listening` is called once children can connect."""
         loop = asyncio.get_running_loop()
-        self._spool = open_spool(self._settings.spool, self._directory)
+        self._spool = open_spool(self._settings.spool, self._scratch)
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)
         server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
@@ -128,7 +130,7 @@ class Host:
         loop = asyncio.get_running_loop()
         assert self._spool is not None
         try:
-            starting = loop.run_in_executor(self._thread, self._start, self._settings, self._directory, self._spool)
+            starting = loop.run_in_executor(self._thread, self._start, self._settings, self._scratch, self._spool)
             async with asyncio.timeout(self._settings.start_timeout_s):
                 self._started = await starting
         except (StartError, TimeoutError) as caught:
@@ -440,39 +442,37 @@ def main() -> NoReturn:
         complain(f"the configuration cannot be used:\n{error}")
         _exit(EXIT_CONFIGURATION)
     log_by(settings.fit)
-    sweep(directory.parent)
-    lock = (directory / HOST_LOCK).open("ab")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    sweep()
     try:
-        status = asyncio.run(_serve(settings, directory, daemon_pid, told, file))
-    except SpoolError as error:
+        scratch = scratch_directory(daemon_pid)
+        locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
+        status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, told, file))
+        del locks
+    except (SpoolError, HostingError) as error:
         complain(str(error))
         status = EXIT_CONFIGURATION
     _exit(status)
 
 
-async def _serve(settings: Settings, directory: Path, daemon_pid: int, told: int, properties_file: str) -> int:
+async def _serve(
+    settings: Settings, directory: Path, scratch: Path, daemon_pid: int, told: int, properties_file: str
+) -> int:
     loop = asyncio.get_running_loop()
-    host = Host(settings, directory, daemon_pid, start, properties_file)
-    printed: list[Printed] = []
+    host = Host(settings, directory, daemon_pid, start, properties_file, scratch)
+    delivering: list[asyncio.Future[None]] = []
 
     def listening() -> None:
         os.write(told, b"+")
         os.close(told)
-        printed.append(Printed(loop, host.pass_on, settings.fit))
+        delivering.append(asyncio.ensure_future(Printed(loop, host.pass_on, settings.fit).keep_delivering()))
 
-    async def keep_delivering() -> None:
-        while True:
-            await asyncio.sleep(WATCH_POLL_S)
-            for one in printed:
-                one.deliver()
-
-    delivering = asyncio.ensure_future(keep_delivering())
     try:
         return await host.run(listening)
     finally:
-        delivering.cancel()
-        clear(directory, daemon_lives=not host.daemon_gone)
+        for one in delivering:
+            one.cancel()
+        for place in (directory, scratch):
+            clear(place, daemon_lives=not host.daemon_gone)
 
 
 def _exit(status: int) -> NoReturn:

@@ -1,8 +1,9 @@
 """Finding the session host of this daemon, and starting it if there is none: once, under a file lock.
 
-Everything of one daemon lives in a private directory, `<temporary directory>/mld-spark-<uid>/<pid>-<start time>`: the
-lock, the socket and the spool. The host is a process in a session of its own, so that signals to the daemon's or the
-child's process group do not reach it; it watches the daemon and ends after it.
+Everything of one daemon lives in a private directory of a name that nobody can foresee (`protocol.meeting`): lock,
+socket and status, and the spool, which gets a second one where the first is no place for much data. The host is a
+process in a session of its own, so that signals to the daemon's or the child's process group do not reach it; it
+watches the daemon and ends after it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import stat
 import sys
 from pathlib import Path
 
+from protocol import meeting
+
+PROGRAM = "mld-spark"
 LOCK_FILE, SOCKET_FILE = "lock", "socket"
-SOCKET_PATH_BYTES_MAX = 100
-"""The kernel allows 108 bytes, terminator included."""
 EXIT_CONFIGURATION = 2
 _START = "import sys; sys.path.insert(0, {root!r}); from processors.spark.host import main; main()"
 
@@ -37,20 +38,25 @@ def daemon_pid() -> int:
 
 def run_directory(pid: int) -> Path:
     """The private directory of this daemon, made if need be. Raises HostingError if it is not ours alone."""
-    uid = os.getuid()
-    name = f"{pid}-{started_at(pid)}"
-    base = Path(os.environ.get("TMPDIR") or "/tmp") / f"mld-spark-{uid}"  # noqa: S108
-    if len(os.fsencode(base / name / SOCKET_FILE)) > SOCKET_PATH_BYTES_MAX:
-        base = Path("/tmp") / f"mld-spark-{uid}"  # noqa: S108
-    for directory in (base, base / name):
-        try:
-            directory.mkdir(mode=0o700, exist_ok=True)
-            found = directory.lstat()
-        except OSError as error:
-            raise HostingError(f"cannot use {directory}: {error.strerror}; set TMPDIR to a place with room") from error
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
-            raise HostingError(f"{directory} is not a directory of this user alone; remove it, or set TMPDIR")
-    return base / name
+    return _met(pid, meeting.runtime_places(os.environb), len(SOCKET_FILE))
+
+
+def scratch_directory(pid: int) -> Path:
+    """The same for data, on the file system of temporary files; often the very same. Raises HostingError."""
+    return _met(pid, meeting.temporary_places(os.environb))
+
+
+def all_directories() -> list[tuple[meeting.Owner, Path]]:
+    """Those of all daemons of this user."""
+    places = meeting.runtime_places(os.environb)
+    return [(owner, Path(path)) for owner, path in meeting.meetings(PROGRAM, places)]
+
+
+def _met(pid: int, places: list[str], room_bytes: int = 0) -> Path:
+    try:
+        return Path(meeting.meet(PROGRAM, (pid, int(started_at(pid))), places, room_bytes))
+    except meeting.MeetingError as error:
+        raise HostingError(str(error)) from error
 
 
 def started_at(pid: int) -> str:

@@ -1,8 +1,10 @@
 """The one SparkSession of a host: how it is started, what is checked before, and what bounds it.
 
-In local mode everything stays on the loopback interface, so that it starts without a network. The JVM's heap is
-bounded, it exits when its memory is out, and it ignores the signals that a supervisor sends to all processes at once:
-it ends with its host. Everything the user sets by `mld.spark.conf.*` wins.
+In local mode everything stays on the loopback interface, so that it starts without a network, and closed to the other
+users of the machine: calls to the driver are authenticated with a secret that Spark makes for each session, and there
+is no UI unless it is asked for, because Spark's UI asks nobody who he is. The JVM's heap is bounded, it exits when its
+memory is out, and it ignores the signals that a supervisor sends to all processes at once: it ends with its host.
+Everything the user sets by `mld.spark.conf.*` wins.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processors.spark import local_files
+from processors.spark import gateway, local_files
 from processors.spark.clusters import ANSWER_SHARE, Unreachable, addresses, await_answer
 from processors.spark.settings import Settings
 from properties.spark import Format
@@ -59,6 +61,8 @@ length that is garbage is taken for true, and the JVM ends because it has no mem
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{what}.maxLength={AVRO_LENGTH_MAX}" for what in ("string", "bytes", "collectionItems")
 )
+REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
+"""Settings whose values the UI and Spark's own logs do not show: what Spark has in its list, and the keys of Azure."""
 EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
 CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
 """What the client of Spark Connect imports."""
@@ -124,12 +128,22 @@ def start(settings: Settings, scratch: Path) -> SparkSession:
         raise SessionUnreachable(str(error)) from error
     if settings.remote is not None:
         _name_the_program()
-    builder = Session.builder.appName(settings.application)
-    for name, value in configuration(settings, scratch).items():
+    conf = {**configuration(settings, scratch), "spark.app.name": settings.application}
+    if settings.remote is None:
+        conf["spark.master"] = settings.master
+    builder = Session.builder
+    for name, value in conf.items():
         builder = builder.config(name, value)
-    builder = builder.remote(settings.remote) if settings.remote else builder.master(settings.master)
+    if settings.remote is not None:
+        builder = builder.remote(settings.remote)
     try:
+        if settings.remote is None:
+            gateway.start_jvm(conf, scratch)
         session = builder.getOrCreate()
+        if settings.remote is None:
+            gateway.guard_calls_to_python(session)
+    except gateway.GatewayError as error:
+        raise SessionError(str(error)) from error
     except Exception as error:
         raise SessionError(
             f"no Spark session at {settings.where}: {first_line(error)}; see the lines of Spark above, and "
@@ -177,10 +191,13 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
     if settings.remote:
         return {"spark.sql.session.timeZone": "UTC", **settings.conf}
     own_options = f"{JVM_OPTIONS}{_huge_pages()} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
+    own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
         **common,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": own_options,
+        "spark.ui.killEnabled": "false",
+        "spark.redaction.regex": REDACTED,
         # What the UI remembers of past jobs lives in the heap; a host runs for months.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
@@ -196,6 +213,10 @@ def configuration(settings: Settings, scratch: Path) -> dict[str, str]:
         ours |= {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
+            # Hadoop has an umask of its own, and would give to all what ours withholds.
+            "spark.hadoop.fs.permissions.umask-mode": f"{_umask():03o}",
+            "spark.authenticate": "true",  # Spark makes the secret itself, and it stands in no setting
+            "spark.ui.enabled": "false",
             "spark.local.dir": str(scratch),
             "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -211,6 +232,13 @@ def python_functions() -> dict[str, str]:
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
+
+
+def _umask() -> int:
+    """It can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _huge_pages() -> str:

@@ -103,9 +103,18 @@ def start(settings: Settings, scratch: Path, spool: Spool) -> Started:
 
 
 def _dead_letter(settings: Settings) -> SinkSpec:
-    """Every letter names its stream and shard, so that several writers may put theirs into one directory."""
+    """Every letter names its stream and shard, so that several writers may put theirs into one directory.
+
+    Letters are raw data that nobody has looked at, so they are for this user alone; executors may be other users."""
     assert settings.writer is not None
-    return SinkSpec(DEAD_LETTER, "json", settings.dead_letter, writer=settings.writer, shared=True)
+    return SinkSpec(
+        DEAD_LETTER,
+        "json",
+        settings.dead_letter,
+        writer=settings.writer,
+        shared=True,
+        private=settings.is_local,
+    )
 
 
 def _engine(

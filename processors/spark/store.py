@@ -76,10 +76,14 @@ class Store(Protocol):
 
 
 class PosixStore:
-    """A directory of a POSIX file system."""
+    """A directory of a POSIX file system.
 
-    def __init__(self, root: Path) -> None:
+    `private`: what it makes, and what Spark has staged in it, is for this user alone, whatever the umask says."""
+
+    def __init__(self, root: Path, *, private: bool = False) -> None:
         self.root = root
+        self._private = private
+        self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)  # less the umask
 
     def uri(self, path: str) -> str:
         return f"file://{self.root / path}"
@@ -96,7 +100,8 @@ class PosixStore:
     def write(self, path: str, data: bytes) -> None:
         target = self.root / path
         draft = target.with_name(f".{target.name}.draft")
-        with draft.open("wb") as file:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
+        with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -104,10 +109,10 @@ class PosixStore:
         _sync(target.parent)
 
     def mark(self, path: str) -> None:
-        (self.root / path).touch()
+        (self.root / path).touch(self._file_mode)
 
     def hold(self, path: str) -> Callable[[], None]:
-        fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return lambda: os.close(fd)
 
@@ -126,7 +131,7 @@ class PosixStore:
         for parent in reversed((target, *target.parents)):
             if not parent.is_dir():
                 try:
-                    parent.mkdir(exist_ok=True)
+                    parent.mkdir(self._directory_mode, exist_ok=True)
                 except FileExistsError:
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent)) from None
                 _sync(parent.parent)
@@ -173,9 +178,10 @@ class PosixStore:
 
     def sync_below(self, path: str) -> None:
         top = self.root / path
-        for found in _walk(top):
+        for found in (*_walk(top), top):
+            if self._private:
+                found.chmod(self._directory_mode if found.is_dir() else self._file_mode)
             _sync(found)
-        _sync(top)
 
 
 def as_sink_error(error: OSError, doing: str) -> SinkError:

@@ -49,7 +49,15 @@ PROGRESS, LEADER, QUERIES = "progress", "leader", "queries"
 class Inbox:
     """One thread's view of the inbox. Raises SinkError and its kinds."""
 
-    def __init__(self, root: Path, identity: Identity | None = None, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        root: Path,
+        identity: Identity | None = None,
+        *,
+        private: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`private`: for this user alone, which executors of a cluster may not be."""
         self._desk = Desk(
             identity or Identity(),
             NAME,
@@ -58,9 +66,16 @@ class Inbox:
         )
         self._root = root
         self._now = now
-        self._home = PosixStore(root)
-        self._store = PosixStore(root / NAME)
+        self._home = PosixStore(root, private=private)
+        self._store = PosixStore(root / NAME, private=private)
         self._journal = Journal(self._store, NAME, now=now)
+
+    def make_home(self, name: str) -> None:
+        """A directory beside the inbox, into which others write: as private as the inbox."""
+        try:
+            self._home.make(name)
+        except OSError as error:
+            raise as_sink_error(error, f"making {name} in mld.spark.checkpoint") from error
 
     @property
     def directory(self) -> Path:
@@ -177,7 +192,7 @@ class Lead:
         """Raises SinkError if the file system has no place for the lock."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise as_sink_error(error, "taking the lead of the streaming queries") from error
         try:

@@ -12,7 +12,7 @@ from processors.spark.sinks import Sink, SinkRefused
 from processors.spark.sinks.making import local_directory
 from processors.spark.spool import Spool
 from processors.spark.streaming import StreamingEngine
-from processors.spark.streaming_inbox import Inbox, Lead
+from processors.spark.streaming_inbox import QUERIES, Inbox, Lead
 from processors.spark.streaming_leader import Leader
 from processors.spark.streaming_queries import SparkQueries
 
@@ -39,8 +39,10 @@ def make_engine(
                 f"mld.spark.sink.{sink.name}.outputMode is complete, which replaces all rows each time, and this "
                 "format is appended to; write append or update, or another format with mode = overwrite"
             )
-    inbox = Inbox(root, settings.writer)
+    private = settings.is_local  # executors may be other users
+    inbox = Inbox(root, settings.writer, private=private)
     inbox.open()  # before Spark looks for the directory
+    inbox.make_home(QUERIES)
     for sink in sinks:
         sink.open()  # what refuses us is to be heard before a query has taken anything
     named = {sink.name: sink for sink in sinks}
@@ -50,7 +52,7 @@ def make_engine(
     except PipelineFailed as error:
         raise PipelineError(f"{error}; correct the pipeline") from error
     leader = Leader(
-        Inbox(root, settings.writer),
+        Inbox(root, settings.writer, private=private),
         Lead(root, session.jvm_pid(spark)),
         queries,
         attempts_max=settings.attempts_max,

@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from processors.spark.hosting import LOCK_FILE, SOCKET_FILE, started_at
+from processors.spark.hosting import LOCK_FILE, SOCKET_FILE, all_directories, started_at
 from processors.spark.saying import Fit
 
 WATCH_POLL_S = 0.5
-"""Only where the system has no pidfd."""
+"""Of processes, only where the system has no pidfd; and of lines that no child could take."""
 SAID_LINES_MAX = 1_000
 """Lines kept while there is no child to pass them to."""
 TAG = "spark: "
@@ -90,13 +90,19 @@ class Printed:
         if kept and not self._pass_on("".join(kept)):
             self._kept.extendleft(reversed(kept))
 
+    async def keep_delivering(self) -> None:
+        """Until it is cancelled: a child may come, or find time, when nothing is printed."""
+        while True:
+            await asyncio.sleep(WATCH_POLL_S)
+            self.deliver()
+
 
 def clear(directory: Path, *, daemon_lives: bool) -> None:
     """Leave nothing behind but what the next host of the same daemon is found and locked by."""
     if not daemon_lives:
         shutil.rmtree(directory, ignore_errors=True)
         return
-    for entry in directory.iterdir():
+    for entry in directory.iterdir() if directory.is_dir() else ():
         if entry.name in (LOCK_FILE, HOST_LOCK, SOCKET_FILE):
             continue
         if entry.is_dir():
@@ -105,12 +111,21 @@ def clear(directory: Path, *, daemon_lives: bool) -> None:
             entry.unlink(missing_ok=True)
 
 
-def sweep(base: Path) -> None:
+def sweep() -> None:
     """Remove what hosts that were killed have left behind: their daemons are gone, and nobody holds their lock."""
-    for directory in base.iterdir():
-        pid, _, start_time = directory.name.partition("-")
-        if not pid.isdigit() or started_at(int(pid)) == start_time:
+    for (pid, start_time), directory in all_directories():
+        if started_at(pid) == str(start_time):
             continue
-        with suppress(OSError), (directory / HOST_LOCK).open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), hold(directory, wait=False):
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def hold(directory: Path, *, wait: bool = True) -> BinaryIO:
+    """As long as the file given back is open, what is in the directory belongs to a host that lives."""
+    lock = (directory / HOST_LOCK).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        lock.close()
+        raise
+    return lock

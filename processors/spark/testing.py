@@ -45,6 +45,7 @@ def session(cores: int = 1, **conf: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.authenticate": "true",
         **python_functions(),
         **conf,
     }

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from processors.zygote import safety
 from processors.zygote.forked import SERVER_FD_MIN, Script, ScriptError, become
 from processors.zygote.stub import version_of
-from protocol import forking
+from protocol import forking, meeting
 from protocol.forking import Request
 
 IDLE_S = 60.0  # without children: a shard that comes back soon finds a warm server, a worker without shards its memory
@@ -150,6 +150,7 @@ class Server:
                         return os.getppid(), line
                 elif descriptor == self._owner_handle:
                     self._withdraw()
+                    meeting.remove(str(self._path.parent))  # nobody of that daemon meets here again
                     self._poll.unregister(descriptor)
                 elif descriptor in self._children:
                     self._child_ended(descriptor)

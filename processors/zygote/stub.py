@@ -13,7 +13,7 @@ import posix
 import sys
 from typing import NoReturn
 
-from protocol import forking
+from protocol import forking, meeting
 from protocol.forking import Request, UnavailableError
 
 ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
@@ -50,8 +50,12 @@ class Forks:
         if owner is None:
             raise UnavailableError("the parent process cannot be seen in /proc")
         self._owner = owner
-        self._directory = forking.runtime_directory(environment)
-        self._name = request.server_name(owner)
+        self._places = meeting.runtime_places(environment)
+        try:
+            self._directory = meeting.meet(forking.PROGRAM, owner, self._places, forking.NAME_BYTES_MAX)
+        except meeting.MeetingError as error:
+            raise UnavailableError(str(error)) from None
+        self._name = request.server_name()
         self._path = forking.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
@@ -89,19 +93,13 @@ class Forks:
         """Start a server unless somebody has meanwhile; None if this script is known as one not to be forked."""
         import fcntl
 
-        try:
-            posix.mkdir(self._directory, 0o700)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise UnavailableError(f"{self._directory}: {error.strerror}") from None
         lock = forking.open_runtime_directory(self._directory)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._is_refused():
                 return None
             if (connection := self._connect()) is None:
-                self._remove_leftovers(lock)
+                self._remove_leftovers()
                 self._spawn()
                 connection = self._connect()
             return connection
@@ -117,17 +115,15 @@ class Forks:
         posix.close(handle)
         return noted == version_of(self._arguments)
 
-    def _remove_leftovers(self, directory: int) -> None:
-        """Files of servers whose owners are gone, and the socket of one that did not end by itself."""
-        for name in posix.listdir(directory):
-            pid, _, rest = name.partition("-")
-            start = rest.partition("-")[0]
-            owned = pid.isdigit() and start.isdigit() and forking.process_identity(int(pid)) == (int(pid), int(start))
-            if not owned or name == f"{self._name}.sock":
-                try:
-                    posix.unlink(name, dir_fd=directory)
-                except OSError:
-                    continue
+    def _remove_leftovers(self) -> None:
+        """The socket of a server that did not end by itself, and what daemons that are gone have left behind."""
+        try:  # noqa: SIM105 - contextlib would have to be imported
+            posix.unlink(self._path)
+        except OSError:
+            pass
+        for owner, directory in meeting.meetings(forking.PROGRAM, self._places):
+            if forking.process_identity(owner[0]) != owner:
+                meeting.remove(directory)
 
     def _spawn(self) -> None:
         """The server gets the socket ready made, so that everybody can ask while it still imports."""

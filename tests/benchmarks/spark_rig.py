@@ -184,6 +184,7 @@ def running(
         "dynamoDBEndpoint": rig.leases.endpoint,
         "idleTimeBetweenReadsInMillis": "200",
         "mld.spark.pipeline": f"{pipeline}:transform",
+        "mld.spark.conf.spark.ui.enabled": "true",  # it counts the jobs
         "mld.spark.format": "json",
         "mld.spark.schema": SCHEMA,
         "mld.spark.sink.out.path": str(directory / "out"),

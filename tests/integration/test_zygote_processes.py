@@ -23,6 +23,7 @@ import pytest
 from mld.clock import LoopClock
 from mld.consumer.child import PipeHost
 from mld.consumer.forks import ForkedProcess
+from protocol import forking
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
 
@@ -438,14 +439,16 @@ def test_a_missing_script_is_reported_as_by_python(bench: Bench) -> None:
     assert (process.returncode, b"No such file" in errors) == (2, True)
 
 
-def test_without_a_safe_directory_children_are_plain(bench: Bench) -> None:
-    made = bench.runtime / f"mld-zygote-{os.getuid()}"
-    made.mkdir()
-    made.chmod(0o755)
+def test_a_directory_that_others_could_have_made_is_passed_over(bench: Bench) -> None:
+    identity = forking.process_identity(os.getpid())
+    assert identity is not None
+    foreseen = bench.runtime / f"mld-zygote-{identity[0]}-{identity[1]}-0"
+    foreseen.mkdir()
+    foreseen.chmod(0o755)
     kid = bench.kid()
-    assert kid.pid == kid.process.pid
-    kid.send("do sys.exit()")
-    assert "755" in kid.end()[1]
+    assert kid.pid != kid.process.pid
+    (made,) = {path.parent for path in bench.sockets()}
+    assert made != foreseen and made.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_server_that_dies_of_its_imports_leaves_plain_children(bench: Bench) -> None:
@@ -473,7 +476,7 @@ def test_when_the_daemon_is_gone_everything_is(bench: Bench, number: signal.Sign
     owner.send_signal(number)
     owner.wait(ANSWER_S)
     until(lambda: not bench.processes(), within_s=ANSWER_S, what="the end of all")
-    assert bench.sockets() == []
+    assert list(bench.runtime.iterdir()) == []
 
 
 def test_a_child_that_does_not_end_keeps_nothing_but_its_server(bench: Bench) -> None:
@@ -489,12 +492,13 @@ def test_a_child_that_does_not_end_keeps_nothing_but_its_server(bench: Bench) ->
 
 
 def test_leftovers_of_killed_servers_are_removed(bench: Bench) -> None:
-    directory = bench.runtime / f"mld-zygote-{os.getuid()}"
-    directory.mkdir(mode=0o700)
-    (directory / "4194305-1-abc.sock").touch()
-    (directory / "4194305-1-abc.plain").touch()
+    gone = bench.runtime / "mld-zygote-4194305-1-abc"
+    gone.mkdir(mode=0o700)
+    (gone / "abc.sock").touch()
+    (gone / "abc.plain").touch()
     bench.kid()
-    assert [path.name.startswith(f"{os.getpid()}-") for path in directory.iterdir()] == [True]
+    (left,) = bench.runtime.iterdir()
+    assert left.name.startswith(f"mld-zygote-{os.getpid()}-")
 
 
 def test_many_at_once_share_one_server(bench: Bench) -> None:

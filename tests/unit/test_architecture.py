@@ -118,6 +118,7 @@ PURE = (
     "properties/conversion.py",
     "properties/spark.py",
     "properties/deadletter.py",
+    "properties/exposure.py",
     "processors/spark/positions.py",
     "processors/spark/holding.py",
     "processors/spark/batching.py",

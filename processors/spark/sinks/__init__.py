@@ -109,3 +109,5 @@ class SinkSpec:
     writer: Identity = field(default_factory=Identity)
     shared: bool = False
     """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
+    private: bool = False
+    """Whether its files are for this user alone; else the umask says for whom."""

@@ -37,14 +37,14 @@ def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
 
 def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
     _append_only(spec)
-    store = _store(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark)
+    store = _store(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark, private=spec.private)
     return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
 
 
-def _store(path: str, key: str, spark: SparkSession) -> Store:
+def _store(path: str, key: str, spark: SparkSession, *, private: bool = False) -> Store:
     if hadoop_store.named(path):
         return hadoop_store.HadoopStore(spark, path, key)
-    return PosixStore(local_directory(path, key, elsewhere=ELSEWHERE))
+    return PosixStore(local_directory(path, key, elsewhere=ELSEWHERE), private=private)
 
 
 def _need_path(spec: SinkSpec) -> str:

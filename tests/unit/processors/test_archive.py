@@ -295,3 +295,21 @@ def test_different_shard_ids_have_different_files() -> None:
 def test_a_shard_id_that_cannot_be_a_name_is_an_error(shard_id: str) -> None:
     with pytest.raises(ArchiveError, match="cannot be a file name"):
         file_name(shard_id)
+
+
+def test_what_it_makes_is_for_its_user_alone_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o022)
+    try:
+        directory = tmp_path / "made"
+        daemon = Daemon(directory)
+        started(directory).process_records([record(1)], daemon.checkpointer, 0)
+        (path,) = directory.iterdir()
+        path.write_bytes(b"garbage\n" + path.read_bytes())
+        started(directory)
+    finally:
+        os.umask(before)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert len(list(directory.iterdir())) == 2, "the file, and what was cut off it"
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}

@@ -13,7 +13,6 @@ from protocol.forking import Request, UnavailableError
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"\0" not in name and b"=" not in name)
 VALUES = st.binary(max_size=12).filter(lambda value: b"\0" not in value)
-OWNER = (7, 4711)
 
 
 @given(
@@ -39,7 +38,7 @@ def of(cwd=b"/", arguments=(b"a.py",), environment=None):
 def test_children_of_one_command_share_a_server_whatever_their_shard():
     one = of(environment={b"A": b"1", b"B": b"2", b"MLD_SHARD_ID": b"x", b"PWD": b"/"})
     other = of(environment={b"B": b"2", b"MLD_SHARD_ID": b"y", b"A": b"1"})
-    assert one.server_name(OWNER) == other.server_name(OWNER)
+    assert one.server_name() == other.server_name()
 
 
 @pytest.mark.parametrize(
@@ -53,12 +52,8 @@ def test_children_of_one_command_share_a_server_whatever_their_shard():
     ],
 )
 def test_another_directory_command_or_environment_has_another_server(other):
-    assert other.server_name(OWNER) != of().server_name(OWNER)
+    assert other.server_name() != of().server_name()
     assert other.shared != of().shared
-
-
-def test_another_owner_has_another_server():
-    assert of().server_name((7, 4712)) != of().server_name(OWNER)
 
 
 @pytest.mark.parametrize("what", [forking.PID, forking.PLAIN, forking.STALE, forking.EXIT, forking.SIGNAL])
@@ -96,8 +91,3 @@ def test_the_directory_must_be_ours_alone(tmp_path):
         forking.open_runtime_directory(str(tmp_path / "link"))
     with pytest.raises(UnavailableError):
         forking.open_runtime_directory(str(tmp_path / "missing"))
-
-
-def test_a_path_too_long_for_a_socket_is_named():
-    with pytest.raises(UnavailableError, match="TMPDIR"):
-        forking.socket_path("/" + "x" * 100, "name")

@@ -31,7 +31,8 @@ def test_the_tour_runs_the_sample_on_the_embedded_aws(tmp_path):
     tour = SparkTour(tmp_path, Console(file=io.StringIO()), 100)
     ours, theirs = values(tour.properties(ENDPOINT)), values(SAMPLE.read_text())
     assert {key for key in ours if ours[key] != theirs.get(key)} == {
-        "streamName", "applicationName", "AwsCredentialsProvider", "regionName", "kinesisEndpoint", "dynamoDBEndpoint"
+        "streamName", "applicationName", "AwsCredentialsProvider", "regionName", "kinesisEndpoint", "dynamoDBEndpoint",
+        "mld.spark.conf.spark.ui.enabled",
     }  # fmt: skip
     assert theirs.keys() <= ours.keys()
 

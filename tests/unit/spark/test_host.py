@@ -19,12 +19,12 @@ from mld import sparkhosts
 from processors.spark import link
 from processors.spark.child import Child, ChildError, properties_file
 from processors.spark.host import Host
-from processors.spark.hosting import HostingError, run_directory, started_at
+from processors.spark.hosting import run_directory, scratch_directory, started_at
 from processors.spark.positions import Position, Shard
 from processors.spark.sinks import JobFailed, SinkRefused
 from processors.spark.starting import StartError
 from processors.spark.status import STATUS_FILE
-from processors.spark.surroundings import Watch, clear, sweep
+from processors.spark.surroundings import Watch, clear, hold, sweep
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import DAEMON, Bed, MemorySink, line_of, settings_of
 
@@ -439,21 +439,34 @@ def test_frames_refuse_garbage():
         link.decode_head(b"[]")
 
 
-def test_the_private_directory_is_ours_alone(short_tmp):
+def test_nobody_stops_us_by_making_our_directory_first(short_tmp):
+    taken = [f"mld-spark-{os.getuid()}", f"mld-spark-{os.getpid()}-{started_at(os.getpid())}-0"]
+    for name in taken:
+        (short_tmp / name).mkdir()
+        (short_tmp / name).chmod(0o755)
     directory = run_directory(os.getpid())
     assert directory.stat().st_mode & 0o777 == 0o700
-    directory.chmod(0o755)
-    with pytest.raises(HostingError, match="not a directory of this user alone"):
-        run_directory(os.getpid())
+    assert directory == run_directory(os.getpid()) == scratch_directory(os.getpid())
+    assert directory.name not in taken
 
 
-def test_what_a_killed_host_left_behind_goes(tmp_path):
-    alive = tmp_path / f"{os.getpid()}-{started_at(os.getpid())}"
-    dead = tmp_path / f"{os.getpid()}-1"
-    for directory in (alive, dead):
-        (directory / "spool").mkdir(parents=True)
-    sweep(tmp_path)
-    assert (alive.exists(), dead.exists()) == (True, False)
+def test_sockets_are_where_systemd_says_and_data_is_where_there_is_room(short_tmp, monkeypatch):
+    runtime = short_tmp / "run"
+    runtime.mkdir(mode=0o755)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(runtime))
+    assert run_directory(os.getpid()).parent == runtime
+    assert scratch_directory(os.getpid()).parent == short_tmp
+
+
+def test_what_a_killed_host_left_behind_goes(short_tmp):
+    alive = short_tmp / f"mld-spark-{os.getpid()}-{started_at(os.getpid())}-a"
+    dead, held = (short_tmp / f"mld-spark-{os.getpid()}-1-{end}" for end in "bc")
+    for directory in (alive, dead, held):
+        directory.mkdir(mode=0o700)
+        (directory / "spool").mkdir()
+    with hold(held):
+        sweep()
+    assert (alive.exists(), dead.exists(), held.exists()) == (True, False, True)
     clear(alive, daemon_lives=True)
     assert alive.exists() and not (alive / "spool").exists()
     clear(alive, daemon_lives=False)

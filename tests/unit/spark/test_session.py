@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -117,3 +118,31 @@ def test_a_child_is_thin():
     code = "import processors.spark.child, sys; print(sorted(set(sys.argv[1:]) & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_local_driver_asks_who_calls_and_has_no_ui(tmp_path):
+    made = configuration(settings_of(), tmp_path)
+    assert (made["spark.authenticate"], made["spark.ui.enabled"], made["spark.ui.killEnabled"]) == (
+        "true",
+        "false",
+        "false",
+    )
+    assert not any("secret" in name for name in made), "Spark makes the secret, and no setting holds it"
+    theirs = settings_of("mld.spark.conf.spark.ui.enabled = true", "mld.spark.conf.spark.authenticate = false")
+    made = configuration(theirs, tmp_path)
+    assert (made["spark.authenticate"], made["spark.ui.enabled"], made["spark.ui.killEnabled"]) == (
+        "false",
+        "true",
+        "false",
+    )
+
+
+def test_of_a_cluster_the_user_says_how_it_authenticates_but_nobody_kills_by_a_click(tmp_path):
+    made = configuration(settings_of("mld.spark.master = yarn"), tmp_path)
+    assert "spark.authenticate" not in made and "spark.ui.enabled" not in made
+    assert made["spark.ui.killEnabled"] == "false"
+
+
+@pytest.mark.parametrize("name", ["fs.azure.account.key.x.dfs.core.windows.net", "fs.s3a.secret.key", "my.private.key"])
+def test_what_spark_shows_of_its_settings_has_no_keys_of_stores(tmp_path, name):
+    assert re.search(configuration(settings_of(), tmp_path)["spark.redaction.regex"], f"spark.hadoop.{name}")

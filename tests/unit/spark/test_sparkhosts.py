@@ -21,6 +21,7 @@ regionName = eu-central-1
 AwsCredentialsProvider = DefaultCredentialsProvider
 mld.spark.pipeline = pipeline.py:transform
 mld.spark.sink.clicks.path = /data/clicks
+mld.spark.conf.spark.ui.enabled = true
 mld.spark.conf.spark.ui.port = 4050
 """
 
@@ -62,18 +63,21 @@ def test_a_directory_that_others_may_enter_is_not_believed(file):
     directory = run_directory(os.getpid())
     Status(directory, "clicks", str(file), 7).write()
     assert len(sparkhosts.running("clicks")) == 1
-    directory.parent.chmod(0o755)
+    directory.chmod(0o755)
     assert sparkhosts.running("clicks") == []
 
 
 @pytest.mark.parametrize(
-    ("conf", "remote", "words"),
+    ("conf", "remote", "master", "words"),
     [
-        ({}, None, "http://127.0.0.1:4040"),
-        ({"spark.ui.port": "0"}, None, "a free port"),
-        ({"spark.ui.enabled": "False"}, None, "none (mld.spark.conf.spark.ui.enabled is false)"),
-        ({}, "sc://host:15002", "of the Spark Connect server sc://host:15002"),
+        ({}, None, None, "none: every user of this machine could read it"),
+        ({"spark.ui.port": "4050"}, None, "local[2]", "none: every user of this machine could read it"),
+        ({"spark.ui.enabled": "true"}, None, None, "http://127.0.0.1:4040"),
+        ({}, None, "spark://h:7077", "http://127.0.0.1:4040"),
+        ({"spark.ui.enabled": "True", "spark.ui.port": "0"}, None, None, "a free port"),
+        ({"spark.ui.enabled": "False"}, None, None, "none (mld.spark.conf.spark.ui.enabled is false)"),
+        ({}, "sc://host:15002", None, "of the Spark Connect server sc://host:15002"),
     ],
 )
-def test_where_the_ui_will_be(conf, remote, words):
-    assert words in sparkhosts.expected_ui(conf, remote)
+def test_where_the_ui_will_be(conf, remote, master, words):
+    assert words in sparkhosts.expected_ui(conf, remote, master)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -142,3 +144,24 @@ def test_hdfs_is_for_sinks_and_needs_a_jvm_of_ours(path):
 def test_making_a_sink_needs_no_spark_until_it_is_used(tmp_path):
     sink = make_sink(SinkSpec("out", "parquet", str(tmp_path)), None)  # type: ignore[arg-type]
     assert (sink.name, sink.exactly_once) == ("out", True)
+
+
+def modes(top: Path) -> set[int]:
+    return {path.stat().st_mode & 0o777 for path in (top, *top.rglob("*"))}
+
+
+@pytest.mark.parametrize(("private", "wanted"), [(True, {0o700, 0o600}), (False, {0o755, 0o644})])
+def test_a_private_store_is_for_its_user_alone_and_another_one_follows_the_umask(tmp_path, private, wanted):
+    before = os.umask(0o022)
+    try:
+        store = PosixStore(tmp_path / "made" / "store", private=private)
+        store.make("a")
+        store.write("a/whole", b"x")
+        store.mark("a/mark")
+        store.hold("a/held")()
+        (store.root / "a" / "of-spark").mkdir()
+        (store.root / "a" / "of-spark" / "part").touch()
+        store.sync_below("a")
+    finally:
+        os.umask(before)
+    assert modes(tmp_path / "made") == wanted

@@ -404,3 +404,20 @@ def test_a_log_that_is_written_in_another_way_is_refused(tmp_path, text):
     (tmp_path / "0").write_text(text)
     with pytest.raises(streaming_log.LogUnknown, match=str(tmp_path)):
         streaming_log.SourceLog(tmp_path).numbers()
+
+
+def test_records_and_state_on_this_machine_are_for_this_user_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        inbox = Inbox(tmp_path / "root", private=True)
+        inbox.open()
+        inbox.make_home("queries")
+        inbox.publish({Shard("s", "a"): Span(None, Position(1))}, lambda file: None, "b")
+        inbox.advance(0)
+        lead = Lead(tmp_path / "root", None)
+        assert lead.take()
+        lead.release()
+    finally:
+        os.umask(before)
+    found = [tmp_path / "root", *(tmp_path / "root").rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in found} == {0o700, 0o600}

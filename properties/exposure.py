@@ -1,0 +1,76 @@
+"""Secrets that other users of the machine can read: on a command line, or in a properties file open to them.
+
+Every user sees the command lines of all processes. Nothing is refused, as it may be a machine of one user; each place
+is named, with the remedy, and never the value. Pure: who reads the file says whose it is.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from properties.redaction import HIDDEN, is_secret_key, shown
+from properties.remarks import OVERRIDE_PLACE, Level, Remark
+from properties.substitution import has_reference
+
+ON_COMMAND_LINE = "holds a secret and is given on the command line, which every user of this machine can read"
+IN_THE_FILE = "keep it in the file (mode 0600), or write ${NAME} there and set the variable in the daemon's environment"
+PASSED_ON = "puts a secret on the command line of {whose}, which every user of this machine can read"
+_PROVIDER = re.compile(r"provider(dynamodb|cloudwatch)?(\.class)?$", re.IGNORECASE)
+"""Keys that name a class, whatever else is in their names."""
+_STATIC = "StaticCredentialsProvider|"
+_COMMAND = "executableName"
+_JAVA_OPTIONS = re.compile(r"\.extraJavaOptions$|\.defaultJavaOptions$")
+_JAVA_PROPERTY = re.compile(r"-D([^\s=\"']+)=(?!\s)")
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccess:
+    """Of the properties file: its mode, and whether it belongs to the user who runs us."""
+
+    mode: int
+    own: bool
+
+    @property
+    def who_else(self) -> str | None:
+        """Who reads it besides this user and its owner. If that is another user, we read it through the group."""
+        if self.mode & stat.S_IROTH:
+            return "every user of this machine"
+        return "its group" if self.own and self.mode & stat.S_IRGRP else None
+
+
+def remarks_on_exposure(
+    lines: Iterable[tuple[str, str, str]], file_name: str, access: FileAccess | None
+) -> list[Remark]:
+    """`lines` are place, key and raw value of everything given; `access` is None where it cannot be told."""
+    kept = list(lines)
+    remarks = list(_on_command_lines(kept))
+    who = None if access is None else access.who_else
+    if access is not None and who is not None:
+        secrets = [name for place, name, raw in kept if place != OVERRIDE_PLACE and _is_secret(name, raw)]
+        if secrets:
+            message = f"holds secrets ({', '.join(dict.fromkeys(secrets))}), and {who} can read it"
+            remarks.append(Remark(Level.WARNING, "", file_name, message, f"chmod 600 {file_name}"))
+    return remarks
+
+
+def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]:
+    for place, name, raw in lines:
+        if place == OVERRIDE_PLACE and _is_secret(name, raw):
+            yield Remark(Level.WARNING, name, place, ON_COMMAND_LINE, IN_THE_FILE)
+        if name == _COMMAND and HIDDEN in shown(name, raw) and HIDDEN not in raw:
+            message = PASSED_ON.format(whose="the record processor")
+            yield Remark(Level.WARNING, name, place, message, "children have the daemon's environment: set a variable")
+        elif _JAVA_OPTIONS.search(name) and any(map(is_secret_key, _JAVA_PROPERTY.findall(raw))):
+            message = PASSED_ON.format(whose="a JVM")
+            remedy = "set it by JDK_JAVA_OPTIONS in the environment, or in a file by -XX:VMOptionsFile="
+            yield Remark(Level.WARNING, name, place, message, remedy)
+
+
+def _is_secret(name: str, raw: str) -> bool:
+    """Whether a secret stands in this line itself, and not in the environment that it refers to."""
+    if not raw.strip() or has_reference(raw):
+        return False
+    return _STATIC in raw if _PROVIDER.search(name) else is_secret_key(name)

@@ -1,0 +1,173 @@
+"""Where the children of one daemon meet: a directory of their own, for sockets, locks and files of this user alone.
+
+Other users may write into `/tmp` too, and a name that they can foresee they can take first. So the name ends at random,
+and whoever looks for it takes only what belongs to this user and is open to nobody else. The children of one daemon
+must all end up in the same one: they look and make under a lock that no other user can hold, as it is on a file that no
+other user can open: the daemon's `/proc/<pid>/environ`. Where there is none (no `/proc`, a daemon of another user) the
+name has a fixed end, and a directory of somebody else is refused.
+
+Imports nothing but modules that are part of the interpreter: a small program that starts once per child uses it.
+"""
+
+from __future__ import annotations
+
+import _stat
+import posix
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+SOCKET_PATH_BYTES_MAX = 107  # of struct sockaddr_un, without the NUL
+FALLBACK = "/tmp"  # noqa: S108
+RANDOM_BYTES = 6
+"""Nobody guesses 48 bits before a directory is made; what is guessed later is ours already."""
+FIXED_END = "0"
+Owner = tuple[int, int]
+"""A process, by its id and the time of its start: they are never given twice."""
+
+
+class MeetingError(Exception):
+    """There is no such directory; one sentence with the remedy."""
+
+
+def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
+    """Where sockets and locks may be, the best first: what systemd made for the service, then for the user's session,
+    then where temporary files are."""
+    service = environment.get(b"RUNTIME_DIRECTORY", b"").partition(b":")[0]
+    private = [_text(place) for place in (service, environment.get(b"XDG_RUNTIME_DIR", b"")) if place]
+    return [place for place in private if _only_we_write(place)] + temporary_places(environment)
+
+
+def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
+    """Where there is room for data; the others may be a memory of a few MB."""
+    named = environment.get(b"TMPDIR", b"")
+    return list(dict.fromkeys([*([_text(named)] if named else []), FALLBACK]))
+
+
+def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str | None:
+    """The directory of this daemon's children, if one of them has made it."""
+    for place in _usable(program, owner, places, room_bytes):
+        for name in _names(place, _prefix(program, owner)):
+            return f"{place}/{name}"
+    return None
+
+
+def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str:
+    """The same, made if need be; `room_bytes`: what the path of a socket in it needs besides. Raises MeetingError."""
+    if found := find(program, owner, places, room_bytes):
+        return found
+    place = next(_usable(program, owner, places, room_bytes), None)
+    if place is None:
+        raise MeetingError(
+            f"none of {', '.join(places)} is a directory to write in with a path short enough for a socket "
+            f"({SOCKET_PATH_BYTES_MAX} bytes); set TMPDIR to one"
+        )
+    prefix = _prefix(program, owner)
+    lock = _lock(owner)
+    try:
+        if lock is None:
+            return _make(f"{place}/{prefix}{FIXED_END}")
+        return find(program, owner, [place]) or _make(f"{place}/{prefix}{posix.urandom(RANDOM_BYTES).hex()}")
+    finally:
+        if lock is not None:
+            posix.close(lock)
+
+
+def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]:
+    """All directories of this program that are this user's alone, and whose children meet there."""
+    for place in places:
+        for name in _names(place, f"{program}-"):
+            pid, _, rest = name.removeprefix(f"{program}-").partition("-")
+            start = rest.partition("-")[0]
+            if pid.isdigit() and start.isdigit():
+                yield (int(pid), int(start)), f"{place}/{name}"
+
+
+def remove(directory: str) -> None:
+    """With the files in it, as far as that goes."""
+    try:
+        for name in posix.listdir(directory):
+            posix.unlink(f"{directory}/{name}")
+        posix.rmdir(directory)
+    except OSError:
+        pass
+
+
+def is_ours_alone(path: str) -> bool:
+    """Whether it is a directory, not a link to one, of this user, and open to nobody else."""
+    try:
+        status = posix.lstat(path)
+    except OSError:
+        return False
+    return _stat.S_ISDIR(status.st_mode) and status.st_uid == posix.getuid() and not status.st_mode & 0o077
+
+
+def _make(path: str) -> str:
+    try:
+        posix.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise MeetingError(f"cannot make {path}: {error.strerror}; set TMPDIR to a place with room") from None
+    if not is_ours_alone(path):
+        raise MeetingError(f"{path} is not a directory of this user alone; remove it, or set TMPDIR")
+    return path
+
+
+def _prefix(program: str, owner: Owner) -> str:
+    return f"{program}-{owner[0]}-{owner[1]}-"
+
+
+def _usable(program: str, owner: Owner, places: Sequence[str], room_bytes: int) -> Iterator[str]:
+    name_bytes = len(_prefix(program, owner)) + 2 * RANDOM_BYTES + 2  # and two slashes
+    for place in places:
+        fits = not room_bytes or len(_bytes(place)) + name_bytes + room_bytes <= SOCKET_PATH_BYTES_MAX
+        if fits and posix.access(place, posix.W_OK | posix.X_OK) and _is_directory(place):
+            yield place
+
+
+def _names(place: str, prefix: str) -> list[str]:
+    try:
+        names = [name for name in posix.listdir(place) if name.startswith(prefix)]
+    except OSError:
+        return []
+    return sorted(name for name in names if is_ours_alone(f"{place}/{name}"))
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return _stat.S_ISDIR(posix.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _only_we_write(path: str) -> bool:
+    """A variable may be left from another user's session, as after `su`."""
+    try:
+        status = posix.stat(path)
+    except OSError:
+        return False
+    return _stat.S_ISDIR(status.st_mode) and status.st_uid == posix.getuid() and not status.st_mode & 0o022
+
+
+def _lock(owner: Owner) -> int | None:
+    """Held until the descriptor is closed; None where there can be none."""
+    import fcntl  # only who makes the directory needs it
+
+    try:
+        handle = posix.open(f"/proc/{owner[0]}/environ", posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:
+        posix.close(handle)
+        return None
+    return handle
+
+
+def _text(path: bytes) -> str:
+    return path.decode(sys.getfilesystemencoding(), "surrogateescape").rstrip("/") or "/"
+
+
+def _bytes(path: str) -> bytes:
+    return path.encode(sys.getfilesystemencoding(), "surrogateescape")

@@ -1,0 +1,66 @@
+"""How the JVM is told its settings: by a file of this user alone that is gone when it has been read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+import pytest
+
+from processors.spark import gateway
+from processors.spark.gateway import ARGUMENTS, FILE, GatewayError, arguments, encode
+
+CONF = {"spark.hadoop.fs.s3a.secret.key": "s3cret=", "spark.app.name": " a:b\\c\n#é\U0001f600"}
+
+
+def decoded(text: str) -> dict[str, str]:
+    """By the rules of java.util.Properties, as far as escapes of ASCII lines go."""
+    found = {}
+    for line in text.splitlines():
+        at = next(match.start() for match in re.finditer("=", line) if line[match.start() - 1] != "\\")
+        name, value = (re.sub(r"\\u([0-9a-f]{4})|\\(.)", _character, part) for part in (line[:at], line[at + 1 :]))
+        found[name] = value.encode("utf-16", "surrogatepass").decode("utf-16")
+    return found
+
+
+def _character(match: re.Match[str]) -> str:
+    if match[1]:
+        return chr(int(match[1], 16))
+    return {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(match[2], match[2])
+
+
+def test_a_file_says_what_the_settings_say():
+    assert encode(CONF).isascii()
+    assert decoded(encode(CONF)) == CONF
+
+
+def test_only_this_user_reads_the_file_and_it_goes_when_the_jvm_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv(ARGUMENTS, "--jars a.jar pyspark-shell")
+    (tmp_path / FILE).write_text("left behind by one that was killed")
+    (tmp_path / FILE).chmod(0o666)
+    with pytest.raises(RuntimeError), gateway.told(CONF, tmp_path / FILE):
+        assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+        assert decoded((tmp_path / FILE).read_text()) == CONF
+        assert shlex.split(os.environ[ARGUMENTS]) == [
+            "--properties-file",
+            str(tmp_path / FILE),
+            "--load-spark-defaults",
+            "--jars",
+            "a.jar",
+            "pyspark-shell",
+        ]
+        raise RuntimeError("no JVM")
+    assert not (tmp_path / FILE).exists()
+    assert os.environ[ARGUMENTS] == "--jars a.jar pyspark-shell"
+
+
+def test_no_setting_stands_in_the_arguments(tmp_path):
+    assert "s3cret" not in arguments(None, tmp_path / FILE)
+    assert arguments(None, tmp_path / FILE).endswith(" pyspark-shell")
+
+
+@pytest.mark.parametrize("given", ["--properties-file x pyspark-shell", "--properties-file=x pyspark-shell", "'"])
+def test_arguments_that_cannot_go_with_ours_get_a_sentence(tmp_path, given):
+    with pytest.raises(GatewayError, match=ARGUMENTS):
+        arguments(given, tmp_path / FILE)
