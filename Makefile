@@ -172,13 +172,10 @@ test-spark-pandas: $(PANDAS)/.installed
 # The oldest PySpark that setup.cfg allows, in an environment of its own: the engine, streaming, the whole under kills,
 # and what other users of the machine get.
 OLDEST := .venv-spark-oldest
-PYSPARK_OLDEST = $(shell sed -n 's/^ *pyspark >=\([0-9.]*\).*/\1/p' setup.cfg)
 .PHONY: test-spark-oldest
-$(OLDEST)/.installed: setup.cfg constraints.txt
-	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	grep -vE '^(pyspark|py4j)==' constraints.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt \
-	  -e '.[test]' pyspark==$(PYSPARK_OLDEST)
+$(OLDEST)/.installed: setup.cfg $(LOCKS)/build.txt $(LOCKS)/spark-oldest.txt
+	$(call install,$(OLDEST),spark-oldest)
+	$(call install_mld,$(OLDEST))
 	@touch $@
 
 test-spark-oldest: $(OLDEST)/.installed

@@ -11,8 +11,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from properties.redaction import HIDDEN, is_secret_key, shown
+from properties.redaction import Shown, is_secret_key
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
+from properties.scrubbing import Scrubber, secrets_in
 from properties.substitution import has_reference
 
 ON_COMMAND_LINE = "holds a secret and is given on the command line, which every user of this machine can read"
@@ -60,13 +61,18 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
     for place, name, raw in lines:
         if place == OVERRIDE_PLACE and _is_secret(name, raw):
             yield Remark(Level.WARNING, name, place, ON_COMMAND_LINE, IN_THE_FILE)
-        if name == _COMMAND and HIDDEN in shown(name, raw) and HIDDEN not in raw:
+        if name == _COMMAND and _tells_a_secret(raw):
             message = PASSED_ON.format(whose="the record processor")
             yield Remark(Level.WARNING, name, place, message, "children have the daemon's environment: set a variable")
         elif _JAVA_OPTIONS.search(name) and any(map(is_secret_key, _JAVA_PROPERTY.findall(raw))):
             message = PASSED_ON.format(whose="a JVM")
             remedy = "set it by JDK_JAVA_OPTIONS in the environment, or in a file by -XX:VMOptionsFile="
             yield Remark(Level.WARNING, name, place, message, remedy)
+
+
+def _tells_a_secret(command: str) -> bool:
+    """An argument with a telling name, `password=…`, or the user of a URL."""
+    return any(secrets_in(_COMMAND, Shown.COMMAND, command)) or Scrubber()(command) != command
 
 
 def _is_secret(name: str, raw: str) -> bool:
