@@ -45,6 +45,7 @@ _RECORD = (
     b'{"data":"%b","partitionKey":%b,"sequenceNumber":%b,"approximateArrivalTimestamp":%d,'
     b'"subSequenceNumber":%d,"action":"record"}'
 )
+_USER_RECORD = _RECORD.replace(b'"sequenceNumber":%b', b'"sequenceNumber":"%b"').replace(b"%d", b"%b", 1)
 _RECORD_HEAD = b'{"data":"'
 _RECORD_TAIL = _RECORD[len(_RECORD_HEAD) + 2 :]
 RECORDS_HEAD = b'{"action":"processRecords","records":['
@@ -91,10 +92,9 @@ def encode_process_records(
             parts.append(encode_record(record))
             size += len(parts[-1])
         else:
-            parts.append(_RECORD_HEAD)
             yield b"".join(parts)
-            yield from _slices(record.data)
-            parts = [_RECORD_TAIL % _columns(record)]
+            yield from encode_large_record(record)
+            parts.clear()
             size = 0
         if size >= piece_bytes:
             yield b"".join(parts)
@@ -112,6 +112,18 @@ def records_tail(millis_behind_latest: int | None) -> bytes:
 def encode_record(record: Record) -> bytes:
     """One element of `records`."""
     return _RECORD % (b2a_base64(record.data, newline=False), *_columns(record))
+
+
+def encode_user_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int) -> bytes:
+    """The same for a user record of an aggregate: payload, JSON text, digits, digits, number."""
+    return _USER_RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub)
+
+
+def encode_large_record(record: Record) -> Iterator[bytes]:
+    """The same slice by slice, for a payload above SLICE_DATA_BYTES."""
+    yield _RECORD_HEAD
+    yield from _slices(record.data)
+    yield _RECORD_TAIL % _columns(record)
 
 
 def encode_message(action: ProcessRecords) -> bytes:

@@ -176,8 +176,9 @@ class PipeChild:
     async def write(self, pieces: Iterable[bytes]) -> None:
         assert self._stdin is not None
         for piece in pieces:
-            await self._stdin.write(piece)
-            if len(piece) >= LARGE_PIECE_BYTES:
+            if piece:
+                await self._stdin.write(piece)
+            if not piece or len(piece) >= LARGE_PIECE_BYTES:
                 await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; then it is somebody else's turn
 
     def _close_stdin(self) -> None:

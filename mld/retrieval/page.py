@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import AnyStr
 
 from mld.positions import Position
-from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, bears_magic, user_records
+from mld.retrieval.kpl import SLICE, MalformedAggregateError, MisroutedAggregateError, bears_magic, user_records
+from mld.steps import Steps, finish
 from mld.streams import ChildShard, HashRange, Misrouted
 from protocol.codec import encode_process_records
 from protocol.messages import Record
@@ -84,6 +85,10 @@ class RecordsBatch:
     def misrouted(self) -> Mapping[str, Misrouted]:
         return {}
 
+    def opening(self) -> Steps[None]:
+        """Nothing has to be opened."""
+        yield from ()
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         return encode_process_records(self.records, self.millis_behind_latest, PIECE_BYTES)
@@ -116,6 +121,10 @@ class AggregatesBatch:
     def largest(self) -> Position | None:
         return Position(self._last[-1].sequence_number, self._last[-1].sub_sequence_number) if self._last else None
 
+    def opening(self) -> Steps[None]:
+        """Done already: this plain batch is opened in one go."""
+        yield from ()
+
     @property
     def malformed(self) -> Mapping[str, str]:
         return self._opened.malformed
@@ -136,7 +145,7 @@ class AggregatesBatch:
 
     def _user_records(self) -> Iterator[Record]:
         for record in self._head:
-            yield from self._opened.after(record)
+            yield from finish(self._opened.after(record))
         yield from self._last
 
 
@@ -149,23 +158,34 @@ class Aggregates:
         self._number = number
         self._sub = sub
         self._hash_range = hash_range
+        self._work = 0  # user records looked at since the latest yield
 
-    def after(self, record: Record) -> Sequence[Record]:
-        """Its user records strictly after the position."""
+    def after(self, record: Record) -> Steps[Sequence[Record]]:
+        """Its user records strictly after the position; itself, if it is to be delivered as it came."""
         number = int(record.sequence_number)
         if number < self._number:
             return ()
         try:
-            users = user_records(record, self._hash_range)
+            users = yield from user_records(record, self._hash_range)
         except MalformedAggregateError as error:
             self.malformed[record.sequence_number] = str(error)
-            users = (record,)
+            users = None
+            yield from self._worked(SLICE)  # how much of it was read is not known
         except MisroutedAggregateError as error:
             self.misrouted[record.sequence_number] = error.misrouted
+            yield from self._worked(error.misrouted.user_records)
             return ()
-        if number > self._number:
-            return users
-        return [user for user in users if user.sub_sequence_number > self._sub]
+        if users is None:
+            return (record,) if (number, record.sub_sequence_number) > (self._number, self._sub) else ()
+        yield from self._worked(len(users))
+        return users.after(self._sub) if number == self._number else users
+
+    def _worked(self, user_records: int) -> Steps[None]:
+        """Many small aggregates are a step as one large one is."""
+        self._work += user_records
+        if self._work >= SLICE:
+            self._work = 0
+            yield
 
 
 def _strictly_after_in_aggregates(
@@ -179,7 +199,7 @@ def _strictly_after_in_aggregates(
     head = sorted(records, key=lambda record: int(record.sequence_number))
     last: Sequence[Record] = ()
     while head and not last:
-        last = opened.after(head.pop())
+        last = finish(opened.after(head.pop()))
     return AggregatesBatch(head, last, opened, millis_behind_latest)
 
 
