@@ -39,7 +39,7 @@ USER_RECORDS_MAX = 1024 * 1024 // 6
 """In one aggregate, and keys in a table. The KPL's AggregationMaxSize is 51,200 bytes, 1 MiB at most, and a user record
 without data takes 6 bytes. A larger one, as Kinesis takes records of 10 MiB, reaches it only with user records of less
 than 54 bytes, without what the key table takes."""
-FIELDS_MAX = 1000
+FIELDS_MAX = 500
 """In one user record, those in its tags and groups included. The KPL writes two or three."""
 EXPANSION_MAX = 80
 """How many times its own size an aggregate may become in the child's line, besides the base64 of its payloads. User
@@ -49,7 +49,9 @@ USER_RECORD_FRAME_BYTES = 200
 """What a user record has in the child's line besides payload and key."""
 
 SLICE = 500
-"""User records, keys or fields looked at in one step: each takes about 1 us."""
+"""User records, keys or other fields looked at in one step: each takes about 1 us."""
+OPENING = 10
+"""What it takes to look into an aggregate, in such units, however little is in it."""
 DIGEST_SLICE_BYTES = 512 * 1024
 """Digested in one step, in about 1 ms."""
 
@@ -128,7 +130,16 @@ class UserRecords(Sequence[Record]):
             yield data[start:end], text, sub
 
 
-def user_records(record: Record, hash_range: HashRange | None) -> Steps[UserRecords | None]:
+class Work:
+    """How much may be done before the next yield, in units of SLICE. Many small aggregates are a step as a large one is."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = SLICE
+
+
+def user_records(record: Record, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
     """The user records of an aggregate; None if the record is none, and is to be delivered as it came.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
@@ -139,6 +150,10 @@ def user_records(record: Record, hash_range: HashRange | None) -> Steps[UserReco
     start, end = len(MAGIC), len(data) - DIGEST_BYTES
     if end <= start or not data.startswith(MAGIC):
         return None
+    if work.left <= 0:
+        yield
+        work.left = SLICE
+    work.left -= OPENING
     digest = md5(usedforsecurity=False)
     view = memoryview(data)
     for at in range(start, end, DIGEST_SLICE_BYTES):
@@ -148,7 +163,7 @@ def user_records(record: Record, hash_range: HashRange | None) -> Steps[UserReco
     if digest.digest() != data[end:]:
         return None
     try:
-        keys, hash_keys, entries = yield from _parse(data, start, end)
+        keys, hash_keys, entries = yield from _parse(data, start, end, work)
     except IndexError:  # read on from what is cut off into a digest that is chosen so that numbers do not end there
         raise MalformedAggregateError("a number is cut off") from None
     yield from _require_in_range(keys, hash_keys, entries, hash_range)
@@ -159,7 +174,8 @@ def user_records(record: Record, hash_range: HashRange | None) -> Steps[UserReco
 def _require_in_range(
     keys: list[str], hash_keys: list[str], entries: list[Entry], hash_range: HashRange | None
 ) -> Steps[None]:
-    """All user records lie in the range. In order: what comes after one that does not is not looked at."""
+    """All user records lie in the range. A malformed one decides, wherever it stands."""
+    misrouted: Misrouted | None = None
     for start in range(0, len(entries), SLICE):
         if start:
             yield
@@ -169,20 +185,20 @@ def _require_in_range(
                 raise MalformedAggregateError("a key's index is beyond its table")
             if explicit != _ABSENT:
                 hash_key = _explicit_hash_key(hash_keys[explicit])
-            elif hash_range in (None, _EVERYTHING):
+            elif hash_range in (None, _EVERYTHING) or misrouted:
                 continue
             else:
                 hash_key = int.from_bytes(md5(keys[key].encode(), usedforsecurity=False).digest())
-            if hash_range is not None and not hash_range.start <= hash_key <= hash_range.end:
-                raise MisroutedAggregateError(
-                    Misrouted(
-                        user_records=len(entries),
-                        sub_sequence=start + [entry[:2] for entry in some].index((key, explicit)),
-                        hash_key=hash_key,
-                        is_explicit=explicit != _ABSENT,
-                        key_bytes=len(keys[key].encode()),
-                    )
+            if hash_range is not None and not misrouted and not hash_range.start <= hash_key <= hash_range.end:
+                misrouted = Misrouted(
+                    user_records=len(entries),
+                    sub_sequence=start + [entry[:2] for entry in some].index((key, explicit)),
+                    hash_key=hash_key,
+                    is_explicit=explicit != _ABSENT,
+                    key_bytes=len(keys[key].encode()),
                 )
+    if misrouted:
+        raise MisroutedAggregateError(misrouted)
 
 
 def _explicit_hash_key(key: str) -> int:
@@ -213,7 +229,7 @@ def _require_bounded_line(keys: list[str], entries: list[Entry], bytes_max: int)
 # --- protobuf --------------------------------------------------------------------------------------------------------
 
 
-def _parse(data: bytes, position: int, end: int) -> Steps[tuple[list[str], list[str], list[Entry]]]:
+def _parse(data: bytes, position: int, end: int, work: Work) -> Steps[tuple[list[str], list[str], list[Entry]]]:
     """The tables and the user records of an AggregatedRecord, which is `data[position:end]`.
 
     A number may be read past `end`, into the digest; what crosses an end is refused. Raises IndexError if it crosses
@@ -222,8 +238,8 @@ def _parse(data: bytes, position: int, end: int) -> Steps[tuple[list[str], list[
     keys: list[str] = []
     hash_keys: list[str] = []
     entries: list[Entry] = []
+    left, work.left = work.left, 0  # none is left if this raises
     while True:
-        left = SLICE
         while position < end and left > 0:
             left -= 1
             tag, position = _tag(data, position)
@@ -246,8 +262,10 @@ def _parse(data: bytes, position: int, end: int) -> Steps[tuple[list[str], list[
         if max(len(keys), len(hash_keys), len(entries)) > USER_RECORDS_MAX:
             raise MalformedAggregateError(f"more than {USER_RECORDS_MAX} user records or keys")
         if position >= end:
+            work.left = left
             return keys, hash_keys, entries
         yield
+        left = SLICE
 
 
 def _key(data: bytes, start: int, end: int) -> str:

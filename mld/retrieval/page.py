@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import AnyStr
 
 from mld.positions import Position
-from mld.retrieval.kpl import SLICE, MalformedAggregateError, MisroutedAggregateError, bears_magic, user_records
+from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, Work, bears_magic, user_records
 from mld.steps import Steps, finish
 from mld.streams import ChildShard, HashRange, Misrouted
 from protocol.codec import encode_process_records
@@ -158,7 +158,7 @@ class Aggregates:
         self._number = number
         self._sub = sub
         self._hash_range = hash_range
-        self._work = 0  # user records looked at since the latest yield
+        self._work = Work()
 
     def after(self, record: Record) -> Steps[Sequence[Record]]:
         """Its user records strictly after the position; itself, if it is to be delivered as it came."""
@@ -166,26 +166,16 @@ class Aggregates:
         if number < self._number:
             return ()
         try:
-            users = yield from user_records(record, self._hash_range)
+            users = yield from user_records(record, self._hash_range, self._work)
         except MalformedAggregateError as error:
             self.malformed[record.sequence_number] = str(error)
             users = None
-            yield from self._worked(SLICE)  # how much of it was read is not known
         except MisroutedAggregateError as error:
             self.misrouted[record.sequence_number] = error.misrouted
-            yield from self._worked(error.misrouted.user_records)
             return ()
         if users is None:
             return (record,) if (number, record.sub_sequence_number) > (self._number, self._sub) else ()
-        yield from self._worked(len(users))
         return users.after(self._sub) if number == self._number else users
-
-    def _worked(self, user_records: int) -> Steps[None]:
-        """Many small aggregates are a step as one large one is."""
-        self._work += user_records
-        if self._work >= SLICE:
-            self._work = 0
-            yield
 
 
 def _strictly_after_in_aggregates(

@@ -17,6 +17,7 @@ from mld.retrieval.kpl import (
     MAGIC,
     MalformedAggregateError,
     MisroutedAggregateError,
+    Work,
     user_records,
 )
 from mld.retrieval.page import RecordsPage
@@ -40,7 +41,7 @@ def outer(data: bytes, sequence: str = "7") -> Record:
 
 def opened_as(data: bytes, hash_range: HashRange | None = None) -> list[Record] | None:
     """The user records; None if it is delivered as it came."""
-    users = finish(user_records(outer(data), hash_range))
+    users = finish(user_records(outer(data), hash_range, Work()))
     return None if users is None else list(users)
 
 
