@@ -33,6 +33,10 @@ PIECE_BYTES = 128 * 1024
 """Size of a piece of a line: framing it takes well under 2 ms, and it stays in the processor's cache."""
 SLICE_DATA_BYTES = 96 * 1024
 """Payloads above this are encoded slice by slice. A multiple of 3, so that base64 slices join without padding."""
+CROWDED_CHARS = 16 * 1024
+MEMBERS_MAX = 1000
+"""Of a longer line with more commas only so many characters are parsed: a message has five members, and to make a value
+for each of half a million holds up the daemon. A message followed by such noise stays a message."""
 REASON_CHARS_MAX = 80
 """How much of a child's line is quoted in a reason."""
 _INT64_MAX = 2**63 - 1
@@ -202,6 +206,8 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
     """
     if not line:
         return Ignored("an empty line", quiet=True)
+    if len(line) > CROWDED_CHARS and line.count(",") > MEMBERS_MAX:
+        line = line[:CROWDED_CHARS]
     start = len(line) - len(line.lstrip(_WHITESPACE))
     try:
         value, _ = _DECODER.raw_decode(line, start)

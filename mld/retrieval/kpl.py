@@ -131,7 +131,7 @@ class UserRecords(Sequence[Record]):
 
 
 class Work:
-    """How much may be done before the next yield, in units of SLICE. Many small aggregates are a step as a large one is."""
+    """How much may be done before the next yield, in units of SLICE: many small aggregates make a step together."""
 
     __slots__ = ("left",)
 
@@ -146,14 +146,14 @@ def user_records(record: Record, hash_range: HashRange | None, work: Work) -> St
     be delivered then, as the producer, who built it for another shard, sends them all again. Raises
     MalformedAggregateError.
     """
-    data = record.data
-    start, end = len(MAGIC), len(data) - DIGEST_BYTES
-    if end <= start or not data.startswith(MAGIC):
-        return None
     if work.left <= 0:
         yield
         work.left = SLICE
     work.left -= OPENING
+    data = record.data
+    start, end = len(MAGIC), len(data) - DIGEST_BYTES
+    if end <= start or not data.startswith(MAGIC):
+        return None
     digest = md5(usedforsecurity=False)
     view = memoryview(data)
     for at in range(start, end, DIGEST_SLICE_BYTES):
