@@ -100,13 +100,11 @@ class AggregatesBatch:
     `data_bytes`, `malformed` and `misrouted` are those of the records framed by the latest `line`, and grow with it.
     """
 
-    def __init__(
-        self, head: Sequence[Record], last: Sequence[Record], opened: Aggregates, millis_behind_latest: int | None
-    ) -> None:
+    def __init__(self, records: Sequence[Record], opened: Aggregates, millis_behind_latest: int | None) -> None:
         self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
-        self._head = head
-        self._last = last
+        self._head = sorted(records, key=lambda record: int(record.sequence_number))
+        self._last: Sequence[Record] = ()
         self._opened = opened
 
     @property
@@ -119,11 +117,13 @@ class AggregatesBatch:
 
     @property
     def largest(self) -> Position | None:
+        finish(self.opening())
         return Position(self._last[-1].sequence_number, self._last[-1].sub_sequence_number) if self._last else None
 
     def opening(self) -> Steps[None]:
-        """Done already: this plain batch is opened in one go."""
-        yield from ()
+        """Open from the end until something is left; that is as far as a checkpoint may go."""
+        while self._head and not self._last:
+            self._last = yield from self._opened.after(self._head.pop())
 
     @property
     def malformed(self) -> Mapping[str, str]:
@@ -144,6 +144,7 @@ class AggregatesBatch:
             yield record
 
     def _user_records(self) -> Iterator[Record]:
+        finish(self.opening())
         for record in self._head:
             yield from finish(self._opened.after(record))
         yield from self._last
@@ -181,16 +182,10 @@ class Aggregates:
 def _strictly_after_in_aggregates(
     records: tuple[Record, ...], position: Position, hash_range: HashRange | None, millis_behind_latest: int | None
 ) -> RecordsBatch | AggregatesBatch:
-    """Only the last of the records that are left is opened here: it tells how far a checkpoint may go."""
     if position.is_shard_end:
         return RecordsBatch((), millis_behind_latest, None)
     number = -1 if position.number is None else position.number
-    opened = Aggregates(number, position.sub, hash_range)
-    head = sorted(records, key=lambda record: int(record.sequence_number))
-    last: Sequence[Record] = ()
-    while head and not last:
-        last = finish(opened.after(head.pop()))
-    return AggregatesBatch(head, last, opened, millis_behind_latest)
+    return AggregatesBatch(records, Aggregates(number, position.sub, hash_range), millis_behind_latest)
 
 
 def _strictly_after(records: tuple[Record, ...], position: Position, millis_behind_latest: int | None) -> RecordsBatch:
