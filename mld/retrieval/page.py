@@ -95,7 +95,7 @@ class RecordsBatch:
 
 
 class AggregatesBatch:
-    """User records of Kinesis records some of which are aggregates: those of `head`, then `last`.
+    """User records of Kinesis records some of which are aggregates.
 
     `data_bytes`, `malformed` and `misrouted` are those of the records framed by the latest `line`, and grow with it.
     """
