@@ -81,7 +81,7 @@ def _read(file: Path) -> SparkHost | None:
             about=value,
             counters=value["counters"],
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

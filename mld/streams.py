@@ -13,8 +13,11 @@ from enum import Enum
 from typing import Any, Protocol
 
 from mld.positions import Position
+from mld.steps import Steps
 
 HASH_KEY_MAX = 2**128 - 1
+A_TURN = b""
+"""A piece of a line that only asks for a turn of the event loop; see `Batch.line`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +150,20 @@ class Batch(Protocol):
         """KPL aggregates that are not delivered, by sequence number; complete as `data_bytes` is, or if it is empty."""
         ...
 
+    def opening(self) -> Steps[None]:
+        """What has to be done before `largest` is known, in slices; without it, `largest` does it in one go."""
+        ...
+
     @property
     def largest(self) -> Position | None:
         """The highest position in the batch; None if it is empty."""
         ...
 
     def line(self) -> Iterator[bytes]:
-        """The `processRecords` line for the child in pieces of about 128 KB, newline included. Callable again."""
+        """The `processRecords` line for the child in pieces of about 128 KB, newline included. Callable again.
+
+        A piece may be empty (`A_TURN`): there was work to do that made nothing yet, and it is somebody else's turn.
+        """
         ...
 
 

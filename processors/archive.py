@@ -300,7 +300,7 @@ def decode_place(line: bytes, shard_id: str) -> Place | None:
         if value["shard"] != shard_id:
             return None
         return int(value["sequence"]), int(value["sub"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -33,6 +33,10 @@ PIECE_BYTES = 128 * 1024
 """Size of a piece of a line: framing it takes well under 2 ms, and it stays in the processor's cache."""
 SLICE_DATA_BYTES = 96 * 1024
 """Payloads above this are encoded slice by slice. A multiple of 3, so that base64 slices join without padding."""
+CROWDED_CHARS = 16 * 1024
+MEMBERS_MAX = 1000
+"""Of a longer line with more commas only so many characters are parsed: a message has five members, and to make a value
+for each of half a million holds up the daemon. A message followed by such noise stays a message."""
 REASON_CHARS_MAX = 80
 """How much of a child's line is quoted in a reason."""
 _INT64_MAX = 2**63 - 1
@@ -45,6 +49,7 @@ _RECORD = (
     b'{"data":"%b","partitionKey":%b,"sequenceNumber":%b,"approximateArrivalTimestamp":%d,'
     b'"subSequenceNumber":%d,"action":"record"}'
 )
+_USER_RECORD = _RECORD.replace(b'"sequenceNumber":%b', b'"sequenceNumber":"%b"').replace(b"%d", b"%b", 1)
 _RECORD_HEAD = b'{"data":"'
 _RECORD_TAIL = _RECORD[len(_RECORD_HEAD) + 2 :]
 RECORDS_HEAD = b'{"action":"processRecords","records":['
@@ -91,10 +96,9 @@ def encode_process_records(
             parts.append(encode_record(record))
             size += len(parts[-1])
         else:
-            parts.append(_RECORD_HEAD)
             yield b"".join(parts)
-            yield from _slices(record.data)
-            parts = [_RECORD_TAIL % _columns(record)]
+            yield from encode_large_record(record)
+            parts.clear()
             size = 0
         if size >= piece_bytes:
             yield b"".join(parts)
@@ -112,6 +116,18 @@ def records_tail(millis_behind_latest: int | None) -> bytes:
 def encode_record(record: Record) -> bytes:
     """One element of `records`."""
     return _RECORD % (b2a_base64(record.data, newline=False), *_columns(record))
+
+
+def encode_user_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int) -> bytes:
+    """The same for a user record of an aggregate: payload, JSON text, digits, digits, number."""
+    return _USER_RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub)
+
+
+def encode_large_record(record: Record) -> Iterator[bytes]:
+    """The same slice by slice, for a payload above SLICE_DATA_BYTES."""
+    yield _RECORD_HEAD
+    yield from _slices(record.data)
+    yield _RECORD_TAIL % _columns(record)
 
 
 def encode_message(action: ProcessRecords) -> bytes:
@@ -190,6 +206,8 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
     """
     if not line:
         return Ignored("an empty line", quiet=True)
+    if len(line) > CROWDED_CHARS and line.count(",") > MEMBERS_MAX:
+        line = line[:CROWDED_CHARS]
     start = len(line) - len(line.lstrip(_WHITESPACE))
     try:
         value, _ = _DECODER.raw_decode(line, start)

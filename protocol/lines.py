@@ -6,9 +6,9 @@ bytes; a last line without an end counts. Work is linear in the bytes fed, howev
 
 from __future__ import annotations
 
-LINE_BYTES_MAX = 32 * 1024 * 1024
-"""Memory bound of one unfinished line; messages of a child are some 100 bytes. Java refuses texts of 20 million
-characters. Of a longer line the beginning is kept, so that a message followed by noise stays a message."""
+LINE_BYTES_MAX = 1024 * 1024
+"""Memory bound of one line; messages of a child are some 100 bytes. Of a longer line the beginning is kept and the rest
+thrown away: a message followed by noise stays a message, and what is cut is none."""
 
 
 class LineSplitter:

@@ -34,8 +34,8 @@ from protocol.lines import LineSplitter
 log = logging.getLogger(__name__)
 
 UNREAD_LINES_MAX = 1_000  # stdout is paused beyond this until somebody reads; a chatty child only blocks itself
-LINE_BYTES_MAX = 256 * 1024 * 1024  # of one line of stdout, the memory one mad child may take; of more the rest is cut
 STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
+LOGGED_PER_STEP = 50  # lines, of some 20 us each; stderr is paused while more wait
 EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
 LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
@@ -137,13 +137,16 @@ class PipeChild:
         self._shard_id = shard_id
         self._stop_timeout_s = stop_timeout_s
         self.last_words: deque[str] = deque(maxlen=LAST_WORDS_LINES_MAX)
-        self._splitter = LineSplitter(LINE_BYTES_MAX)
+        self._splitter = LineSplitter()
         self._lines: deque[str] = deque()
         self._line_ready = asyncio.Event()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stdout_closed = asyncio.Event()
         self._stderr_closed = asyncio.Event()
         self._exited = asyncio.Event()
+        self._errors = LineSplitter()
+        self._unlogged: deque[str] = deque()  # of stderr
+        self._stderr: asyncio.ReadTransport | None = None
         self._ending = False  # nobody reads its lines any more; they are logged, however many there are
         self._stdin: _Input | None = None
         self._stdout: asyncio.ReadTransport | None = None
@@ -162,13 +165,9 @@ class PipeChild:
         assert process.stdin and process.stdout and process.stderr
         self._stdin = _Input(process.stdin)
         reader, _ = await loop.connect_read_pipe(lambda: _Output(self._stdout_bytes, self._stdout_eof), process.stdout)
-        errors = LineSplitter()
-        stderr, _ = await loop.connect_read_pipe(
-            lambda: _Output(lambda data: self._stderr_bytes(errors, data), lambda: self._stderr_eof(errors)),
-            process.stderr,
-        )
-        self._stdout = reader
-        self._outputs = [reader, stderr]
+        errors, _ = await loop.connect_read_pipe(lambda: _Output(self._stderr_bytes, self._stderr_eof), process.stderr)
+        self._stdout, self._stderr = reader, errors
+        self._outputs = [reader, errors]
         self._watch_exit(loop)
 
     # --- stdin -------------------------------------------------------------------------------------------------------
@@ -176,8 +175,9 @@ class PipeChild:
     async def write(self, pieces: Iterable[bytes]) -> None:
         assert self._stdin is not None
         for piece in pieces:
-            await self._stdin.write(piece)
-            if len(piece) >= LARGE_PIECE_BYTES:
+            if piece:
+                await self._stdin.write(piece)
+            if not piece or len(piece) >= LARGE_PIECE_BYTES:
                 await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; then it is somebody else's turn
 
     def _close_stdin(self) -> None:
@@ -231,17 +231,29 @@ class PipeChild:
 
     # --- stderr ------------------------------------------------------------------------------------------------------
 
-    def _stderr_bytes(self, splitter: LineSplitter, data: bytes) -> None:
-        for line in splitter.feed(data):
-            self._log_stderr(line)
-        if splitter.buffered_bytes > STDERR_LINE_BYTES_MAX:
-            for line in splitter.eof():
-                self._log_stderr(line)
+    def _stderr_bytes(self, data: bytes) -> None:
+        self._unlogged.extend(self._errors.feed(data))
+        if self._errors.buffered_bytes > STDERR_LINE_BYTES_MAX:
+            self._unlogged.extend(self._errors.eof())
+        self._log_some()
 
-    def _stderr_eof(self, splitter: LineSplitter) -> None:
-        for line in splitter.eof():
-            self._log_stderr(line)
+    def _stderr_eof(self) -> None:
+        self._unlogged.extend(self._errors.eof())
+        while self._unlogged:
+            self._log_stderr(self._unlogged.popleft())
         self._stderr_closed.set()
+
+    def _log_some(self) -> None:
+        """A read may hold thousands of short lines: no more is read before these are logged, with turns between."""
+        for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
+            self._log_stderr(self._unlogged.popleft())
+        if self._stderr is None or self._stderr.is_closing():
+            return
+        if self._unlogged:
+            self._stderr.pause_reading()
+            asyncio.get_running_loop().call_soon(self._log_some)
+        else:
+            self._stderr.resume_reading()
 
     def _log_stderr(self, line: str) -> None:
         if line:
@@ -280,7 +292,10 @@ class PipeChild:
         return True
 
     def _log_unread(self) -> None:
-        for line in self.take_unread():
+        lines = self.take_unread()
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        for line in lines:
             if line:
                 log.debug("drained: %s", line[:500], extra={"action": "child_drained", "shard": self._shard_id})
 

@@ -38,6 +38,7 @@ from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
 from mld.retrieval.reader import ShardReader
 from mld.streams import Batch, ChildShard, Page
 from mld.surviving import ours
+from mld.turns import in_turns
 from protocol.conversation import ProcessorError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
@@ -225,6 +226,7 @@ class ShardConsumer:
     async def _deliver(self, page: Page) -> Outcome:
         """Give the child what it has not had of the page; in parts while a record is searched for that kills it."""
         batch = page.after(self._delivered, self._lease.hash_range)
+        await in_turns(batch.opening())
         if batch.largest is None and not self._settings.deliver_empty_batches:
             self.aggregates.note(batch, self._lease.hash_range)
             return Outcome.DONE

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mld.positions import Position
+from mld.steps import Steps
 from mld.streams import Batch, Misrouted, Page
 from protocol.framed import FramedRecord, Splitter, line_of
 
@@ -40,6 +41,9 @@ class Part:
     @property
     def largest(self) -> Position:
         return self.records[-1].position
+
+    def opening(self) -> Steps[None]:
+        yield from ()
 
     def line(self) -> Iterator[bytes]:
         return line_of([record.framed for record in self.records], self._millis_behind_latest)

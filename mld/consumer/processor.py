@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import count
 
 from mld.clock import Clock
 from mld.consumer.host import Child
@@ -28,6 +29,9 @@ from protocol.messages import (
 )
 
 log = logging.getLogger(__name__)
+
+NOTED_PER_STEP = 50
+"""Lines that are no answer, of some 20 us each with what the log says of them."""
 
 # Carries out a checkpoint request; None means success.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
@@ -79,7 +83,7 @@ class Processor:
         self, line: Iterable[bytes], on_checkpoint: CheckpointHandler, holds: Holds = dict
     ) -> None:
         """`holds` says what is in the line, for a warning."""
-        self._discard_stale()
+        await self._discard_stale()
         self._conversation.begin(ActionName.PROCESS_RECORDS)
         await self._exchange(ActionName.PROCESS_RECORDS, line, on_checkpoint, holds)
 
@@ -108,7 +112,7 @@ class Processor:
         action: Initialize | LeaseLost | ShardEnded | ShutdownRequested,
         on_checkpoint: CheckpointHandler | None,
     ) -> None:
-        self._discard_stale()
+        await self._discard_stale()
         await self._exchange(action.name, [self._conversation.send(action)], on_checkpoint)
 
     async def _exchange(
@@ -149,7 +153,7 @@ class Processor:
                 return held
         try:
             async with asyncio.timeout(self._reply_timeout_s):
-                while True:
+                for number in count(1):
                     line = await self._child.read_line()
                     if line is None:
                         self._conversation.eof()
@@ -158,6 +162,9 @@ class Processor:
                     if isinstance(event, ActionDone | CheckpointAsked):
                         return event
                     self._note(event)
+                    if number % NOTED_PER_STEP == 0:
+                        await asyncio.sleep(0)
+                raise AssertionError("there is no last number")
         except TimeoutError:
             raise ProcessorError(
                 f"did not answer {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
@@ -179,12 +186,14 @@ class Processor:
 
     # --- what nobody asked for ---------------------------------------------------------------------------------------
 
-    def _discard_stale(self) -> None:
+    async def _discard_stale(self) -> None:
         """Whatever the child said since its last answer must not be taken for the answer to the next action."""
         while (held := self._conversation.next_event()) is not None:
             self._note(held)
-        for line in self._child.take_unread():
+        for number, line in enumerate(self._child.take_unread(), 1):
             self._note(self._conversation.receive_line(line))
+            if number % NOTED_PER_STEP == 0:
+                await asyncio.sleep(0)
 
     def _note(self, event: Event) -> None:
         match event:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import AnyStr
 
 from mld.positions import Position
-from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, bears_magic, user_records
+from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, Work, bears_magic, user_records
+from mld.steps import Steps, finish
 from mld.streams import ChildShard, HashRange, Misrouted
 from protocol.codec import encode_process_records
 from protocol.messages import Record
@@ -84,24 +85,26 @@ class RecordsBatch:
     def misrouted(self) -> Mapping[str, Misrouted]:
         return {}
 
+    def opening(self) -> Steps[None]:
+        """Nothing has to be opened."""
+        yield from ()
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         return encode_process_records(self.records, self.millis_behind_latest, PIECE_BYTES)
 
 
 class AggregatesBatch:
-    """User records of Kinesis records some of which are aggregates: those of `head`, then `last`.
+    """User records of Kinesis records some of which are aggregates.
 
     `data_bytes`, `malformed` and `misrouted` are those of the records framed by the latest `line`, and grow with it.
     """
 
-    def __init__(
-        self, head: Sequence[Record], last: Sequence[Record], opened: Aggregates, millis_behind_latest: int | None
-    ) -> None:
+    def __init__(self, records: Sequence[Record], opened: Aggregates, millis_behind_latest: int | None) -> None:
         self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
-        self._head = head
-        self._last = last
+        self._head = sorted(records, key=lambda record: int(record.sequence_number))
+        self._last: Sequence[Record] = ()
         self._opened = opened
 
     @property
@@ -114,7 +117,13 @@ class AggregatesBatch:
 
     @property
     def largest(self) -> Position | None:
+        finish(self.opening())
         return Position(self._last[-1].sequence_number, self._last[-1].sub_sequence_number) if self._last else None
+
+    def opening(self) -> Steps[None]:
+        """Open from the end until something is left; that is as far as a checkpoint may go."""
+        while self._head and not self._last:
+            self._last = yield from self._opened.after(self._head.pop())
 
     @property
     def malformed(self) -> Mapping[str, str]:
@@ -135,8 +144,9 @@ class AggregatesBatch:
             yield record
 
     def _user_records(self) -> Iterator[Record]:
+        finish(self.opening())
         for record in self._head:
-            yield from self._opened.after(record)
+            yield from finish(self._opened.after(record))
         yield from self._last
 
 
@@ -149,38 +159,33 @@ class Aggregates:
         self._number = number
         self._sub = sub
         self._hash_range = hash_range
+        self._work = Work()
 
-    def after(self, record: Record) -> Sequence[Record]:
-        """Its user records strictly after the position."""
+    def after(self, record: Record) -> Steps[Sequence[Record]]:
+        """Its user records strictly after the position; itself, if it is to be delivered as it came."""
         number = int(record.sequence_number)
         if number < self._number:
             return ()
         try:
-            users = user_records(record, self._hash_range)
+            users = yield from user_records(record, self._hash_range, self._work)
         except MalformedAggregateError as error:
             self.malformed[record.sequence_number] = str(error)
-            users = (record,)
+            users = None
         except MisroutedAggregateError as error:
             self.misrouted[record.sequence_number] = error.misrouted
             return ()
-        if number > self._number:
-            return users
-        return [user for user in users if user.sub_sequence_number > self._sub]
+        if users is None:
+            return (record,) if (number, record.sub_sequence_number) > (self._number, self._sub) else ()
+        return users.after(self._sub) if number == self._number else users
 
 
 def _strictly_after_in_aggregates(
     records: tuple[Record, ...], position: Position, hash_range: HashRange | None, millis_behind_latest: int | None
 ) -> RecordsBatch | AggregatesBatch:
-    """Only the last of the records that are left is opened here: it tells how far a checkpoint may go."""
     if position.is_shard_end:
         return RecordsBatch((), millis_behind_latest, None)
     number = -1 if position.number is None else position.number
-    opened = Aggregates(number, position.sub, hash_range)
-    head = sorted(records, key=lambda record: int(record.sequence_number))
-    last: Sequence[Record] = ()
-    while head and not last:
-        last = opened.after(head.pop())
-    return AggregatesBatch(head, last, opened, millis_behind_latest)
+    return AggregatesBatch(records, Aggregates(number, position.sub, hash_range), millis_behind_latest)
 
 
 def _strictly_after(records: tuple[Record, ...], position: Position, millis_behind_latest: int | None) -> RecordsBatch:

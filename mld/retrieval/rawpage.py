@@ -11,17 +11,27 @@ from __future__ import annotations
 import json
 from binascii import a2b_base64
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import lt
+from typing import TypeVar
 
 from mld.positions import Position
+from mld.retrieval.kpl import UserRecords
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
 from mld.retrieval.page import PIECE_BYTES, Aggregates, extremes
 from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, Odds, Run, index_of, size_of
-from mld.streams import ChildShard, HashRange, Misrouted, child_shard_of
-from protocol.codec import RECORD_FRAME, RECORDS_HEAD, encode_record, records_tail
+from mld.steps import Steps, finish
+from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
+from protocol.codec import (
+    RECORD_FRAME,
+    RECORDS_HEAD,
+    SLICE_DATA_BYTES,
+    encode_large_record,
+    encode_user_record,
+    records_tail,
+)
 from protocol.messages import Record
 
 Span = tuple[Run | Odds, int, int]
@@ -31,6 +41,12 @@ _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
 _BETWEEN = _END + b"," + _DATA
 FRAME_BYTES = 200
 """About what a record has besides payload and key, so that tiny ones count too."""
+PLACES_PER_STEP = 500
+"""Records looked at in one step that are not delivered, in about 1 ms."""
+DECODED_PER_STEP_CHARS = 1024 * 1024
+"""Of base64, decoded in about 1 ms. A multiple of 4, so that what is decoded can be joined."""
+
+T = TypeVar("T")
 
 
 def page_of(body: bytes) -> RawPage:
@@ -156,6 +172,10 @@ class RawBatch:
     def misrouted(self) -> Mapping[str, Misrouted]:
         return {}
 
+    def opening(self) -> Steps[None]:
+        """Nothing has to be opened."""
+        yield from ()
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         parts = [RECORDS_HEAD]
@@ -254,7 +274,8 @@ class RawAggregatesBatch:
         self._places = places
         self._opened = opened
         self._floor = floor
-        self.largest = self._find_largest()
+        self._largest: Position | None = None
+        self._is_largest_known = False
 
     @property
     def malformed(self) -> Mapping[str, str]:
@@ -264,58 +285,105 @@ class RawAggregatesBatch:
     def misrouted(self) -> Mapping[str, Misrouted]:
         return self._opened.misrouted
 
+    @property
+    def largest(self) -> Position | None:
+        finish(self.opening())
+        return self._largest
+
+    def opening(self) -> Steps[None]:
+        """Open from the end until something is left; that is as far as a checkpoint may go."""
+        places = self._places
+        while places and not self._is_largest_known:
+            run, number = places[-1]
+            users = yield from self._user_records(run.columns(number))
+            if users:
+                self._is_largest_known = True
+                last = users[-1]
+                if isinstance(last, Columns):
+                    self._largest = Position(last.sequence.decode())
+                else:
+                    self._largest = Position(last.sequence_number, last.sub_sequence_number)
+            else:
+                places.pop()
+                if len(places) % PLACES_PER_STEP == 0:
+                    yield
+
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         self.data_bytes = 0
         parts = [RECORDS_HEAD]
         separator = b""
         size = 0
-        for run, number in self._places:
+        for place, (run, number) in enumerate(self._places):
             columns = run.columns(number)
-            for record in self._user_records(columns):
-                parts.append(separator)
-                separator = b","
-                if isinstance(record, Columns):
-                    self.data_bytes += size_of(columns.data)
-                    parts.append(_DATA)
-                    yield from _frame(parts, columns)
-                    parts.append(_END)
-                    size += len(columns.data) + FRAME_BYTES
-                else:
-                    self.data_bytes += len(record.data)
-                    parts.append(encode_record(record))
+            users = yield from _with_turns(self._user_records(columns))
+            if isinstance(users, UserRecords):
+                for payload, key, sub in users.columns():
+                    self.data_bytes += len(payload)
+                    parts.append(separator)
+                    separator = b","
+                    if len(payload) > SLICE_DATA_BYTES:
+                        yield b"".join(parts)
+                        parts.clear()
+                        size = 0
+                        yield from encode_large_record(users.record(sub))
+                        continue
+                    parts.append(encode_user_record(payload, key, columns.sequence, columns.arrival_ms, sub))
                     size += len(parts[-1])
-                if size > PIECE_BYTES:
-                    yield b"".join(parts)
-                    parts.clear()
-                    size = 0
+                    if size > PIECE_BYTES:
+                        yield b"".join(parts)
+                        parts.clear()
+                        size = 0
+            elif users:
+                self.data_bytes += size_of(columns.data)
+                parts += (separator, _DATA)
+                yield from _frame(parts, columns)
+                parts.append(_END)
+                separator = b","
+                size += len(columns.data) + FRAME_BYTES
+            elif place % PLACES_PER_STEP == 0:
+                yield A_TURN
+            if size > PIECE_BYTES:
+                yield b"".join(parts)
+                parts.clear()
+                size = 0
         parts.append(records_tail(self.millis_behind_latest))
         yield b"".join(parts)
 
-    def _user_records(self, columns: Columns) -> Sequence[Record | Columns]:
+    def _user_records(self, columns: Columns) -> Steps[Sequence[Record | Columns]]:
         """Those after the position: of an aggregate what is in it, else the record itself as it is."""
-        if MAGIC_IN_BASE64.match(columns.data):
-            return self._opened.after(_record(columns))
-        return (columns,) if (int(columns.sequence), 0) > self._floor else ()
-
-    def _find_largest(self) -> Position | None:
-        """Open from the end until something is left; that is as far as a checkpoint may go."""
-        places = self._places
-        while places:
-            run, number = places[-1]
-            users = self._user_records(run.columns(number))
-            if users:
-                last = users[-1]
-                if isinstance(last, Columns):
-                    return Position(last.sequence.decode())
-                return Position(last.sequence_number, last.sub_sequence_number)
-            places.pop()
-        return None
+        number = int(columns.sequence)
+        as_it_is = (columns,) if (number, 0) > self._floor else ()
+        if number < self._floor[0] or not MAGIC_IN_BASE64.match(columns.data):
+            return as_it_is
+        record = yield from _record(columns)
+        users = yield from self._opened.after(record)
+        return users if isinstance(users, UserRecords) or not users else as_it_is
 
 
-def _record(columns: Columns) -> Record:
+def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
+    """The result of `steps`, with a turn for each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield A_TURN
+
+
+def _record(columns: Columns) -> Steps[Record]:
+    text = columns.data
+    if len(text) <= DECODED_PER_STEP_CHARS:
+        data = a2b_base64(text)
+    else:
+        pieces = []
+        for start in range(0, len(text), DECODED_PER_STEP_CHARS):
+            pieces.append(a2b_base64(text[start : start + DECODED_PER_STEP_CHARS]))
+            yield
+        data = b"".join(pieces)
     return Record(
-        a2b_base64(columns.data),
+        data,
         json.loads(columns.key),
         columns.sequence.decode(),
         0,

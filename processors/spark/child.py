@@ -162,7 +162,7 @@ class Child:
             try:
                 message = json.loads(line)
                 action = message["action"]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise ChildError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
             if action == "processRecords":
                 self._process_records(line)

@@ -106,7 +106,7 @@ def _parsed(line: bytes | bytearray, shard: Shard) -> Batch:
         if not records:
             return replace(EMPTY, millis_behind_latest=value.get("millisBehindLatest"))
         lines = [_written(record, names) for record in records]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LineError(f"not a batch ({error!r}): {line[:80]!r}") from error
     return Batch(
         b"".join(lines), len(lines), position_of(lines[0]), position_of(lines[-1]), value.get("millisBehindLatest")

@@ -57,7 +57,7 @@ def decode_head(data: bytes | bytearray | memoryview) -> dict[str, Any]:
     """Raises LinkError if this is no head."""
     try:
         head = json.loads(bytes(data))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LinkError(f"a head that is no JSON: {error}") from error
     if not isinstance(head, dict):
         raise LinkError("a head that is no object")

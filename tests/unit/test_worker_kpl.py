@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from hashlib import md5
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 
 from mld.local.kinesis import PutEntry
 from mld.positions import Position
+from mld.retrieval.kpl import SLICE
 from tests.support.fleet import STREAM, Fleet, fleet
-from tests.support.kpl import User, aggregate
+from tests.support.kpl import User, aggregate, field, number, sealed
 from tests.twins.children import ChildExit, MemoryChild
 from tests.virtual_time import run_virtual
 
@@ -216,6 +219,55 @@ def test_of_a_partition_key_only_its_length_and_some_of_its_hash_are_logged(capl
         run_virtual(story())
     assert f"0x{hash_key >> 96:08x}… (hash of a partition key of 20 bytes)" in caplog.text
     assert key not in caplog.text and str(hash_key) not in caplog.text
+
+
+def test_malformed_aggregates_are_counted_and_reported_once_a_minute(caplog: pytest.LogCaptureFixture):
+    secret = "somebody@example.com"
+    broken = aggregate([User(secret * 20, b"x")])
+
+    def reports():
+        return [r for r in caplog.records if getattr(r, "action", "") == "aggregate_malformed"]
+
+    async def story() -> None:
+        async with fleet(1) as world:
+            running = world.start()
+            for number in range(101):
+                world.kinesis.put_record(STREAM, PutEntry.of(broken, "a", 0), now=world.clock.wall())
+                await world.until(lambda number=number: len(world.recorder.data()) == number + 1)
+                await world.advance(1.0)
+            await running.host.living()[0].kill()  # what is read again counts once
+            await world.advance(120)
+            assert world.recorder.data() == [broken] * 101
+            assert len(reports()) <= 4  # at once, and after each minute with something new
+            assert sum(r.aggregates for r in reports()) == reports()[-1].aggregates_total == 101
+            consumer = running.worker._consumers[SHARD_0].consumer
+            assert consumer.aggregates.malformed_aggregates == 101
+            assert await running.stop()
+        assert secret not in caplog.text and "more than 256 characters" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(story())
+
+
+def test_a_large_aggregate_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch):
+    entries = 100_000
+    hostile = sealed(field(1, b"k") + field(3, number(1, 0) + field(3, b"")) * entries + field(3, b""))
+    turns: Counter[float] = Counter()
+    once = asyncio.BaseEventLoop._run_once
+
+    def counted(loop: Any) -> None:
+        turns[loop.time()] += 1  # virtual time stands while anybody works
+        once(loop)
+
+    async def story() -> None:
+        async with fleet(1) as world:
+            world.kinesis.put_record(STREAM, PutEntry.of(hostile, "a", 0), now=world.clock.wall())
+            world.start()
+            await world.until(lambda: world.recorder.data() == [hostile])
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "_run_once", counted)
+    run_virtual(story())
+    assert max(turns.values()) > entries // SLICE
 
 
 def test_a_malformed_aggregate_reaches_the_child_and_is_reported(caplog: pytest.LogCaptureFixture):

@@ -216,8 +216,7 @@ class Connection:
         return body, False
 
     def _chunks(self) -> bytes:
-        chunks: list[bytes] = []
-        total = 0
+        body = bytearray()  # not a list of chunks: one of a byte would take 40 times as much
         while True:
             line = self._reader.readline(HEAD_LINE_BYTES_MAX)
             text = line.partition(b";")[0].strip()
@@ -226,11 +225,10 @@ class Connection:
             size = int(text, 16)
             if size == 0:
                 self._headers()  # trailers
-                return b"".join(chunks)
-            total += size
-            if total > BODY_BYTES_MAX:
+                return bytes(body)
+            if len(body) + size > BODY_BYTES_MAX:
                 raise BrokenAnswerError(f"more than {BODY_BYTES_MAX} bytes")
-            chunks.append(self._exactly(size))
+            body += self._exactly(size)
             if self._reader.readline(HEAD_LINE_BYTES_MAX) not in (b"\r\n", b"\n"):
                 raise BrokenAnswerError("a chunk is cut off")
 

@@ -15,6 +15,8 @@ FRAME_BYTES_MIN = 16
 """Lengths and checksums."""
 LINE_BYTES_MAX = 4096
 """Of the line before a chunk."""
+SMALL_BYTES = 512
+"""Smaller pieces are joined: kept apart, each takes some 200 bytes and what was read with it."""
 _LENGTH_BYTES = 4
 
 Frame = tuple[memoryview, ...]
@@ -45,7 +47,7 @@ class FrameStream:
         self._line = b""
         self._left = 0
         """Of the chunk."""
-        self._parts: list[memoryview] = []
+        self._parts: list[memoryview | bytearray] = []
         self._have = 0
         self._wanted = 0
         """Length of the frame under way; 0 before it is known."""
@@ -114,7 +116,12 @@ class FrameStream:
     def _append(self, piece: memoryview) -> None:
         """Cut a piece of the body into frames."""
         while piece:
-            self._parts.append(piece)
+            if len(piece) >= SMALL_BYTES:
+                self._parts.append(piece)
+            elif self._parts and isinstance(last := self._parts[-1], bytearray):
+                last += piece
+            else:
+                self._parts.append(bytearray(piece))
             self._have += len(piece)
             if not self._wanted:
                 if self._have < _LENGTH_BYTES:
@@ -126,7 +133,7 @@ class FrameStream:
             if excess:
                 whole = self._parts[-1]
                 self._parts[-1] = whole[: len(whole) - excess]
-            self.frames.append(tuple(self._parts))
+            self.frames.append(tuple(map(memoryview, self._parts)))
             self.waiting_bytes += self._wanted
             piece = piece[len(piece) - excess :]
             self._parts, self._have, self._wanted = [], 0, 0

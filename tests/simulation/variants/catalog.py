@@ -291,7 +291,11 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "aggregate_from_its_start",
         "a restart inside an aggregate delivers all of it",
-        ("retrieval.page", "user.sub_sequence_number > self._sub]\n", "user.sub_sequence_number >= 0]\n"),
+        (
+            "retrieval.page",
+            "        return users.after(self._sub) if number == self._number else users\n",
+            "        return users\n",
+        ),
     ),
     _variant(
         "misrouted_aggregate_delivered",

@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -32,6 +33,7 @@ from mld.aws.wire import documents
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
 from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
+from mld.aws.wire.frames import FrameStream
 from mld.aws.wire.requests import KEYS_AGE_MAX_S
 from mld.aws.wire.sigv4 import Scope, Signer
 from mld.errors import AwsError, AwsUnreachableError, MldError, StreamError
@@ -183,6 +185,35 @@ def test_a_whole_answer_is_read(sent: bytes, body: bytes, keep: bool) -> None:
         assert (got.status, got.body, again) == (200, body, keep)
         if keep:
             assert connection.exchange(REQUEST)[0].body == b"{}"
+
+
+def test_an_answer_in_tiny_chunks_takes_little_more_memory_than_its_body() -> None:
+    body = bytes(range(256)) * 2_000
+    chunks = b"".join(b"2\r\n%b\r\n" % body[start : start + 2] for start in range(0, len(body), 2))
+    sent = answer(chunks + b"0\r\n\r\n", "transfer-encoding: chunked", length=False)
+    with Server(sent) as server, connection_to(server) as connection:
+        tracemalloc.start()
+        try:
+            got, _ = connection.exchange(REQUEST)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert got.body == body
+    assert peak < 4 * len(body)
+
+
+def test_a_frame_in_tiny_chunks_takes_little_more_memory_than_itself() -> None:
+    frame = (16 + 500_000).to_bytes(4, "big") + bytes(12) + bytes(range(250)) * 2_000
+    stream = FrameStream(chunked=True)
+    tracemalloc.start()
+    try:
+        for start in range(0, len(frame), 1_000):  # as they are read: many chunks at a time
+            stream.feed(b"".join(b"1\r\n%c\r\n" % byte for byte in frame[start : start + 1_000]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert b"".join(stream.take() or ()) == frame
+    assert peak < 4 * len(frame)
 
 
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:

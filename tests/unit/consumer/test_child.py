@@ -2,18 +2,32 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import stat
 import sys
 import textwrap
+import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from mld.clock import LoopClock
-from mld.consumer.child import PIPE_BYTES, PipeHost, _Input, find_executable, runnable
+from mld.consumer.child import (
+    LOGGED_PER_STEP,
+    PIPE_BYTES,
+    UNREAD_LINES_MAX,
+    PipeHost,
+    _Input,
+    find_executable,
+    runnable,
+)
 from mld.consumer.host import ChildStartError
+from mld.consumer.processor import NOTED_PER_STEP, Processor
+from protocol.lines import LINE_BYTES_MAX
+from protocol.messages import Dialect, Initialize
 from tests.support.patience import PATIENCE_S
 
 STOP_TIMEOUT_S = 0.3  # where the time has to run out
@@ -63,18 +77,90 @@ async def test_a_child_has_its_own_process_group():
 
 
 async def test_a_child_that_prints_megabytes_before_it_reads_does_not_block_us():
-    child = await start(python("print('x' * 3_000_000); print(len(input()))"))
+    child = await start(python("for _ in range(3): print('x' * 1_000_000)\nprint(len(input()))"))
     writing = asyncio.create_task(child.write([b"y" * 1_000_000] * 3 + [b"\n"]))
-    assert len(await child.read_line()) == 3_000_000
+    assert [len(await child.read_line()) for _ in range(3)] == [1_000_000] * 3
     assert await child.read_line() == "3000000"
     await writing
     await child.end()
 
 
-async def test_a_fifty_megabyte_line_arrives_whole():
-    child = await start(python("print('z' * 50_000_000)"))
-    assert len(await child.read_line()) == 50_000_000
+async def test_of_a_fifty_megabyte_line_the_first_is_kept_and_the_next_line_is_read():
+    child = await start(python("print('{' + 'x' * 50_000_000); print('next')"))
+    tracemalloc.start()
+    try:
+        line = await child.read_line()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(line) == LINE_BYTES_MAX == 1024 * 1024 and line.startswith("{x")
+    assert await child.read_line() == "next"
+    assert peak < 8 * LINE_BYTES_MAX
     await child.end()
+
+
+class Turns(logging.Handler):
+    """Counts what is logged in each turn of the loop."""
+
+    def __init__(self):
+        super().__init__()
+        self.logged = Counter()
+        self.turn = 0
+        self.task = asyncio.ensure_future(self._turn())
+
+    async def _turn(self):
+        while True:
+            await asyncio.sleep(0)
+            self.turn += 1
+
+    def emit(self, record):
+        self.logged[self.turn] += 1
+
+
+@contextlib.contextmanager
+def counted_turns(caplog):
+    turns = Turns()
+    with caplog.at_level(logging.INFO):
+        logging.getLogger().addHandler(turns)
+        try:
+            yield turns
+        finally:
+            logging.getLogger().removeHandler(turns)
+            turns.task.cancel()
+
+
+async def test_a_flood_on_stderr_leaves_the_loop_to_others(caplog):
+    lines = 30_000
+    with counted_turns(caplog) as turns:
+        child = await start(python(f"import sys; sys.stderr.write('x\\n' * {lines}); print('done')"))
+        assert await child.read_line() == "done"
+        await child.end()
+    assert sum(turns.logged.values()) == lines
+    assert max(turns.logged.values()) <= 2 * LOGGED_PER_STEP
+
+
+@pytest.mark.parametrize("stale", [False, True])
+async def test_a_flood_of_noise_on_stdout_leaves_the_loop_to_others(caplog, stale):
+    code = """
+        import sys
+        noise = "noise\\n" * 5_000
+        status = '{"action": "status", "responseFor": "%s"}\\n'
+        sys.stdin.readline()
+        sys.stdout.write(noise + status % "initialize" + noise)
+        sys.stdout.flush()
+        sys.stdin.readline()
+        sys.stdout.write(status % "leaseLost")
+    """
+    with counted_turns(caplog) as turns:
+        child = await start(python(code))
+        processor = Processor(child, "s", Dialect.KCL_2, LoopClock(), reply_timeout_s=None, warn_after_s=NEVER_S)
+        await processor.initialize(Initialize("s", "1", 0))
+        while stale and len(child._lines) < UNREAD_LINES_MAX:
+            await asyncio.sleep(0)
+        await processor.lease_lost()
+        await processor.end()
+    assert sum(turns.logged.values()) >= 10_000
+    assert max(turns.logged.values()) <= 2 * NOTED_PER_STEP
 
 
 async def test_writing_to_a_child_that_closed_its_stdin_says_so():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -282,3 +283,31 @@ def test_the_1x_dialect_takes_both_keys_of_a_position(line: str, request_: Check
 )
 def test_no_line_whatsoever_raises(line: str, dialect: Dialect) -> None:
     assert isinstance(codec.parse_child_line(line, dialect), Status | CheckpointRequest | Ignored)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" + "1," * 500_000 + "1]",
+        '{"action":"status","responseFor":"initialize","more":[' + "1," * 500_000 + "1]}",
+        '{"action":"status",' + '"action":"status",' * 50_000 + '"responseFor":"initialize"}',
+        '{"a":' * 200_000,
+        "[" * 1_000_000,
+        "9" * 1_000_000,
+    ],
+    ids=["numbers", "a crowded message", "a member again and again", "deep objects", "deep arrays", "one number"],
+)
+def test_a_line_of_a_mebibyte_that_is_no_message_costs_no_more_than_itself(line: str) -> None:
+    tracemalloc.start()
+    try:
+        assert isinstance(codec.parse_child_line(line), Ignored)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(line)
+
+
+def test_a_message_before_crowded_noise_and_a_long_message_stay_messages() -> None:
+    status = '{"action":"status","responseFor":"initialize"'
+    assert codec.parse_child_line(status + "}" + "1," * 500_000) == Status("initialize")
+    assert codec.parse_child_line(status + ',"more":"' + "x" * 1_000_000 + '"}') == Status("initialize")

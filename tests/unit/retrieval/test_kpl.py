@@ -17,9 +17,11 @@ from mld.retrieval.kpl import (
     MAGIC,
     MalformedAggregateError,
     MisroutedAggregateError,
+    Work,
     user_records,
 )
 from mld.retrieval.page import RecordsPage
+from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, field, number, sealed, varint
@@ -37,10 +39,16 @@ def outer(data: bytes, sequence: str = "7") -> Record:
     return Record(data, "a", sequence, 0, ARRIVAL_MS)
 
 
+def opened_as(data: bytes, hash_range: HashRange | None = None) -> list[Record] | None:
+    """The user records; None if it is delivered as it came."""
+    users = finish(user_records(outer(data), hash_range, Work()))
+    return None if users is None else list(users)
+
+
 def users_of(data: bytes, hash_range: HashRange | None = None) -> list[tuple[str, bytes, int]]:
     """The user records; nothing if the aggregate is misrouted."""
     try:
-        return [(r.partition_key, r.data, r.sub_sequence_number) for r in user_records(outer(data), hash_range)]
+        return [(r.partition_key, r.data, r.sub_sequence_number) for r in opened_as(data, hash_range) or ()]
     except MisroutedAggregateError:
         return []
 
@@ -50,7 +58,7 @@ def opened(message: bytes) -> list[tuple[str, bytes, int]]:
 
 
 def is_raw(data: bytes) -> bool:
-    return list(user_records(outer(data), None)) == [outer(data)]
+    return opened_as(data) is None
 
 
 # --- retrieval#aggregate-vectors -------------------------------------------------------------------------------------
@@ -66,7 +74,7 @@ def test_the_hash_keys_of_the_vector() -> None:
 
 @pytest.mark.parametrize("hash_range", [None, EVERYTHING, HashRange(0, 2**127 - 1), HashRange(12345, PK_A_HASH)])
 def test_the_vector_is_opened_where_all_its_records_belong(hash_range: HashRange | None) -> None:
-    assert list(user_records(outer(VECTOR), hash_range)) == [
+    assert opened_as(VECTOR, hash_range) == [
         Record(b"one", "pk-a", "7", 0, ARRIVAL_MS),
         Record(b"two", "pk-b", "7", 1, ARRIVAL_MS),
     ]
@@ -90,7 +98,7 @@ def test_a_misrouted_aggregate_says_what_is_lost_and_the_first_record_that_belon
     hash_range: HashRange, misrouted: Misrouted
 ) -> None:
     with pytest.raises(MisroutedAggregateError) as raised:
-        user_records(outer(VECTOR), hash_range)
+        opened_as(VECTOR, hash_range)
     assert raised.value.misrouted == misrouted
 
 
@@ -216,7 +224,7 @@ def test_tables_of_more_than_127_entries() -> None:
 @pytest.mark.parametrize(
     "explicit, belongs",
     [("10", True), ("+10", True), ("0" * 50 + "10", True), ("20", True), ("9", False), ("21", False), ("-10", False),
-     ("9" * 5000, False), ("-" + "9" * 5000, False)],
+     ("9" * 256, False), ("-" + "9" * 255, False)],
 )  # fmt: skip
 def test_both_ends_of_the_range_belong_to_it(explicit: str, belongs: bool) -> None:
     assert bool(users_of(aggregate([User("k", b"", explicit)]), HashRange(10, 20))) is belongs

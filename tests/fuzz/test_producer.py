@@ -1,0 +1,64 @@
+"""A hostile producer; the long run is `python -m tests.fuzz.producer`."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.positions import Position
+from mld.retrieval.kpl import MAGIC
+from mld.streams import HASH_KEY_MAX, HashRange
+from tests.fuzz.attacks import FULL, attack, names
+from tests.fuzz.producer import EVERYTHING, FIRST, TIMES, Put, check_attack, check_memory, check_page, run
+from tests.support.kpl import User, aggregate
+
+EXAMPLES = 150
+ATTACK_BYTES = 24_000  # some steps of the smallest user records
+MEMORY_BYTES = 300_000
+RECORDS_PER_PAGE = 10_000
+RECORD_BYTES_MAX = 10 * 1024 * 1024
+TINY = aggregate([User("k", b""), User("k", b"")])
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_attack_reaches_the_child_as_it_should_and_holds_up_nobody(name: str) -> None:
+    check_attack(name, ATTACK_BYTES)
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_attack_takes_memory_in_proportion_to_what_was_put(name: str) -> None:
+    check_memory([Put(attack(name, MEMORY_BYTES).data)])
+
+
+def test_whatever_a_producer_puts_reaches_the_child_in_order_and_once() -> None:
+    run(EXAMPLES, check_page, derandomize=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", MAGIC, TINY, attack("an index beyond the table", 60).data, attack("keys and nothing else", 60).data],
+    ids=["empty", "plain", "magic", "aggregate", "malformed", "nothing"],
+)
+@pytest.mark.parametrize("hash_range", [EVERYTHING, HashRange(HASH_KEY_MAX, HASH_KEY_MAX)], ids=["ours", "other"])
+def test_a_page_of_as_many_records_as_there_may_be(data: bytes, hash_range: HashRange) -> None:
+    puts = [Put(data)] * (RECORDS_PER_PAGE - 1) + [Put(TINY)]
+    check_page(puts, hash_range=hash_range)
+    check_page(puts, Position(str(FIRST + RECORDS_PER_PAGE - 2)), hash_range)
+    check_memory(puts)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "\x00", "\u2028\u2029", "\x85\x9b", '"\\', "\ud800", "\udfff\ud800", FULL, "k" * 256]
+)
+@pytest.mark.parametrize("time", TIMES)
+def test_any_partition_key_and_time_of_a_record(key: str, time: str) -> None:
+    check_page([Put(b"data", key, time), Put(TINY, key, time), Put(b"", key, time)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["zeros", "one user record that is all", "garbage with its digest", "too many user records", "magic and garbage"],
+)
+def test_a_record_of_10_mib(name: str) -> None:
+    puts = [Put(attack(name, RECORD_BYTES_MAX - 2000).data)]
+    check_page(puts, hash_range=EVERYTHING)
+    check_memory(puts)
