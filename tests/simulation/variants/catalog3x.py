@@ -58,8 +58,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.resuming",
-            "            if answer.checkpoint_owner is not None or self._carrier.is_of_lost_epoch(answer):\n",
-            "            if self._carrier.is_of_lost_epoch(answer):\n",
+            "            if answer.checkpoint_owner is not None:\n",
+            "            if not answer.key:\n",
         ),
         (
             "leases.writes",
