@@ -20,6 +20,7 @@ from properties.redaction import HIDDEN, Shown, is_secret_key
 SECRET_CHARACTERS_MIN = 6  # shorter ones would be found in half of all words; `true` and `false` are among them
 ENVIRONMENT_PLACES = ("_FILE", "_URI", "_PATH", "_DIR")  # variables with telling names that say where something is
 
+_ACCOUNT = re.compile(r"[0-9]{12}", re.ASCII)
 _TOKEN = re.compile(r"\S+")
 _ADDRESS = re.compile(r"(?:jdbc:\w{1,32}:)?//|jdbc:\w{1,32}:")
 _WORDS = (
@@ -94,6 +95,8 @@ def secrets_in(key: str, how: Shown, text: str) -> Iterator[str]:
 def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
     """Variables with a telling name (AWS_SECRET_ACCESS_KEY), and the users of proxies."""
     for name, value in env.items():
+        if _ACCOUNT.fullmatch(value):
+            continue  # stand-ins take it for an access key, and it stands in every ARN
         if is_secret_key(name) and not name.endswith(ENVIRONMENT_PLACES):
             yield value
         elif name.lower().endswith("_proxy"):
