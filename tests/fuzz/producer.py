@@ -73,7 +73,7 @@ class _Damaged(Exception):
 
 
 def opened_by_the_book(data: bytes) -> list[tuple[bytes, bytes | None, bytes]] | None:
-    """Key, explicit hash key and payload of each user record (retrieval#aggregate-layout); None for what is no aggregate."""
+    """Key, explicit hash key and payload of each user record (retrieval#aggregate-layout); None for no aggregate."""
     message, digest = data[4:-16], data[-16:]
     if data[:4] != MAGIC or len(data) < 21 or hashlib.md5(message).digest() != digest:
         return None
