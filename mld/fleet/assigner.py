@@ -330,7 +330,16 @@ class Assigner:
         workers = await self._paced(live_workers(active, settings.reports.ema_alpha))
         order = shuffling(self._rng)
         return await self._paced(
-            decide(leases, workers, self._observations, now, settings.rules, order, balance=balance)
+            decide(
+                leases,
+                workers,
+                self._observations,
+                now,
+                settings.rules,
+                order,
+                leader=self._worker_id,
+                balance=balance,
+            )
         )
 
     def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease], found: Sequence[WorkerReport]) -> Plan:

@@ -9,6 +9,9 @@ without a living owner gets one, then, if asked to, the load is evened out. Diff
   source's smaller leases still get their chance.
 * A worker below the average gives nothing away.
 * Nobody gets more than `maxLeasesForWorker`.
+* A lease whose owner has fallen silent goes to the leader as long as he has room, as the rule of `takeover` has it:
+  given to a worker that has just died, or to a Java worker that looks every ten seconds, it would stand still for as
+  long again.
 
 *Coming to rest.* A balancing move takes a lease of weight w from a worker above the average to one that is not above it
 even afterwards. In terms of shares s > avg >= r + w, so the sum of squared shares falls by 2w(s - r - w) > 0: constant
@@ -82,6 +85,7 @@ def decide_by_variance(
     rules: AssignmentRules,
     order: Order,
     *,
+    leader: str,
     balance: bool,
 ) -> Steps[Plan]:
     """The moves by utilization and throughput. `observations` know the scan already; `workers` are the active."""
@@ -89,7 +93,7 @@ def decide_by_variance(
     waiting = len(view.waiting)
     queue = Queue(view, by_headroom=True)
     yield
-    kept = yield from _assign(view, queue)
+    kept = yield from _assign(view, queue, leader)
     if balance:
         yield from _balance_variance(view, queue, order)
     return _plan(view, waiting, kept)
@@ -103,6 +107,7 @@ def decide_by_count(
     rules: AssignmentRules,
     order: Order,
     *,
+    leader: str,
     balance: bool,
 ) -> Steps[Plan]:
     """The moves by number of leases: to the worker with the fewest, balanced to a difference of one."""
@@ -110,7 +115,7 @@ def decide_by_count(
     waiting = len(view.waiting)
     queue = Queue(view, by_headroom=False)
     yield
-    kept = yield from _assign(view, queue)
+    kept = yield from _assign(view, queue, leader)
     if balance:
         yield from _balance_count(view, order)
     return _plan(view, waiting, kept)
@@ -151,12 +156,12 @@ def _plan(view: View, waiting: int, kept: int) -> Plan:
 # --- leases without a living owner -----------------------------------------------------------------------------------
 
 
-def _assign(view: View, queue: Queue) -> Steps[int]:
+def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
     """Give stuck and waiting leases away until nobody has room; how many of them stay with their owner."""
     _force_stuck(view, queue)
     kept = 0
     for number in range(len(view.waiting)):
-        load = queue.pop()
+        load = _heir(view, queue, view.waiting[0][2], leader)
         if load is None:
             break
         _, _, lease = heappop(view.waiting)
@@ -170,6 +175,13 @@ def _assign(view: View, queue: Queue) -> Steps[int]:
         if number % STEP_MOVES == STEP_MOVES - 1:
             yield
     return kept
+
+
+def _heir(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
+    """Who gets a waiting lease, out of the queue; None if nobody has room."""
+    if lease.actual_owner is not None and (mine := view.loads.get(leader)) is not None and not view.is_full(mine):
+        return mine
+    return queue.pop()
 
 
 def _why_waiting(lease: Lease) -> Why:

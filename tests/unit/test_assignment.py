@@ -68,10 +68,13 @@ def decide(
     overdue: bool = False,
     rules: AssignmentRules = DEFAULTS,
     order: Callable[[list[Lease]], Iterable[Lease]] | None = None,
+    leader: str = "leader",
     balance: bool = True,
 ) -> Plan:
+    """As a leader that is none of the workers, if none is named."""
     seen = observed(leases, expired, overdue=overdue)
-    plan = finish(by(leases, workers, seen, NOW, rules, order or named(), balance=balance))  # type: ignore[arg-type]
+    steps = by(leases, workers, seen, NOW, rules, order or named(), leader=leader, balance=balance)
+    plan = finish(steps)  # type: ignore[arg-type]
     assert isinstance(plan, Plan)
     return plan
 
@@ -155,9 +158,20 @@ def test_expired_leases_go_longest_expired_first() -> None:
     seen.saw(leases[1].with_counter(7), NOW - 200)
     leases[1] = leases[1].with_counter(7)
     rules = AssignmentRules(leases_max=3)
-    plan = finish(decide_by_variance(leases, plain("w"), seen, NOW, rules, named(), balance=False))
+    plan = finish(decide_by_variance(leases, plain("w"), seen, NOW, rules, named(), leader="w", balance=False))
     assert [(move.lease.key, move.why) for move in plan.moves] == [("s3", Why.FREE), ("s2", Why.EXPIRED)]
     assert (plan.waiting, plan.spillover) == (3, 1)
+
+
+@pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
+def test_a_leader_takes_what_nobody_renews_for_himself_as_long_as_he_has_room(by: Callable[..., object]) -> None:
+    """The idle worker may have died since its report: then the lease would stand still for as long again."""
+    leases = [lease("s1", "dead"), lease("s2", "me"), lease("s3", "idle", leaving="gone"), lease("s4")]
+    mine = {"leader": "me", "expired": ["s1", "s3"], "balance": False}
+    plan = decide(leases, plain("idle", "me"), by=by, **mine)  # type: ignore[arg-type]
+    assert targets(plan) == {"s1": "me", "s3": "me", "s4": "idle"}
+    full = decide(leases, plain("idle", "me"), by=by, rules=AssignmentRules(leases_max=2), **mine)  # type: ignore[arg-type]
+    assert sorted(targets(full).values()) == ["idle", "idle", "me"]
 
 
 def test_an_expired_lease_stays_with_its_owner_if_he_is_the_best() -> None:
@@ -593,7 +607,7 @@ def test_a_large_fleet_is_decided_in_short_pieces(kind: str, by: Callable[..., o
     seen = observed(leases, [one.key for one in leases if one.owner in dead])
     workers = [cpu(worker, rng.uniform(10, 90)) for worker in live]
     pieces = []
-    steps = by(leases, workers, seen, NOW, AssignmentRules(), shuffling(rng), balance=True)
+    steps = by(leases, workers, seen, NOW, AssignmentRules(), shuffling(rng), leader="leader", balance=True)
     plan = None
     while plan is None:
         started = time.process_time()
