@@ -12,6 +12,7 @@ worker counts from then on, and has the time on top that Java may take to discov
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,8 @@ class Liveness:
             self._renewed.pop(key, None)
             return
         now, owner = self._world.now(), _actual_owner(write.after)
+        if write.before:  # the heartbeat that stood for it until now may not stand for what is there now
+            self._renewed[key] = max(self._renewed.get(key, -math.inf), self._world.ledger.beats.alive_at(write.before))
         is_written_by_owner = write.sender.split("#")[0] in (owner, _actual_owner(write.before))
         if not write.before or (is_written_by_owner and _counter(write.before) != _counter(write.after)):
             self._renewed[key] = now
