@@ -257,6 +257,7 @@ class Worker:
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
             elif held[key].handoff_to is not None:
+                self._parts.fleet.on_given()
                 running.consumer.hand_off()
 
     def _start_consumer(self, holding: HeldLease) -> None:

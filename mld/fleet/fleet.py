@@ -293,9 +293,8 @@ class Fleet:
         self._parts.discovery.saw_table(leases, is_alone=self._lookout.takeover.is_alone)
 
     def on_given(self) -> None:
-        """We gave leases to somebody else, who may be dead: who thought to be alone has somebody to look at."""
-        if self._lookout.takeover.is_alone:
-            self._lookout.wake()
+        """Leases go to somebody else, because we lead or because a leader has asked for ours: he may be dead."""
+        self._lookout.gave()
 
     def on_free(self) -> None:
         """There are leases without an owner: a leader gives them to whom they fit best."""

@@ -90,6 +90,13 @@ class Lookout:
         self._whole_at = -math.inf
         self._woken.set()
 
+    def gave(self) -> None:
+        """A lease of ours goes to somebody else: from now on there is somebody to look at."""
+        was_alone = self.takeover.is_alone
+        self.takeover.gave(self._clock.monotonic())
+        if was_alone:
+            self.wake()
+
     async def run(self) -> None:
         """Look and take until cancelled."""
         failures = 0

@@ -106,7 +106,8 @@ class Takeover:
         """Java workers that were seen to renew a lease."""
         self._silent: frozenset[str] = frozenset()
         self._showing_life: frozenset[str] = frozenset()
-        self._company: frozenset[str] = frozenset()
+        self._is_alone = True
+        self._gave_at = -math.inf
         self._lookers: tuple[tuple[str, ...], ...] = ((worker_id,),)
         """By part."""
 
@@ -135,7 +136,8 @@ class Takeover:
         self._showing_life = frozenset(renewing | idle)
         yield from self._end_patience(leases)
         heirs = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
-        self._company = (reporting | owning | heirs) - {self._me}
+        has_given = now - self._gave_at <= self._rules.lease_duration_s
+        self._is_alone = not has_given and not (reporting | owning | heirs) - {self._me}
         lookers = []
         for part in range(part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))):
             lookers.append(tuple(nsmallest(LOOKERS, living_mld, key=partial(_rank, part))))
@@ -229,7 +231,12 @@ class Takeover:
     @property
     def is_alone(self) -> bool:
         """Whether nobody else owned anything or reported lately, as of the last whole look."""
-        return not self._company
+        return self._is_alone
+
+    def gave(self, now: float) -> None:
+        """A lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look may say so."""
+        self._gave_at = now
+        self._is_alone = False
 
     def lookers(self, part: int) -> tuple[str, ...]:
         """Who looks at this part as often as it takes, in the view of this worker, which counts itself."""

@@ -65,8 +65,8 @@ class Liveness:
             self._renewed.pop(key, None)
             return
         now, owner = self._world.now(), _actual_owner(write.after)
-        if write.before:  # the heartbeat that stood for it until now may not stand for what is there now
-            self._renewed[key] = max(self._renewed.get(key, -math.inf), self._world.ledger.beats.alive_at(write.before))
+        if write.before:
+            self.leaves_its_heartbeat(key, write.before)
         is_written_by_owner = write.sender.split("#")[0] in (owner, _actual_owner(write.before))
         if not write.before or (is_written_by_owner and _counter(write.before) != _counter(write.after)):
             self._renewed[key] = now
@@ -74,6 +74,10 @@ class Liveness:
             self._renewed[key] = now  # until then it had the time of a Java worker
         if owner != _actual_owner(write.before) and self._is_java(owner):
             self._given_to_java[key] = now
+
+    def leaves_its_heartbeat(self, key: str, before: Any) -> None:
+        """The row is changed: the heartbeat that stood for it until now may not stand for what is there afterwards."""
+        self._renewed[key] = max(self._renewed.get(key, -math.inf), self._world.ledger.beats.alive_at(before))
 
     def _is_java(self, worker: str | None) -> bool:
         """Whoever has or had this id: those of one machine begin with its number."""

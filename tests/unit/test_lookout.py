@@ -319,6 +319,22 @@ async def test_who_is_alone_wakes_when_somebody_comes(bed: Bed) -> None:
 
 
 @story
+async def test_a_lease_that_one_gave_to_the_dead_while_alone_is_taken_within_the_bound(bed: Bed) -> None:
+    await bed.leases(s1="a")
+    worker = Worker(bed, "a")
+    await CLOCK.sleep(20)
+    assert worker.lookout.takeover.is_alone
+    lease = await bed.table.get("s1")
+    assert lease is not None
+    looked = worker.looked
+    worker.lookout.gave()
+    await CLOCK.sleep(0.1)
+    assert worker.looked == looked + 1, "it looks at once, and sees nothing of it yet"
+    await bed.table.assign(lease, "dead")
+    await bed.until("s1", owners="a", within_s=BOUND_S + 0.2)
+
+
+@story
 async def test_clocks_that_disagree_cost_a_second_chance_and_no_more(bed: Bed) -> None:
     await bed.leases(s1="w", s2="w", s3="w")
     dead = Worker(bed, "w")

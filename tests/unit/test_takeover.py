@@ -293,6 +293,17 @@ def test_who_hands_a_lease_to_somebody_is_not_alone() -> None:
     assert not it.takeover.is_alone
 
 
+def test_who_gave_a_lease_away_is_not_alone_though_a_stale_look_shows_nobody_else() -> None:
+    it = Seer()
+    it.look(0.0, [lease("s", "me")], [report("me")])
+    it.takeover.gave(1.0)
+    assert not it.takeover.is_alone
+    it.look(1.1, [lease("s", "me")], [report("me")])
+    assert it.takeover.whole_period_s() == LOOK_PERIOD_S
+    it.look(1.0 + D + SOON, [lease("s", "me")], [report("me")])
+    assert it.takeover.is_alone, "by now every look shows it"
+
+
 def test_who_is_alone_looks_twice_in_a_lease_duration() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me"), lease("t", None)], [report("me")])

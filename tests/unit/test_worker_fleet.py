@@ -173,6 +173,26 @@ def test_a_handoff_is_completed_by_force_after_the_time_of_the_settings() -> Non
     run_virtual(story())
 
 
+@pytest.mark.parametrize("phase_s", range(5))
+def test_a_lease_that_the_only_worker_hands_over_to_a_dead_one_comes_back_within_the_bound(phase_s: int) -> None:
+    """It looks every five seconds as long as nobody else is there: the handoff may begin and end in between."""
+
+    async def story() -> None:
+        async with fleet(1, **V3X) as world:
+            world.start("w1")
+            await world.until(lambda: list(owners(world).values()) == ["w1"])
+            await world.advance(60 + phase_s)
+            (key,) = keys(world)
+            row = world.dynamo.row(TABLE, key)
+            world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "dead"}, "checkpointOwner": {"S": "w1"}})
+            await world.until(lambda: world.lease(key).checkpoint_owner is None, 10)
+            assert world.lease(key).owner == "dead"
+            took = await world.until(lambda: world.lease(key).owner == "w1", 60)
+            assert took <= 12.0, took
+
+    run_virtual(story())
+
+
 @pytest.mark.parametrize("leaver", ["w1", "w2"], ids=["leader", "follower"])
 def test_nobody_gives_leases_to_a_worker_that_was_found_dead_a_moment_ago(leaver: str) -> None:
     async def story() -> None:

@@ -720,6 +720,8 @@ class World:
         if row is None or owner is None or key in self._rows_to_repair or not others or "checkpointOwner" in row:
             return
         self.ledger.owner_changed_by_hand(key, owner)
+        if self.liveness is not None:
+            self.liveness.leaves_its_heartbeat(key, row)
         if self.fleet_ledger is not None:
             self.fleet_ledger.edited_by_hand(key)
         self.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": others[action.worker % len(others)]}})
