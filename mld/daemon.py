@@ -42,12 +42,12 @@ from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.readers import fan_out_of, readers_of
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
+from mld.shard_coordinator import ShardCoordinator
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector
 from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
-from mld.steward import Steward
 from mld.streams import FanOut, Streams
 from mld.worker import Worker, WorkerParts, WorkerSettings
 from properties.errors import ConfigurationError
@@ -316,7 +316,7 @@ def assemble(
         on_missing_child=wakes.missing_child,
     )
     parents_changed = Signal()
-    steward = Steward(
+    shard_coordinator = ShardCoordinator(
         table,
         detector,
         ShardEnding(table, sync, detector, clock),
@@ -331,7 +331,7 @@ def assemble(
         keeper=keeper,
         host=host,
         new_reader=new_reader,
-        care=steward,
+        care=shard_coordinator,
         parents_changed=parents_changed,
         clock=clock,
         rng=rng,

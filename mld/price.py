@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from mld.fleet.heartbeat import LOOKS_PER_DURATION
-from mld.fleet.lock import HEARTBEAT_S
-from mld.fleet.takeover import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
+from mld.fleet.heartbeat.heart import LOOKS_PER_DURATION
+from mld.fleet.leader.lock import HEARTBEAT_S
+from mld.fleet.watch.takeover import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
 from mld.fleet.wiring import HEARTBEATS_PER_LEASE
 from mld.leases.carrying import CONFIRM_SHARE
 from mld.leases.discovery import ALONE_PERIODS, PERIOD_S, QUERY_SPACING_S_MAX
@@ -97,7 +97,7 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """How often somebody reads the whole table, or as much of it in parts (`mld.fleet.takeover`)."""
+    """How often somebody reads the whole table, or as much of it in parts (`mld.fleet.watch.takeover`)."""
     if workers == 1:
         return _per_hour(_alone_look_s(rates))
     lookers = min(LOOKERS, workers)

@@ -20,21 +20,22 @@ from typing import Any
 
 from mld.clock import Clock
 from mld.errors import TableError, TableMissingError
-from mld.fleet import reports, single_table
-from mld.fleet.assigner import Assigner, Loaded
-from mld.fleet.assignment import spread
-from mld.fleet.election import AdaptiveElection
-from mld.fleet.heartbeat import Heartbeat
-from mld.fleet.lookout import Lookout
+from mld.fleet.assign.assigner import Assigner, Loaded
+from mld.fleet.assign.assignment import spread
+from mld.fleet.heartbeat.heart import Heartbeat
+from mld.fleet.heartbeat.java_peers import JavaPeers
+from mld.fleet.leader.election import AdaptiveElection
 from mld.fleet.loops import Loops
-from mld.fleet.migrating import TableMigration
-from mld.fleet.reporter import Activity, Reporter
-from mld.fleet.reports import ReportRules
-from mld.fleet.reports_table import ReportsTable
-from mld.fleet.strangers import Strangers
+from mld.fleet.migrate import single_table
+from mld.fleet.migrate.table_migration import TableMigration
+from mld.fleet.migrate.version_machine import VersionMachine
+from mld.fleet.migrate.versions import Components, FleetView, IndexPolicy, Leader
+from mld.fleet.report import reports
+from mld.fleet.report.reporter import Activity, Reporter
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, LeaderDecider, Place, WorkerReport
-from mld.fleet.version_machine import VersionMachine
-from mld.fleet.versions import Components, FleetView, IndexPolicy, Leader
+from mld.fleet.watch.lookout import Lookout
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -70,7 +71,7 @@ class FleetParts:
     new_reporter: Callable[[Fleet, Place], Awaitable[Reporter]]
     reports_at: Callable[[Place], ReportsTable]
     report_rules: ReportRules
-    strangers: Strangers
+    strangers: JavaPeers
     heartbeat: Heartbeat
     clock: Clock
 

@@ -12,27 +12,27 @@ import mld
 from mld.aws.host import HostReader
 from mld.aws.service import Service
 from mld.clock import Clock
-from mld.fleet.assigner import Assigner, AssignerHooks, AssignerSettings
-from mld.fleet.election import LockElection, ShuffleElection
+from mld.fleet.assign.assigner import Assigner, AssignerHooks, AssignerSettings
+from mld.fleet.assign.loads import AssignmentRules
 from mld.fleet.fleet import Fleet, FleetParts
-from mld.fleet.heartbeat import Heartbeat
-from mld.fleet.heartbeat_table import REQUEST_TIMEOUT_S_MAX, HeartbeatTable
-from mld.fleet.legacy_tables import LegacyTable, LegacyTables
-from mld.fleet.loads import AssignmentRules
-from mld.fleet.lock import LockRow
-from mld.fleet.lock_table import LockTable
-from mld.fleet.lookout import Lookout, LookoutHooks
-from mld.fleet.migrating import TableMigration
-from mld.fleet.platform import LoadSource, detect
-from mld.fleet.reporter import Reporter, ReporterRules
-from mld.fleet.reports import ReportRules
-from mld.fleet.reports_table import ReportsTable
-from mld.fleet.states_table import StatesTable
-from mld.fleet.strangers import Strangers
-from mld.fleet.takeover import TakeoverRules
+from mld.fleet.heartbeat.heart import Heartbeat
+from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, HeartbeatTable
+from mld.fleet.heartbeat.java_peers import JavaPeers
+from mld.fleet.leader.election import LockElection, ShuffleElection
+from mld.fleet.leader.lock import LockRow
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.table_migration import TableMigration
+from mld.fleet.migrate.version_machine import VersionMachine
+from mld.fleet.migrate.versions import Leader
+from mld.fleet.report.platform import LoadSource, detect
+from mld.fleet.report.reporter import Reporter, ReporterRules
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place
-from mld.fleet.version_machine import VersionMachine
-from mld.fleet.versions import Leader
+from mld.fleet.watch.lookout import Lookout, LookoutHooks
+from mld.fleet.watch.takeover import TakeoverRules
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable
@@ -115,7 +115,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
     )
     report_rules = _report_rules(settings)
-    strangers = Strangers(needs.table, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=report_rules)
+    strangers = JavaPeers(needs.table, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=report_rules)
     parts = FleetParts(
         table=needs.table,
         keeper=needs.keeper,

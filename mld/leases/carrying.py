@@ -33,7 +33,7 @@ Why nobody believes in a lease while somebody else may act on it. D is the lease
    because the owner's change has raised the counter. A handoff is no such case: until the holder has seen it and given
    the lease away it stays the actual owner, and its heartbeat counts.
 5. Java knows nothing of all this and would judge the rows by their counters. Hence the mode ends when a Java worker
-   appears (`fleet.heartbeat`): every lease is renewed and its mark removed while the heartbeat still goes on.
+   appears (`fleet.heartbeat.heart`): every lease is renewed and its mark removed while the heartbeat still goes on.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mld.fleet.lookout import TIMEOUT_S
-from mld.fleet.reports import UPDATED_AT
+from mld.fleet.report.reports import UPDATED_AT
+from mld.fleet.watch.lookout import TIMEOUT_S
 from tests.support.fleet import Fleet
 from tests.twins.dynamo import MemoryDynamo, Params
 from tests.virtual_time import run_virtual

@@ -1,4 +1,4 @@
-"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeats`). Subclasses supply the fixtures.
+"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeat.beats`). Subclasses supply the fixtures.
 
 `heartbeats` is over an existing lease table, and fences as `me`; `rows` plants and reads raw rows.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mld.fleet.heartbeat_table import BeatRefusal, HeartbeatTable
-from mld.fleet.heartbeats import HeartbeatRow
+from mld.fleet.heartbeat.beats import HeartbeatRow
+from mld.fleet.heartbeat.heartbeat_table import BeatRefusal, HeartbeatTable
 from tests.contract.lease_table import RACERS, RawRows
 
 E1, E2 = "a" * 16, "b" * 16

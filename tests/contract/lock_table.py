@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mld.errors import TableMissingError
-from mld.fleet.lock import LEASE_S, DamagedLock, LockRow
-from mld.fleet.lock_table import LockRefusal, LockTable
+from mld.fleet.leader.lock import LEASE_S, DamagedLock, LockRow
+from mld.fleet.leader.lock_table import LockRefusal, LockTable
 from mld.fleet.values import Place
 from tests.contract.lease_table import RACERS, RawRows
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mld.errors import TableMissingError
-from mld.fleet.reports import own_report, parse_row
-from mld.fleet.reports_table import ReportsTable
+from mld.fleet.report.reports import own_report, parse_row
+from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from tests.contract.lease_table import RawRows
 

@@ -13,10 +13,10 @@ import pytest
 from mld.aws.service import Service
 from mld.clock import LoopClock
 from mld.errors import TableMissingError
-from mld.fleet.legacy_tables import LegacyTable, LegacyTables
-from mld.fleet.moving import RowMover
-from mld.fleet.states import CLIENT_VERSION, TABLE_MIGRATION, UnreadableStateError, advanced, first_row, item_of
-from mld.fleet.states_table import StatesTable
+from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.migrate.row_mover import RowMover
+from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, UnreadableStateError, advanced, first_row, item_of
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.values import ClientVersion, Place, TableStatus
 
 ME = "host-1:9f3c"

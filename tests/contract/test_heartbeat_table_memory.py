@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.clock import LoopClock
-from mld.fleet.heartbeat_table import HeartbeatTable
+from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from tests.contract.heartbeat_table import HeartbeatTableContract
 from tests.contract.test_lock_table_memory import TABLE, TwinRows, make_table
 from tests.twins.dynamo import MemoryDynamo

@@ -8,7 +8,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import AwsError, AwsUnreachableError, TableError, TableThrottledError, TableUnavailableError
-from mld.fleet.lock_table import LockTable
+from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.values import Place
 from tests.contract.lock_table import LockTableContract
 from tests.twins.dynamo import Fault, MemoryDynamo

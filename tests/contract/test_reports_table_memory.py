@@ -8,7 +8,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import AwsError, AwsUnreachableError, TableError, TableThrottledError, TableUnavailableError
-from mld.fleet.reports_table import ReportsTable
+from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from tests.contract.reports_table import ReportsTableContract, missing_place, report
 from tests.contract.test_lock_table_memory import make_table

@@ -26,9 +26,12 @@ from hypothesis import strategies as st
 
 from mld.aws.wire.documents import decode, encode
 from mld.errors import StartupError
-from mld.fleet import heartbeats, lock, reports, states
-from mld.fleet.reports import ReportRules
-from mld.fleet.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, UnreadableStateError
+from mld.fleet.heartbeat import beats
+from mld.fleet.leader import lock
+from mld.fleet.migrate import states
+from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, Kind, UnreadableStateError
+from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
 from mld.leases import rows, writes
 from mld.leases.checkpoints import CheckpointRange
@@ -211,10 +214,10 @@ def check_report(row: Row) -> None:
         for report in found.reports:
             for samples in report.samples.values():
                 reports.average(samples, RULES.ema_alpha)
-            heartbeats.epoch_of(report.mld.get("heartbeat"))
-        heartbeats.java_workers(found.reports, NOW_S, RULES)
-    heartbeats.parse(row)
-    heartbeats.beats_among([row])
+            beats.epoch_of(report.mld.get("heartbeat"))
+        beats.java_workers(found.reports, NOW_S, RULES)
+    beats.parse(row)
+    beats.beats_among([row])
 
 
 def check_lock(row: Row) -> None:

@@ -1,6 +1,6 @@
 """The rows of the checklists (coordination#beside-java-peers) on real servers: whole workers over HTTP, a played Java.
 
-The same scenarios in full, and in virtual time: `tests/unit/fleet_checklists`.
+The same scenarios in full, and in virtual time: `tests/unit/fleet/checklists`.
 """
 
 from __future__ import annotations

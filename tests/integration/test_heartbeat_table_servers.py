@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from mld.aws.client import BotoService
-from mld.fleet.heartbeat_table import HeartbeatTable
+from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from tests.contract.heartbeat_table import HeartbeatTableContract
 from tests.contract.test_lock_table_memory import make_table

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mld.aws.client import BotoService
-from mld.fleet.lock_table import LockTable
+from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.values import Place
 from tests.contract.lock_table import LockTableContract
 from tests.contract.test_lock_table_memory import make_table

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mld.aws.client import BotoService
-from mld.fleet.reports_table import ReportsTable
+from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place
 from tests.contract.reports_table import ReportsTableContract, missing_place
 from tests.contract.test_lock_table_memory import make_table

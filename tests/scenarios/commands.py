@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from mld.fleet.states import CLIENT_VERSION, advanced, item_of, parse_state
+from mld.fleet.migrate.states import CLIENT_VERSION, advanced, item_of, parse_state
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
 from mld.leases.owner_index import INDEX_NAME
 from mld.streams import Shard

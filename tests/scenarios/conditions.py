@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mld.fleet.lock import LOCK_KEY
-from mld.fleet.states import CLIENT_VERSION
+from mld.fleet.leader.lock import LOCK_KEY
+from mld.fleet.migrate.states import CLIENT_VERSION
 from mld.leases.lease import Lease
 from mld.positions import Position
 from tests.scenarios.naming import full, numbers, readable

@@ -6,8 +6,8 @@ import logging
 import re
 from itertools import groupby, pairwise
 
-from mld.fleet.lock import LOCK_KEY
-from mld.fleet.states import CLIENT_VERSION
+from mld.fleet.leader.lock import LOCK_KEY
+from mld.fleet.migrate.states import CLIENT_VERSION
 from tests.scenarios.conditions import place
 from tests.scenarios.naming import shard_list, short
 from tests.scenarios.world import Line, World

@@ -5,7 +5,7 @@ are a thousand of them: each reports its load every 30 s, finds what is assigned
 and renews what it holds. Renewals are not written but worked out when a row is read, so an hour of 10,000 leases costs
 no more than its moves. `JavaAssigner` is the same leader with Java's decider and Java's rhythm.
 
-Lost workers are noticed as the daemon does it, by those who look at the table (`mld.fleet.takeover`), and by the
+Lost workers are noticed as the daemon does it, by those who look at the table (`mld.fleet.watch.takeover`), and by the
 leader's runs.
 """
 
@@ -22,13 +22,13 @@ from random import Random
 from typing import Any
 
 from mld.clock import LoopClock
-from mld.fleet import reports
-from mld.fleet.assigner import Assigner, AssignerHooks, AssignerSettings
-from mld.fleet.assignment import Plan, spread
-from mld.fleet.loads import Move, Why
-from mld.fleet.move_writer import bounded
-from mld.fleet.takeover import LOOK_PERIOD_S, LOOKERS, SECOND_CHANCE_S, part_count
+from mld.fleet.assign.assigner import Assigner, AssignerHooks, AssignerSettings
+from mld.fleet.assign.assignment import Plan, spread
+from mld.fleet.assign.loads import Move, Why
+from mld.fleet.assign.move_writer import bounded
+from mld.fleet.report import reports
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.watch.takeover import LOOK_PERIOD_S, LOOKERS, SECOND_CHANCE_S, part_count
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from tests.simulation.scale_table import Bill, LeanLeaseTable
@@ -264,7 +264,7 @@ class Fleet3x:
     # --- taking over --------------------------------------------------------------------------------------------------
 
     async def _take_over(self, dead: frozenset[str], part: int, parts: int) -> None:
-        """What the lookers of one part do about dead workers' leases (`mld.fleet.lookout`), each lease in its time."""
+        """What the lookers of one part do about dead workers' leases (`fleet.watch.lookout`)."""
         lookers = self.rng.sample(sorted(self.living()), min(LOOKERS, len(self.living())))
         in_part = [key for key in self.table.leases if zlib.crc32(key.encode()) % parts == part]
         theirs = [row for key in in_part if (row := self.table.row(key)) and row.actual_owner in dead]

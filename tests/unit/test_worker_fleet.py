@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mld.fleet import reports
+from mld.fleet.report import reports
 from tests.support.fleet import TABLE, Fleet, fleet
 from tests.twins.children import MemoryChild
 from tests.twins.dynamo import Fault

@@ -347,7 +347,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "children_do_not_wait",
         "a child shard is read before its parents are finished",
-        ("steward", "        if blocking is None:\n", "        if True:\n"),
+        ("shard_coordinator", "        if blocking is None:\n", "        if True:\n"),
     ),
     _variant(
         "merge_child_with_one_parent",
@@ -384,7 +384,11 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "unknown_stream_is_end",
         "a shard that nobody knows any more is finished even if the whole stream is gone",
-        ("steward", "                return MissingVerdict.UNKNOWN\n", "                return MissingVerdict.OVER\n"),
+        (
+            "shard_coordinator",
+            "                return MissingVerdict.UNKNOWN\n",
+            "                return MissingVerdict.OVER\n",
+        ),
         (
             "shards.ending",
             'Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")\n',

@@ -88,13 +88,13 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "lock_heartbeat_without_condition",
         "a leader writes its heartbeat whoever holds the lock, and never finds that it has expired",
         (
-            "fleet.lock",
+            "fleet.leader.lock",
             '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
             f'    request["ConditionExpression"] = "{_ANYBODY}"\n'
             '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
         ),
         (
-            "fleet.election",
+            "fleet.leader.election",
             "        return self._holding is not None and self._holding.is_valid(self._clock.monotonic())\n",
             "        return self._holding is not None\n",
         ),
@@ -104,7 +104,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "leader_outlives_its_lock",
         "a leader that cannot renew its lock goes on leading",
         (
-            "fleet.election",
+            "fleet.leader.election",
             "        return self._holding is not None and self._holding.is_valid(self._clock.monotonic())\n",
             "        return self._holding is not None\n",
         ),
@@ -114,7 +114,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "lock_taken_too_early",
         "a lock counts as given up before its lease is over",
         (
-            "fleet.lock",
+            "fleet.leader.lock",
             "    return Claim(lock) if now > observation.stale_at else Wait(observation)\n",
             "    return Claim(lock) if now > observation.stale_at - 95.0 else Wait(observation)\n",
         ),
@@ -124,7 +124,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "new_leader_trusts_nobody",
         "a new leader takes every lease that it sees for the first time for an expired one",
         (
-            "fleet.observing",
+            "fleet.assign.observations",
             "            moved_at = None if lease.actual_owner is None else now\n",
             "            moved_at = None\n",
         ),
@@ -134,7 +134,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "moves_without_handoff",
         "the leader takes leases away from living owners",
         (
-            "fleet.loads",
+            "fleet.assign.loads",
             "        graceful = why is Why.BALANCE and self.rules.graceful and lease.actual_owner is not None\n",
             "        graceful = False\n",
         ),
@@ -143,7 +143,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "pending_handoff_forced",
         "the leader completes handoffs before their deadline",
         (
-            "fleet.observing",
+            "fleet.assign.observations",
             "        return seen is not None and seen.handoff is not None and now > seen.handoff.deadline\n",
             "        return seen is not None and seen.handoff is not None\n",
         ),
@@ -174,7 +174,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "takes_over_without_counter",
         "the lookout takes a silent lease whatever has happened to it since it looked",
         (
-            "fleet.move_writer",
+            "fleet.assign.move_writer",
             "        if counter_matters or _is_from_silent(move):\n",
             "        if not counter_matters and _is_from_silent(move):\n",
         ),

@@ -10,8 +10,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mld.errors import AwsError
-from mld.fleet.election import LockElection
-from mld.fleet.platform import LoadUnreadableError
+from mld.fleet.leader.election import LockElection
+from mld.fleet.report.platform import LoadUnreadableError
 from mld.fleet.values import COORDINATOR_TABLE_KEY, CPU, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from mld.worker import Worker
 from tests.support.fleet import TABLE

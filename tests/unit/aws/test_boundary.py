@@ -14,13 +14,13 @@ from mld.aws.fanout import EventSubscription, KinesisFanOut
 from mld.aws.kinesis import KinesisStreams, RawPages
 from mld.clock import Clock
 from mld.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
-from mld.fleet.heartbeat_table import HeartbeatTable
-from mld.fleet.legacy_tables import LegacyTable, LegacyTables
-from mld.fleet.lock import LockRow
-from mld.fleet.lock_table import LockTable
-from mld.fleet.reports_table import ReportsTable
-from mld.fleet.states import CLIENT_VERSION, StateRow
-from mld.fleet.states_table import StatesTable
+from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
+from mld.fleet.leader.lock import LockRow
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.migrate.states import CLIENT_VERSION, StateRow
+from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import ClientVersion, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease

@@ -1,0 +1,1 @@
+"""The leader's part: which lease goes to which worker."""

@@ -1,0 +1,423 @@
+"""`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination#assignment-runs).
+
+What goes where is `assignment`, what is known of each lease is `observing`. Every worker of a fleet in 3.x mode runs
+one; only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
+(`takeover`). Differences from Java:
+
+* A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
+  another, so that runs may follow one another at any distance (`wake`).
+* A worker that came or went is reason to balance in the next run, not only in every third.
+* After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
+* A worker found dead (`bury`) gets no leases until it has sent a newer report. Its own were taken by who found it.
+* A worker that seems to be alone while the table shows that others were there lately gets few of the free leases until
+  those that start with it can have reported: the first of a fleet that is deployed anew would get every lease, start a
+  child for each, and keep many for good. On a table where nobody else has left a trace it gets many more at once.
+* The decisions yield to the event loop every millisecond.
+
+It never writes without a condition, and reads leadership again before it writes. A refused write means that somebody
+was quicker; the next run sees what became of the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from mld.clock import Clock, millis_since, wait_for_event
+from mld.errors import MldError
+from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_variance, shuffling
+from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
+from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter
+from mld.fleet.assign.observations import Observations, expired_keys
+from mld.fleet.heartbeat.beats import beats_among
+from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.values import LeaderDecider, WorkerReport
+from mld.leases.lease import Lease
+from mld.leases.table import FleetScan
+from mld.steps import Steps
+from mld.surviving import ours, survived
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+INTERVAL_S = 20.0
+LOAD_ATTEMPTS = 2
+LOAD_RETRY_S = 0.5  # most throttling is over by then
+PIECE_S = 0.001  # half of what the event loop's law allows
+WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
+FAILED_RUNS_MAX = 3
+ALONE_S = 5.0  # two captures before a first report, and the start of a worker
+ALONE_LEASES_MAX = 32  # so that a small application begins at once
+FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
+TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
+HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
+HOLD_OFF_JITTER_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class AssignerSettings:
+    interval_s: float = INTERVAL_S
+    lease_duration_s: float = 10.0
+    handoff_timeout_s: float = 30.0
+    balance_every: int = 3
+    by_count: bool = False
+    rules: AssignmentRules = field(default_factory=AssignmentRules)
+    reports: ReportRules = field(default_factory=ReportRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one run read. `reports` are all of them, duplicates and expired ones too."""
+
+    leases: tuple[Lease, ...]
+    reports: tuple[WorkerReport, ...]
+    expired: frozenset[str]
+    """Keys of leases that are nobody's or whose owner does not renew them."""
+    corrupt: tuple[tuple[str, str], ...] = ()
+    """Rows that cannot be read, leases or reports, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did, for the log and the metrics."""
+
+    plan: Plan
+    balanced: bool
+    moved: int = 0
+    refused: int = 0
+    failing_workers: int = 0
+    invalid_workers: int = 0
+    corrupt: int = 0
+
+
+async def _no_reports() -> Sequence[WorkerReport]:
+    return ()
+
+
+async def _keep_stale(_reports: Sequence[WorkerReport]) -> None:
+    return None
+
+
+async def _no_heartbeats(_worker: str, _seen: str | None, _marks: Collection[str]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class AssignerHooks:
+    """What others do for the assigner, and what they want to hear of it."""
+
+    legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]] = _no_reports
+    """Reports of the legacy table, while that one is read at all."""
+    delete_stale: Callable[[Sequence[WorkerReport]], Awaitable[None]] = _keep_stale
+    on_loaded: Callable[[Loaded], None] = lambda _loaded: None
+    on_assigned: Callable[[tuple[str, ...]], None] = lambda _keys: None
+    """Leases that we gave to ourselves, at once or by a handoff."""
+    on_given: Callable[[], None] = lambda: None
+    """Leases were given to others."""
+    fence: Fence = _no_heartbeats
+
+
+class Assigner:
+    """Gives leases to workers while this worker leads."""
+
+    def __init__(
+        self,
+        table: AssignmentTable,
+        leader: LeaderDecider,
+        worker_id: str,
+        clock: Clock,
+        rng: random.Random,
+        settings: AssignerSettings | None = None,
+        hooks: AssignerHooks | None = None,
+    ) -> None:
+        self._table = table
+        self._leader = leader
+        self._worker_id = worker_id
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings or AssignerSettings()
+        self._hooks = hooks or AssignerHooks()
+        self._observations = Observations(
+            lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
+        )
+        self._writer = MoveWriter(
+            table, self._observations, clock, worker_id, self._hooks.on_assigned, self._hooks.fence
+        )
+        self._one_run = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._leading = False
+        self._runs = 0
+        self._failures = 0
+        self._balanced_among: frozenset[str] = frozenset()
+        self._leading_since = 0.0
+        self._dead: dict[str, float] = {}
+        self._sightings = reports.Sightings()
+        self._still: frozenset[str] = frozenset()
+        self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
+
+    def wake(self) -> None:
+        """Run now: leadership was won, or leases were released."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
+        # After `run_once` at the start the next one balances: whoever was given something has not even begun with it.
+        early = self._runs > 0
+        self._runs += early  # it stands for the scheduled one
+        due_at = self._clock.monotonic() + self._settings.interval_s
+        while True:
+            self._woken.clear()
+            started_at = self._clock.monotonic()
+            await self.run_once(early=early)
+            now = self._clock.monotonic()
+            if not early:
+                due_at = now + self._settings.interval_s
+            early = await wait_for_event(self._woken, max(0.0, due_at - now))
+            if early:
+                await self._clock.sleep(max(0.0, started_at + WAKE_GAP_S - self._clock.monotonic()))
+
+    async def run_once(self, *, early: bool = False) -> RunReport | None:
+        """One run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
+        async with self._one_run:
+            if not await self._leader.is_leader():
+                self._leading = False
+                return None
+            if not self._leading:
+                self._take_over()
+            try:
+                report = await self._run(early=early)
+            except Exception as error:  # whatever it is, another worker may have better luck
+                failure = survived(error, "assigning leases")
+                log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
+            else:
+                self._failures = 0
+                return report
+            await self._count_failure()
+            return None
+
+    def bury(self, worker: str) -> None:
+        """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
+        now = self._clock.wall()
+        self._dead = {other: since for other, since in self._dead.items() if abs(now - since) < TRACE_S}
+        self._dead[worker] = now
+        self.wake()
+
+    def _take_over(self) -> None:
+        self._leading = True
+        self._leading_since = self._clock.monotonic()
+        self._runs = self._failures = 0
+        self._observations.forget()
+        self._sightings.forget()
+        log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
+
+    async def _count_failure(self) -> None:
+        self._failures += 1
+        if self._failures < FAILED_RUNS_MAX:
+            return
+        hold_off_s = HOLD_OFF_S + self._rng.uniform(0.0, HOLD_OFF_JITTER_S)
+        log.error(
+            "%d assignment runs failed in a row; another worker should lead, this one stays away for %.0f s",
+            self._failures,
+            hold_off_s,
+            extra={"action": "leader_stepped_down"},
+        )
+        self._failures = 0
+        self._leading = False
+        await self._leader.step_down(hold_off_s)
+
+    # --- one run -----------------------------------------------------------------------------------------------------
+
+    async def _run(self, *, early: bool) -> RunReport | None:
+        started_at = self._clock.monotonic()
+        read_from, scan = await self._load(self._scan)
+        _, legacy = await self._load(self._hooks.legacy_reports)
+        self._observations.heard(beats_among(scan.others), self._clock.monotonic())
+        await self._paced(self._observations.scanned(scan.leases, self._clock.monotonic()))
+        found = await self._paced(reports_among(scan.others))
+        everything = (*found.reports, *legacy)
+        roster = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
+        corrupt = (*scan.corrupt, *found.corrupt)
+        self._report_corrupt(found.corrupt)
+        expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
+        self._hooks.on_loaded(Loaded(scan.leases, everything, expired, corrupt))
+        self._sightings.saw(reports.newest_of_each(everything), self._clock.monotonic())
+        active = self._alive(roster.active)
+        if all(report.worker != self._worker_id for report in everything) or not active:
+            # That we live is known before our first report is seen.
+            active = (*active, WorkerReport(self._worker_id, int(self._clock.wall())))
+
+        first = self._runs == 0
+        present = frozenset(report.worker for report in active)
+        due = self._runs % self._settings.balance_every == 0 and (first or not early)
+        balance = due or (not early and present != self._balanced_among)
+        plan = await self._decide(scan.leases, active, read_from, balance=balance)
+        if len(active) == 1:
+            plan = self._held_back(plan, active[0].worker, scan.leases, everything)
+        if not await self._leader.is_leader():
+            self._leading = False
+            return None
+        self._runs += first or not early
+        self._balanced_among = present if balance else self._balanced_among
+
+        written = await self._writer.write(plan.moves)
+        if any(lease.owner != self._worker_id for lease in written.done.values()):
+            self._hooks.on_given()
+        await self._delete(roster.stale)
+        report = RunReport(
+            plan=plan,
+            balanced=balance,
+            moved=len(written.done),
+            refused=written.refused,
+            failing_workers=len(roster.failing),
+            invalid_workers=len(roster.invalid),
+            corrupt=len(corrupt),
+        )
+        self._log_run(report, millis_since(self._clock, started_at))
+        if written.errors:
+            raise written.errors[0]
+        return report
+
+    async def _scan(self) -> FleetScan:
+        return await self._table.fleet_scan()
+
+    async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
+        """(when the successful read began, what it read). The second failure in a row is raised."""
+        for attempt in range(1, LOAD_ATTEMPTS + 1):
+            began_at = self._clock.monotonic()
+            try:
+                return began_at, await ours(read(), "loading what is assigned")
+            except MldError as error:
+                if attempt == LOAD_ATTEMPTS:
+                    raise
+                log.info("load failed, once more: %s", error, extra={"action": "assignment_load_retry"})
+            await self._clock.sleep(LOAD_RETRY_S)
+        raise AssertionError("unreachable")
+
+    def _alive(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
+        """Without the workers reported dead (a newer report brings one back, an expired one ends the matter), and
+        without those whose report stands still although it looks fresh."""
+        now, rules = self._clock.monotonic(), self._settings.reports
+        everybody = {report.worker: report for report in active}
+        still = frozenset(worker for worker in everybody if self._sightings.is_still(worker, now, rules))
+        for worker in sorted(still - self._still):
+            log.warning(
+                "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
+                "the clocks of this fleet disagree",
+                worker,
+                everybody[worker].updated_at_s or 0,
+                self._clock.wall(),
+                extra={"action": "clocks_disagree", "worker": worker},
+            )
+        self._still = still
+        by_id = {worker: report for worker, report in everybody.items() if worker not in still}
+        self._dead = {
+            worker: since
+            for worker, since in self._dead.items()
+            if worker in by_id and (by_id[worker].updated_at_s or 0) <= since
+        }
+        return tuple(report for worker, report in by_id.items() if worker not in self._dead)
+
+    async def _decide(
+        self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
+    ) -> Plan:
+        settings = self._settings
+        decide = decide_by_count if settings.by_count else decide_by_variance
+        workers = await self._paced(live_workers(active, settings.reports.ema_alpha))
+        order = shuffling(self._rng)
+        return await self._paced(
+            decide(
+                leases,
+                workers,
+                self._observations,
+                now,
+                settings.rules,
+                order,
+                leader=self._worker_id,
+                balance=balance,
+            )
+        )
+
+    def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease], found: Sequence[WorkerReport]) -> Plan:
+        """What the only worker known may get by now; the next run comes soon if that is not everything."""
+        if self._clock.monotonic() - self._leading_since >= ALONE_S:
+            return plan
+        most = ALONE_LEASES_MAX if self._others_were_here(alone, leases, found) else FIRST_LEASES_MAX
+        room = max(0, most - sum(lease.owner == alone for lease in leases))
+        if len(plan.moves) <= room:
+            return plan
+        self.wake()
+        return replace(plan, moves=plan.moves[:room])
+
+    def _others_were_here(self, alone: str, leases: Iterable[Lease], found: Iterable[WorkerReport]) -> bool:
+        """Whether another worker owns something or has reported within `TRACE_S`, alive or not."""
+        if any(lease.actual_owner not in (None, alone) for lease in leases):
+            return True
+        since = self._clock.wall() - TRACE_S
+        return any(report.worker != alone and (report.updated_at_s or 0) > since for report in found)
+
+    async def _paced(self, steps: Steps[T]) -> T:
+        """Make a decision, and let others run after each millisecond of it."""
+        since = self._clock.monotonic()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                answer: T = stop.value
+                return answer
+            if self._clock.monotonic() - since >= PIECE_S:
+                await asyncio.sleep(0)
+                since = self._clock.monotonic()
+
+    # --- after the writes ---------------------------------------------------------------------------------------------
+
+    async def _delete(self, stale: Sequence[WorkerReport]) -> None:
+        if not stale:
+            return
+        try:
+            await self._hooks.delete_stale(stale)
+        except Exception as error:
+            failure = survived(error, "deleting reports")
+            log.info("stale reports stay: %s", failure, extra={"action": "stale_reports_kept"})
+
+    # --- logs --------------------------------------------------------------------------------------------------------
+
+    def _report_corrupt(self, corrupt: Iterable[tuple[str, str]]) -> None:
+        now = frozenset(corrupt)
+        for key, reason in sorted(now - self._known_corrupt):
+            fields = {"action": "corrupt_report", "worker": key}
+            log.warning("report of worker %s cannot be read: %s", key, reason, extra=fields)
+        self._known_corrupt = now
+
+    def _log_run(self, report: RunReport, millis: float) -> None:
+        plan = report.plan
+        by_reason = {why.value: plan.count(why) for why in Why}
+        worth_reading = plan.moves or plan.spillover or plan.silent
+        log.log(
+            logging.INFO if worth_reading else logging.DEBUG,
+            "%d leases, %d workers: %d of %d moves written (%s), %d refused%s%s",
+            plan.leases,
+            plan.workers,
+            report.moved,
+            len(plan.moves),
+            ", ".join(f"{count} {why}" for why, count in by_reason.items() if count) or "none needed",
+            report.refused,
+            f", {plan.spillover} leases find no worker with room" if plan.spillover else "",
+            f", not renewing: {', '.join(plan.silent)}" if plan.silent else "",
+            extra={
+                "action": "assignment_run",
+                "leases": plan.leases,
+                "workers": plan.workers,
+                "moved": report.moved,
+                "refused": report.refused,
+                "kept": plan.kept,
+                "spillover": plan.spillover,
+                "balanced": report.balanced,
+                "millis": millis,
+                **by_reason,
+            },
+        )

@@ -1,0 +1,177 @@
+"""`MoveWriter`: writes decided moves, one conditional UpdateItem each, a few at a time.
+
+Rules: coordination#assignment-writes, coordination#take-over-writes. No retries: a refused move was overtaken, one with
+an unknown outcome is seen by the next run. An expired lease is moved only as it was seen (Java asks for its owner
+alone, and may take a lease that has just been renewed after all); one that a heartbeat stood for also only after its
+owner was fenced (`leases.carrying`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from mld.clock import Clock
+from mld.fleet.assign.loads import Move, Why
+from mld.fleet.assign.observations import Observations
+from mld.leases.lease import Lease
+from mld.leases.table import FleetScan, Refusal
+from mld.surviving import survived
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Fence = Callable[[str, str | None, Collection[str]], Awaitable[bool]]
+"""(owner, its heartbeat as observed, marks of its leases) -> whether they may be given to others now."""
+
+WRITES_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has hardly more connections
+
+
+class AssignmentTable(Protocol):
+    """What assigning needs of `leases.table.LeaseTable`."""
+
+    async def fleet_scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> FleetScan: ...
+
+    async def begin_handoff(self, lease: Lease, next_owner: str) -> Lease | Refusal: ...
+
+    async def assign(self, lease: Lease, owner: str) -> Lease | Refusal: ...
+
+    async def assign_expired(self, lease: Lease, owner: str) -> Lease | Refusal: ...
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of some moves. `errors` are outcomes unknown."""
+
+    done: dict[str, Lease] = field(default_factory=dict)
+    """The rows as they are now."""
+    refused: int = 0
+    errors: list[Exception] = field(default_factory=list)
+
+
+class MoveWriter:
+    """Writes moves and tells `observations` of them. `on_assigned` hears of the leases that come to ourselves."""
+
+    def __init__(
+        self,
+        table: AssignmentTable,
+        observations: Observations,
+        clock: Clock,
+        worker_id: str,
+        on_assigned: Callable[[tuple[str, ...]], None],
+        fence: Fence,
+    ) -> None:
+        self._table = table
+        self._observations = observations
+        self._clock = clock
+        self._worker_id = worker_id
+        self._on_assigned = on_assigned
+        self._fence = fence
+
+    async def write(self, moves: Sequence[Move], *, counter_matters: bool = False) -> Written:
+        """Write all of them; errors are collected, so that one lease does not cost the others.
+
+        `counter_matters`: leave any lease alone that was written since it was read, not just the expired ones.
+        """
+        written = Written()
+        moves = await self._without_living(moves, written)
+
+        async def write_one(move: Move) -> None:
+            try:
+                answer = await self._send(move, counter_matters=counter_matters)
+            except Exception as error:  # whoever asked fails with it when all writes have ended
+                failure = survived(error, "moving a lease", move.lease.key)
+                written.errors.append(failure)
+                log.debug("%s not moved: %s", move.lease.key, failure, extra=_fields("lease_move_failed", move))
+            else:
+                self._settle(move, answer, written)
+
+        await bounded(write_one, moves)
+        mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self._worker_id))
+        if mine:
+            self._on_assigned(mine)
+        return written
+
+    async def _without_living(self, moves: Sequence[Move], written: Written) -> Sequence[Move]:
+        """The moves that may be made: of expired leases with marks only those whose owners could be fenced."""
+        marks: dict[str, set[str]] = {}
+        for move in moves:
+            if _needs_fence(move):
+                marks.setdefault(move.lease.actual_owner or "", set()).add(move.lease.heartbeat or "")
+        living: set[str] = set()
+
+        async def fence(owner: str) -> None:
+            try:
+                if not await self._fence(owner, self._observations.heartbeat_of(owner), marks[owner]):
+                    living.add(owner)
+            except Exception as error:
+                living.add(owner)
+                written.errors.append(survived(error, "fencing a worker"))
+
+        await bounded(fence, sorted(marks))
+        if not living:
+            return moves
+        left = [move for move in moves if not (_needs_fence(move) and move.lease.actual_owner in living)]
+        written.refused += len(moves) - len(left)
+        return left
+
+    async def _send(self, move: Move, *, counter_matters: bool) -> Lease | Refusal:
+        if move.graceful:
+            return await self._table.begin_handoff(move.lease, move.to_worker)
+        if counter_matters or _is_from_silent(move):
+            return await self._table.assign_expired(move.lease, move.to_worker)
+        return await self._table.assign(move.lease, move.to_worker)
+
+    def _settle(self, move: Move, answer: Lease | Refusal, written: Written) -> None:
+        if isinstance(answer, Refusal):
+            written.refused += 1
+            log.debug("%s not moved: %s", move.lease.key, answer.why, extra=_fields("lease_move_refused", move))
+            return
+        now = self._clock.monotonic()
+        if move.graceful:
+            self._observations.handoff_begun(answer, now)
+        else:
+            self._observations.assigned(answer, now)
+        written.done[move.lease.key] = answer
+        log.debug(
+            "lease %s goes from %s to %s (%s)",
+            move.lease.key,
+            move.lease.actual_owner or "nobody",
+            move.to_worker,
+            move.why.value,
+            extra=_fields("lease_moved", move),
+        )
+
+
+def _is_from_silent(move: Move) -> bool:
+    """Whether the lease has an owner, who may have renewed it since it was read and then keeps it."""
+    return move.why is Why.EXPIRED and move.lease.actual_owner is not None
+
+
+def _needs_fence(move: Move) -> bool:
+    return _is_from_silent(move) and move.lease.heartbeat is not None
+
+
+async def bounded(act: Callable[[T], Awaitable[None]], things: Sequence[T]) -> None:
+    """Do it with each of them, a few at a time: a task for each of 10,000 would stop the loop."""
+    waiting = iter(things)
+
+    async def work() -> None:
+        for thing in waiting:
+            await act(thing)
+
+    await asyncio.gather(*(work() for _ in range(min(len(things), WRITES_CONCURRENT_MAX))))
+
+
+def _fields(action: str, move: Move) -> dict[str, object]:
+    return {
+        "action": action,
+        "shard": move.lease.key,
+        "from_worker": move.lease.actual_owner,
+        "to_worker": move.to_worker,
+        "why": move.why.value,
+        "graceful": move.graceful,
+    }

@@ -1,0 +1,1 @@
+"""One write for all leases of a worker (`mld.heartbeat=worker`)."""

@@ -1,0 +1,262 @@
+"""`Heartbeat`: one conditional write every third of the lease duration, for all leases of this worker.
+
+Rules: `leases.carrying` says why it is safe, `heartbeats` what is written. The way of it:
+
+    our report is written -> an epoch is claimed on it -> heartbeats; the keeper marks its leases as it renews them
+    a heartbeat is refused -> everything carried is dropped at once, a new epoch is claimed
+    a worker of another kind is seen -> every lease is renewed by itself, the heartbeats go on until no lease rests on
+    them, and end for good
+
+A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
+stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+from mld.clock import Clock
+from mld.errors import StartupError
+from mld.fleet.heartbeat import beats
+from mld.fleet.heartbeat.heartbeat_table import BeatRefusal, HeartbeatTable
+from mld.fleet.heartbeat.java_peers import JavaPeers
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place, WorkerReport
+from mld.leases.carrying import Beat
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.surviving import survived
+
+log = logging.getLogger(__name__)
+
+LOOKS_PER_DURATION = 2
+"""At the leader's lock. A new Java leader holds nothing for expired before two lease durations have passed."""
+UNREPORTED_SHARE = 0.45
+"""Of the lease duration: so long a leader may be without a report, as young mld workers are. One look later it is."""
+CLAIM_POLL_SHARE = 0.2
+
+
+class Heartbeat:
+    """`run` it in a task from when the leases may be carried. `leader` reads who holds the lock now, None for nobody.
+
+    `is_wanted`: the setting. Without it nothing here does anything.
+    """
+
+    def __init__(
+        self,
+        table: HeartbeatTable,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        rng: Random,
+        *,
+        worker_id: str,
+        lease_duration_s: float,
+        interval_s: float,
+        is_wanted: bool,
+        leader: Callable[[], Awaitable[str | None]],
+        strangers: JavaPeers,
+    ) -> None:
+        self.is_wanted = is_wanted
+        self._table = table
+        self._keeper = keeper
+        self._clock = clock
+        self._rng = rng
+        self._worker_id = worker_id
+        self._lease_duration_s = lease_duration_s
+        self._interval_s = interval_s
+        self._leader = leader
+        self._strangers = strangers
+        self._reported = asyncio.Event()
+        self._stranger: str | None = None
+        self._known_leader: str | None = None
+        self._unreported: tuple[str, float] | None = None
+        self._claims: dict[str, float] = {}
+
+    @property
+    def stranger(self) -> str | None:
+        """The worker of another kind that has ended the heartbeats."""
+        return self._stranger
+
+    async def admit(self, place: Place | None, legacy: Callable[[], Awaitable[Sequence[WorkerReport]]]) -> None:
+        """Raises StartupError if heartbeats cannot stand for renewals here, TableError if it cannot be known now.
+
+        `place` is where our report goes, `legacy` reads the reports of the legacy table.
+        """
+        if not self.is_wanted:
+            return
+        if place is None or place.key != LEASE_TABLE_KEY:
+            raise StartupError(
+                "mld.heartbeat=worker needs the worker reports beside the leases, but this fleet keeps them in tables "
+                "of KCL 3.0 to 3.4. Finish the migration (migrateAllEntitiesToLeaseTable), or set mld.heartbeat=lease"
+            )
+        await self._strangers.refuse(legacy)
+
+    def check_mode(self, version: ClientVersion) -> None:
+        """Raises StartupError if the fleet is not in 3.x mode for good."""
+        if self.is_wanted and version is not ClientVersion.V3X:
+            raise StartupError(
+                f"mld.heartbeat=worker, but the fleet is in state {version.value}: finish its migration to KCL 3.x, or "
+                "set mld.heartbeat=lease"
+            )
+
+    def on_own_report(self) -> None:
+        """Our report is in the table."""
+        self._reported.set()
+
+    def leave(self, stranger: str) -> None:
+        """A worker that is not mld is there: renew each lease again, for as long as this process runs."""
+        if self._stranger is not None:
+            return
+        self._stranger = stranger
+        log.warning(
+            "%s is no mld worker: mld.heartbeat=worker ends here, each lease is renewed by itself again. When only mld "
+            "workers are left, restart this one to return to worker heartbeats",
+            stranger,
+            extra={"action": "heartbeat_left", "worker": stranger},
+        )
+        self._keeper.renew_each()
+
+    async def run(self) -> None:
+        """Claim and beat until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._look_at_leaders())
+            while self._stranger is None:
+                value, sent_at = await self._claim()
+                await self._beat_on(value, sent_at)
+            looking.cancel()
+            await asyncio.Event().wait()
+
+    # --- epochs -------------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> tuple[str, float]:
+        """Begin an epoch: its first value, and when that was sent."""
+        self._claims.clear()
+        observed: tuple[str, float] | None = None
+        while True:
+            await self._reported.wait()
+            try:
+                row = await self._table.read(self._worker_id)
+                if row is None or not row.is_mld:
+                    self._reported.clear()  # it was deleted; the next report brings it back
+                    continue
+                now = self._clock.monotonic()
+                if row.value is not None and row.value in self._claims:
+                    return row.value, self._claims[row.value]
+                if beats.epoch_of(row.value) is None:
+                    observed = None
+                elif row.value is not None and (observed is None or observed[0] != row.value):
+                    observed = (row.value, now)
+                if observed is None or now - observed[1] > self._lease_duration_s:
+                    claimed = await self._try_claim(row.value)
+                    if claimed is not None:
+                        return claimed  # else not at once again: what refuses it may stand there for ever
+            except Exception as error:
+                failure = survived(error, "claiming a heartbeat")
+                log.info("no heartbeat yet: %s", failure, extra={"action": "heartbeat_claim_failed"})
+            await self._clock.sleep(CLAIM_POLL_SHARE * self._lease_duration_s)
+
+    async def _try_claim(self, seen: str | None) -> tuple[str, float] | None:
+        """One attempt, remembered: if its reply is lost, a later look at the row tells."""
+        value = beats.value_of(f"{self._rng.getrandbits(beats.EPOCH_BITS):016x}", 1)
+        sent_at = self._claims[value] = self._clock.monotonic()
+        answer = await self._table.claim(self._worker_id, seen, value)
+        if isinstance(answer, BeatRefusal):
+            del self._claims[value]
+            return None
+        log.info("worker heartbeats begin", extra={"action": "heartbeat_begun"})
+        return value, sent_at
+
+    async def _beat_on(self, value: str, sent_at: float) -> None:
+        """Heartbeats of one epoch, until it is fenced, or until nothing rests on it after a stranger was seen."""
+        epoch = beats.epoch_of(value)
+        assert epoch is not None
+        number = int(value.rpartition(".")[2])
+        while True:
+            self._keeper.carrier.carry(Beat(epoch, sent_at))
+            if self._stranger is not None and not self._keeper.carrier.carried():
+                await self._end(value)
+                return
+            await self._clock.sleep(max(0.0, sent_at + self._interval_s - self._clock.monotonic()))
+            number += 1
+            following = beats.value_of(epoch, number)
+            accepted_at = await self._beat(value, following, sent_at)
+            if accepted_at is None:
+                self._drop()
+                return
+            value, sent_at = following, accepted_at
+
+    async def _beat(self, last: str, value: str, last_sent_at: float) -> float | None:
+        """One heartbeat, sent until there is an answer: since when it is valid, None if it was refused."""
+        attempt, first_sent_at = 0, None
+        while True:
+            attempt += 1
+            sent_at = self._clock.monotonic()
+            try:
+                answer = await self._table.beat(self._worker_id, last, value)
+            except Exception as error:
+                failure = survived(error, "sending a heartbeat")
+                if first_sent_at is None and may_be_applied(failure):
+                    first_sent_at = sent_at
+                level = logging.WARNING if attempt == 1 else logging.DEBUG
+                log.log(level, "heartbeat failed: %s", failure, extra={"action": "heartbeat_failed"})
+                remaining_s = last_sent_at + self._lease_duration_s - self._clock.monotonic()
+                delay_s = retry_delay_s(attempt, remaining_s, self._rng)
+                await self._clock.sleep(self._interval_s if delay_s is None else delay_s)
+                continue
+            if isinstance(answer, BeatRefusal):
+                if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
+                    return first_sent_at
+                return None
+            if answer.stranger is not None:
+                self.leave(answer.stranger)
+            return sent_at
+
+    def _drop(self) -> None:
+        keys = self._keeper.carrier.drop()
+        log.warning(
+            "the worker heartbeat was refused: others hold this worker for dead, or its report was deleted. %d leases "
+            "are dropped; what is still ours is found again",
+            len(keys),
+            extra={"action": "heartbeat_fenced", "leases": len(keys)},
+        )
+
+    async def _end(self, value: str) -> None:
+        """Every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""
+        self._keeper.carrier.drop()
+        try:
+            await self._table.clear(self._worker_id, value)
+        except Exception as error:
+            failure = survived(error, "clearing the heartbeat")
+            log.info("heartbeat not cleared: %s", failure, extra={"action": "heartbeat_not_cleared"})
+
+    # --- strangers ----------------------------------------------------------------------------------------------------
+
+    async def _look_at_leaders(self) -> None:
+        while self._stranger is None:
+            await self._clock.sleep(self._lease_duration_s / LOOKS_PER_DURATION)
+            try:
+                stranger = await self._stranger_who_leads()
+            except Exception as error:
+                failure = survived(error, "looking at the leader")
+                log.debug("leader unknown: %s", failure, extra={"action": "leader_unknown"})
+                continue
+            if stranger is not None:
+                self.leave(stranger)
+
+    async def _stranger_who_leads(self) -> str | None:
+        leader = await self._leader()
+        if leader is None or leader == self._worker_id or leader == self._known_leader:
+            self._unreported = None
+            return None
+        row = await self._table.read(leader)
+        if row is not None:
+            if row.is_mld:
+                self._known_leader = leader
+            return None if row.is_mld else leader
+        now = self._clock.monotonic()
+        if self._unreported is None or self._unreported[0] != leader:
+            self._unreported = (leader, now)
+        is_late = now - self._unreported[1] >= UNREPORTED_SHARE * self._lease_duration_s
+        return leader if is_late else None

@@ -1,0 +1,91 @@
+"""Workers that are not mld, among workers that send heartbeats: kept out at the start, told of later.
+
+Rules: `heartbeats` and, for why they cannot live together, `leases.carrying`. Every leader looks, whichever way it
+renews itself; while nobody sends heartbeats this costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from mld.clock import Clock
+from mld.errors import StartupError
+from mld.fleet.assign.assigner import Loaded
+from mld.fleet.assign.move_writer import bounded
+from mld.fleet.heartbeat.beats import epoch_of, java_workers, refusal_text, unreported_owners
+from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
+from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.leases.table import LeaseTable
+from mld.surviving import survived
+
+log = logging.getLogger(__name__)
+
+UNREPORTED_S_MIN = 8.0
+"""A young mld worker has its first report within three seconds; a few attempts may fail."""
+
+
+class JavaPeers:
+    """`legacy_reports` reads those of the legacy table, if there is one."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        heartbeats: HeartbeatTable,
+        clock: Clock,
+        *,
+        lease_duration_s: float,
+        rules: ReportRules,
+    ) -> None:
+        self._table = table
+        self._heartbeats = heartbeats
+        self._clock = clock
+        self._unreported_s_max = max(lease_duration_s, UNREPORTED_S_MIN)
+        self._rules = rules
+        self._unreported: dict[str, tuple[float, tuple[str, int]]] = {}
+
+    async def refuse(self, legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]]) -> None:
+        """Raises StartupError if a worker of another kind is alive, TableError if it cannot be known now."""
+        scan = await self._table.fleet_scan()
+        found = (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await legacy_reports())
+        if java := java_workers(found, self._clock.wall(), self._rules):
+            raise StartupError(refusal_text(java[0]))
+
+    def look(self, loaded: Loaded) -> tuple[str, tuple[str, ...]] | None:
+        """As leader: (a stranger, the workers that must know of it), from what an assignment run has read."""
+        listeners = tuple(
+            report.worker
+            for report in loaded.reports
+            if not report.legacy and epoch_of(report.mld.get("heartbeat")) is not None
+        )
+        if not listeners:
+            self._unreported.clear()
+            return None
+        java = java_workers(loaded.reports, self._clock.wall(), self._rules) or self._late(loaded)
+        return (java[0], listeners) if java else None
+
+    def _late(self, loaded: Loaded) -> list[str]:
+        """Owners that have gone on renewing for longer than a young mld worker is without a report."""
+        now = self._clock.monotonic()
+        owners = unreported_owners(loaded.leases, loaded.reports, loaded.expired)
+        self._unreported = {owner: self._unreported.get(owner, (now, seen)) for owner, seen in owners.items()}
+        counters = {lease.key: lease.counter for lease in loaded.leases}
+        return sorted(
+            owner
+            for owner, (since, (key, counter)) in self._unreported.items()
+            if now - since > self._unreported_s_max and counters.get(key, counter) > counter
+        )
+
+    async def tell(self, stranger: str, listeners: Sequence[str]) -> None:
+        """Let these workers know. Who was not reached is told after the next run."""
+
+        async def tell(worker: str) -> None:
+            try:
+                await self._heartbeats.tell(worker, stranger)
+            except Exception as error:
+                failure = survived(error, "telling of a stranger")
+                log.info("%s not told of %s: %s", worker, stranger, failure, extra={"action": "stranger_not_told"})
+
+        await bounded(tell, listeners)

@@ -1,0 +1,318 @@
+"""The migration to a single table: where rows that are not leases live, and how the fleet gets there. Pure.
+
+Rules: coordination#table-layout, coordination#table-migration-status, coordination#table-migration-steps. The row
+`TableMigration3.5` always rules from the legacy coordinator table. Each worker derives a local status from it and its
+own configuration; the leader moves it on.
+
+A bake of an hour or a day must survive a change of the leader and a crashed worker. So what the leader does not know
+changes nothing: without a fresh summary of the fleet it does nothing at all (Java takes that for "not met"), and as
+long as silent owners may be dead there is no summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeVar
+
+from mld.errors import StartupError
+from mld.fleet.migrate.states import TABLE_MIGRATION, TableRow
+from mld.fleet.values import (
+    COORDINATOR_TABLE_KEY,
+    LEASE_TABLE_KEY,
+    REPORTS_TABLE_KEY,
+    SUPPORT_CODE,
+    Place,
+    TableStatus,
+    WorkerReport,
+)
+from mld.leases.lease import Lease
+
+T = TypeVar("T")
+
+LEADER_KEY = "Leader"
+STAYING = frozenset({LEADER_KEY, TABLE_MIGRATION.key})
+"""Rows that never leave the legacy coordinator table."""
+
+DEPLOYED_BAKE_S = 3600.0  # Java's
+REPORT_PERIOD_S = 30.0
+SUPPORT_AGE_S_MAX = 90.0  # Java's: three reports
+SUMMARY_AGE_S_MAX = 90.0  # an assigner that has failed for longer than a support code lasts knows nothing
+MOVED_TOGETHER_MAX = 25  # Java's; with the fence 51 of the 100 actions DynamoDB allows
+
+
+# --- local status ----------------------------------------------------------------------------------------------------
+
+
+def initial_status(
+    stored: TableStatus | None, *, coordinator_table: str | None, migrate: bool, lease_table: str = "the lease table"
+) -> TableStatus:
+    """The status a worker starts in. `coordinator_table` is None if there is no legacy table; `migrate` is the key
+    migrateAllEntitiesToLeaseTable.
+
+    Raises StartupError if the fleet is not ready for migrate=true.
+    """
+    if coordinator_table is None:
+        return TableStatus.COMPLETE
+    if migrate and stored in (None, TableStatus.INIT):
+        found = "no row" if stored is None else "INIT in the row"
+        raise StartupError(
+            f"migrateAllEntitiesToLeaseTable=true is too early: the coordinator table {coordinator_table} exists and "
+            f"has {found} {TABLE_MIGRATION.key}, so not every worker is known to support a single table. Start all "
+            "workers with migrateAllEntitiesToLeaseTable=false and wait until the row says "
+            f"{TableStatus.DEPLOYED.value} (an hour after the last older worker has gone)"
+        )
+    return refreshed_status(TableStatus.INIT, stored, migrate=migrate)
+
+
+def refreshed_status(current: TableStatus, stored: TableStatus | None, *, migrate: bool) -> TableStatus:
+    """The status of a running worker after it has read the row again. COMPLETE is final.
+
+    A worker with migrate=true and no row stays what it is: its leader writes the row again.
+    """
+    if current is TableStatus.COMPLETE:
+        return current
+    match stored:
+        case None:
+            return current if migrate else TableStatus.INIT
+        case TableStatus.INIT | TableStatus.COMPLETE:
+            return stored
+        case _:
+            return TableStatus.PENDING if migrate else TableStatus.DEPLOYED
+
+
+# --- routing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tables of an application. A legacy table is None if it did not exist when the worker started."""
+
+    lease_table: str
+    coordinator_table: str | None = None
+    reports_table: str | None = None
+
+    @property
+    def leases(self) -> Place:
+        return Place(self.lease_table, LEASE_TABLE_KEY)
+
+    @property
+    def coordinator(self) -> Place | None:
+        return None if self.coordinator_table is None else Place(self.coordinator_table, COORDINATOR_TABLE_KEY)
+
+    @property
+    def reports(self) -> Place | None:
+        return None if self.reports_table is None else Place(self.reports_table, REPORTS_TABLE_KEY)
+
+
+def state_read_places(live: TableStatus, layout: Layout) -> tuple[Place, ...]:
+    """Where to look for a coordinator row, in this order. Also where to list them."""
+    return _with_legacy(live, layout.coordinator, layout.leases)
+
+
+def report_read_places(live: TableStatus, layout: Layout) -> tuple[Place, ...]:
+    """Where to list worker reports."""
+    return _with_legacy(live, layout.reports, layout.leases)
+
+
+def state_write_place(at_start: TableStatus, layout: Layout) -> Place:
+    """Where to write and delete coordinator rows: it does not change while a worker runs."""
+    return layout.leases if _in_lease_table(at_start) or layout.coordinator is None else layout.coordinator
+
+
+def report_write_place(at_start: TableStatus, layout: Layout) -> Place | None:
+    """Where to write the own report, for as long as the worker runs. None: it belongs into a table that is missing."""
+    return layout.leases if _in_lease_table(at_start) else layout.reports
+
+
+def lock_place(live: TableStatus, layout: Layout) -> Place:
+    """Where the leader's lock is."""
+    if live is TableStatus.COMPLETE or layout.coordinator is None:
+        return layout.leases
+    return layout.coordinator
+
+
+def _with_legacy(live: TableStatus, legacy: Place | None, leases: Place) -> tuple[Place, ...]:
+    return (leases,) if live is TableStatus.COMPLETE or legacy is None else (legacy, leases)
+
+
+def _in_lease_table(at_start: TableStatus) -> bool:
+    return at_start in (TableStatus.COMPLETE, TableStatus.PENDING)
+
+
+def missing_reports_warning(at_start: TableStatus, layout: Layout, reports_name: str) -> str | None:
+    """What to tell the operator of a legacy coordinator table without its worker-metrics table."""
+    if report_write_place(at_start, layout) is not None:
+        return None
+    return (
+        f"the coordinator table {layout.coordinator_table} exists and the worker-metrics table {reports_name} does "
+        "not: this worker cannot report and is given no leases. Set mld.metadataLayout=legacy to have the table "
+        "created, or correct workerMetricsTableName"
+    )
+
+
+# --- what the leader knows of the fleet ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSummary:
+    """The owners of leases and what they support, as of `at` (monotonic seconds)."""
+
+    at: float
+    owners: frozenset[str]
+    reporting_in_lease_table: frozenset[str]
+    reporting_in_legacy_table: frozenset[str]
+    lowest_code: int
+    """The smallest support code of an owner; 0 if there are no owners."""
+
+    @property
+    def all_support(self) -> bool:
+        return self.lowest_code >= SUPPORT_CODE
+
+    @property
+    def all_moved(self) -> bool:
+        """Every owner reports, and nobody reports in the legacy table any more."""
+        return self.owners <= self.reporting_in_lease_table and not self.reporting_in_legacy_table
+
+
+def summarise(
+    leases: Iterable[Lease],
+    reports: Sequence[WorkerReport],
+    *,
+    wall_s: float,
+    at: float,
+    expired: Collection[str] = (),
+    unproven: Collection[str] = (),
+    report_period_s: float = REPORT_PERIOD_S,
+) -> FleetSummary | None:
+    """The summary of one load; None if it is not known yet who is alive.
+
+    `expired`: keys of leases whose counter has stood still for a lease duration; their owners are dead and do not
+    count. `unproven`: keys watched for less than that and not seen to move. Who owns no other leases and does not
+    report may be dead: the leader that just took over sees the leases of its crashed predecessor like that.
+    """
+    owned = [(lease.key, lease.owner) for lease in leases if lease.owner is not None and lease.key not in expired]
+    owners = frozenset(owner for _, owner in owned)
+    proven = {owner for key, owner in owned if key not in unproven}
+    active = [report for report in reports if _is_active(report, wall_s, report_period_s)]
+    in_lease_table = frozenset(report.worker for report in active if not report.legacy)
+    in_legacy_table = frozenset(report.worker for report in active if report.legacy)
+    if owners - proven - in_lease_table - in_legacy_table:
+        return None
+    codes = _support_codes(reports, wall_s)
+    lowest = min((codes.get(owner, 0) for owner in owners), default=0)
+    return FleetSummary(at, owners, in_lease_table, in_legacy_table, lowest)
+
+
+def _is_active(report: WorkerReport, wall_s: float, report_period_s: float) -> bool:
+    return report.updated_at_s is not None and wall_s - report.updated_at_s <= 2 * report_period_s
+
+
+def _support_codes(reports: Sequence[WorkerReport], wall_s: float) -> dict[str, int]:
+    """What each worker said last about itself, unless that is too old."""
+    newest: dict[str, tuple[int, int]] = {}
+    for report in reports:
+        if report.support_at_s is None or report.support_code is None:
+            continue
+        if wall_s - report.support_at_s <= SUPPORT_AGE_S_MAX:
+            said = (report.support_at_s, report.support_code)
+            newest[report.worker] = max(newest.get(report.worker, said), said)
+    return {worker: code for worker, (_, code) in newest.items()}
+
+
+# --- what the leader does --------------------------------------------------------------------------------------------
+
+
+class Step(Enum):
+    """What the leader does in one check."""
+
+    NOTHING = auto()
+    DELETE_ROW = auto()
+    """The fleet has an owner that does not support a single table: the bake begins anew."""
+    CREATE_INIT = auto()
+    CREATE_DEPLOYED = auto()
+    TO_DEPLOYED = auto()
+    """Write DEPLOYED over the state read, and stop a move."""
+    LIST_LEGACY = auto()
+    """Read the legacy coordinator table and decide again."""
+    MOVE_ROWS = auto()
+    STOP_MOVE = auto()
+    TO_PENDING = auto()
+    FINALISE = auto()
+
+
+def leader_step(
+    local: TableStatus,
+    stored: TableRow | None,
+    summary: FleetSummary | None,
+    *,
+    wall_ms: int,
+    now: float,
+    complete_bake_s: float,
+    legacy_keys: Collection[str] | None = None,
+) -> Step:
+    """The leader's next step. `local` is its status after reading `stored`; `legacy_keys` are the keys of the legacy
+    coordinator table if it was listed just now.
+
+    Without a fresh summary only what needs none is done.
+    """
+    if summary is not None and now - summary.at > SUMMARY_AGE_S_MAX:
+        summary = None
+    match local:
+        case TableStatus.INIT:
+            return _step_of_init(stored, summary, wall_ms)
+        case TableStatus.DEPLOYED:
+            rolled_back = stored is not None and stored.state is TableStatus.PENDING
+            return Step.TO_DEPLOYED if rolled_back else Step.NOTHING
+        case TableStatus.PENDING:
+            return _step_of_pending(stored, summary, wall_ms, complete_bake_s, legacy_keys)
+        case TableStatus.COMPLETE:
+            return Step.NOTHING
+
+
+def _step_of_init(stored: TableRow | None, summary: FleetSummary | None, wall_ms: int) -> Step:
+    if summary is None or (stored is not None and stored.state is not TableStatus.INIT):
+        return Step.NOTHING
+    if not summary.all_support:
+        return Step.NOTHING if stored is None else Step.DELETE_ROW
+    if stored is None:
+        return Step.CREATE_INIT
+    return Step.TO_DEPLOYED if _baked(stored, wall_ms, DEPLOYED_BAKE_S) else Step.NOTHING
+
+
+def _step_of_pending(
+    stored: TableRow | None,
+    summary: FleetSummary | None,
+    wall_ms: int,
+    complete_bake_s: float,
+    legacy_keys: Collection[str] | None,
+) -> Step:
+    if stored is None:
+        return Step.CREATE_DEPLOYED
+    if summary is None or stored.state not in (TableStatus.DEPLOYED, TableStatus.PENDING):
+        return Step.NOTHING
+    baking = stored.state is TableStatus.PENDING
+    if not summary.all_moved:
+        return Step.TO_DEPLOYED if baking else Step.STOP_MOVE
+    if legacy_keys is None:
+        return Step.LIST_LEGACY
+    if rows_to_move(legacy_keys):
+        return Step.TO_DEPLOYED if baking else Step.MOVE_ROWS
+    if not baking:
+        return Step.TO_PENDING
+    return Step.FINALISE if _baked(stored, wall_ms, complete_bake_s) else Step.NOTHING
+
+
+def _baked(stored: TableRow, wall_ms: int, bake_s: float) -> bool:
+    return stored.at_ms is not None and wall_ms - stored.at_ms >= bake_s * 1000
+
+
+def rows_to_move(keys: Iterable[str]) -> tuple[str, ...]:
+    """The keys of the legacy coordinator table that belong into the lease table."""
+    return tuple(key for key in keys if key not in STAYING)
+
+
+def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """What is moved in one transaction each."""
+    return (rows[start : start + MOVED_TOGETHER_MAX] for start in range(0, len(rows), MOVED_TOGETHER_MAX))

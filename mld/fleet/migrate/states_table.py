@@ -1,0 +1,108 @@
+"""The rows of both migrations in DynamoDB: carries out the requests of `state_requests`, one per call, no retries.
+
+Rules: coordination#state-writes. False means refused by a condition: somebody else was faster. What is no definite
+answer leaves as a `TableError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_errors import is_refusal, table_error
+from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
+from mld.fleet.migrate import state_requests as requests
+from mld.fleet.migrate.states import Kind, Row, StateRow, StateT, parse_state
+from mld.fleet.values import Place
+
+REQUEST_TIMEOUT_S = 3.0  # a hanging request must not hold up a leader check: the lock expires after 120 s
+PAGES_MAX = 100  # of 1 MB each; a coordinator table has a handful of rows and one for each stream
+CANCELLED_CODE = "TransactionCanceledException"
+CONDITION_REASON = "ConditionalCheckFailed"
+
+
+@raises_only(TableUnavailableError)
+class StatesTable:
+    """Rows by kind and place. A place is a table with the name of its key."""
+
+    def __init__(self, service: Service, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._service = service
+        self._request_timeout_s = request_timeout_s
+
+    async def get(self, kind: Kind[StateT], place: Place) -> StateRow[StateT] | None:
+        """The row, strongly consistent. Raises TableError, and UnreadableStateError if it cannot be understood."""
+        item = await self.get_item(kind.key, place)
+        return None if item is None else parse_state(kind, item, place)
+
+    async def get_item(self, key: str, place: Place) -> Row | None:
+        """Any row as it is. Raises TableError."""
+        item: Row | None = (await self._call("GetItem", requests.get(place, key))).get("Item")
+        return item
+
+    async def items(self, place: Place) -> tuple[Row, ...]:
+        """All rows, strongly consistent. Raises TableError."""
+        params: dict[str, Any] = {"TableName": place.table, "ConsistentRead": True}
+        found: list[Row] = []
+        for _ in range(PAGES_MAX):
+            answer = await self._call("Scan", params)
+            found.extend(answer.get("Items", ()))
+            if not answer.get("LastEvaluatedKey"):
+                break
+            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        return tuple(found)
+
+    async def rows_without_type(self, place: Place) -> int:
+        """How many rows of the table's first page have no `entityType`. Raises TableError."""
+        params = {
+            "TableName": place.table,
+            "FilterExpression": "attribute_not_exists(#type)",
+            "ExpressionAttributeNames": {"#type": "entityType"},
+        }
+        return len((await self._call("Scan", params)).get("Items", ()))
+
+    async def create(self, row: StateRow[StateT], place: Place) -> bool:
+        """Put the row if there is none. Raises TableError."""
+        return await self._try("PutItem", requests.create(row, place), place)
+
+    async def update(self, row: StateRow[StateT], previous: StateT, place: Place) -> bool:
+        """Change the row if it still says `previous`. Raises TableError."""
+        return await self._try("UpdateItem", requests.update(row, previous, place), place)
+
+    async def delete(self, row: StateRow[StateT], place: Place) -> bool:
+        """Delete the row if it still says what `row` says. Raises TableError."""
+        return await self._try("DeleteItem", requests.delete(row, place), place)
+
+    async def move(self, rows: list[tuple[Row, Row, Row | None]], legacy: Place, leases: Place, leader: str) -> bool:
+        """See `state_requests.move`: all or nothing. Raises TableError."""
+        return await self._try("TransactWriteItems", requests.move(rows, legacy, leases, leader), legacy)
+
+    async def finalise(
+        self, row: StateRow[StateT], previous: StateT, legacy: Place, leases: Place, leader: str
+    ) -> bool:
+        """See `state_requests.finalise`: all or nothing. Raises TableError."""
+        copy_exists = await self.get_item(row.kind.key, leases) is not None
+        params = requests.finalise(row, previous, legacy, leases, leader, copy_exists=copy_exists)
+        return await self._try("TransactWriteItems", params, legacy)
+
+    async def _try(self, operation: str, params: requests.Params, place: Place) -> bool:
+        try:
+            await self._service.call(operation, params, timeout_s=self._request_timeout_s)
+        except AwsUnreachableError as error:
+            raise table_error(error, place.table) from error
+        except AwsError as error:
+            if is_refusal(error) or _is_cancelled_by_condition(error):
+                return False
+            raise table_error(error, place.table) from error
+        return True
+
+    async def _call(self, operation: str, params: requests.Params) -> dict[str, Any]:
+        try:
+            return await self._service.call(operation, params, timeout_s=self._request_timeout_s)
+        except (AwsError, AwsUnreachableError) as error:
+            raise table_error(error, params["TableName"]) from error
+
+
+def _is_cancelled_by_condition(error: AwsError) -> bool:
+    """The reasons stand in the message; conflicts and throttling cancel too, and are no answer."""
+    return error.code == CANCELLED_CODE and CONDITION_REASON in str(error)

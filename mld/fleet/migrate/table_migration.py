@@ -1,0 +1,338 @@
+"""`TableMigration`: carries out the migration to a single table, and knows where the fleet's rows live.
+
+Rules: coordination#table-layout, coordination#table-migration-steps, coordination#moving-rows; decisions in
+`single_table`. Every write is conditional on the state that was read; what an error leaves open is read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from mld.clock import Clock
+from mld.errors import MldError, StartupError, TableError
+from mld.fleet.migrate import single_table
+from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.migrate.row_mover import RowMover
+from mld.fleet.migrate.single_table import FleetSummary, Layout, Step
+from mld.fleet.migrate.states import (
+    CLIENT_VERSION,
+    TABLE_MIGRATION,
+    TableRow,
+    UnreadableStateError,
+    advanced,
+    first_row,
+)
+from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.values import Place, TableStatus
+from mld.surviving import survived
+
+log = logging.getLogger(__name__)
+
+LEADER_CHECK_S = 5.0  # leadership is asked about once a second; nothing here is in such a hurry
+UNREAD_S_MAX = 30.0  # Java followers look that often: for so long a leader goes on without having read the row
+MOVE_RETRY_S = 30.0  # a move that left rows behind needs somebody's help
+LATE_TABLE_PERIOD_S = 300.0  # a coordinator table that appears beside us is an accident to report, not to race with
+SINGLE_TABLE_KEYS = (single_table.LEADER_KEY, CLIENT_VERSION.key, TABLE_MIGRATION.key)
+
+
+class MigrationCompletedError(MldError):
+    """Everything lives in the lease table from now on: the lock in the legacy table is to be given up."""
+
+
+class TableMigration:
+    """Where the fleet's rows live, and the leader's work to bring them into one table. `migrate` is the key
+    migrateAllEntitiesToLeaseTable, `create_legacy` says mld.metadataLayout=legacy.
+
+    `on_check` is the hook of the lock election. What is not known changes nothing.
+    """
+
+    def __init__(
+        self,
+        states: StatesTable,
+        legacy: LegacyTables,
+        clock: Clock,
+        *,
+        worker_id: str,
+        lease_table: str,
+        coordinator: LegacyTable,
+        reports: LegacyTable,
+        migrate: bool,
+        complete_bake_s: float,
+        create_legacy: bool = False,
+    ) -> None:
+        self._states = states
+        self._legacy = legacy
+        self._clock = clock
+        self._worker_id = worker_id
+        self._coordinator = coordinator
+        self._reports = reports
+        self._migrate = migrate
+        self._complete_bake_s = complete_bake_s
+        self._create_legacy = create_legacy
+        self._layout = Layout(lease_table)
+        self._at_start = self._status = TableStatus.COMPLETE
+        self._mover = RowMover(states, worker_id=worker_id)
+        self._move: asyncio.Task[None] | None = None
+        self._move_after = float("-inf")
+        self._summary: FleetSummary | None = None
+        self._read_at: float | None = None
+        """When the row was read last in this term as leader; None for others."""
+
+    async def start(self) -> TableStatus:
+        """Find out where the rows live, before anything else but the lease table is touched.
+
+        Raises StartupError with the remedy if configuration and tables do not fit, or we may not ask; TableError or
+        UnreadableStateError if it cannot be known now.
+        """
+        if self._create_legacy:
+            await self._ensure_legacy()
+        layout = Layout(self._layout.lease_table)
+        if await self._legacy.exists(self._coordinator.name):
+            has_reports = await self._legacy.exists(self._reports.name)
+            layout = replace(
+                layout,
+                coordinator_table=self._coordinator.name,
+                reports_table=self._reports.name if has_reports else None,
+            )
+        place = layout.coordinator
+        row = None if place is None else await self._states.get(TABLE_MIGRATION, place)
+        status = single_table.initial_status(
+            None if row is None else row.state, coordinator_table=layout.coordinator_table, migrate=self._migrate
+        )
+        self._layout = layout
+        self._at_start = self._status = status
+        log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
+        warning = single_table.missing_reports_warning(status, layout, self._reports.name)
+        if warning is not None:
+            log.error(warning, extra={"action": "reports_table_missing"})
+        return status
+
+    async def _ensure_legacy(self) -> None:
+        if not await self._legacy.exists(self._coordinator.name):
+            leases = self._layout.leases
+            for key in SINGLE_TABLE_KEYS:
+                if await self._states.get_item(key, leases) is not None:
+                    raise StartupError(
+                        f"mld.metadataLayout=legacy, but the fleet uses a single table: {leases.table} has the row "
+                        f"{key}, and there is no table {self._coordinator.name}. Remove mld.metadataLayout"
+                    )
+        for table in (self._coordinator, self._reports):
+            await self._legacy.ensure(table)
+
+    async def restore_reports_table(self) -> None:
+        """Make the legacy worker-metrics table again if a migration tool has deleted it since the start.
+
+        The tool of 3.0 to 3.4 does so after a rollback to 2.x, and workers of these versions create the table when the
+        fleet goes forward again. Without it nobody could report, and only the leader would be given leases. Errors are
+        logged: a worker that cannot report goes on.
+        """
+        had = self._layout.reports
+        if had is None or self.report_place != had or self._status is TableStatus.COMPLETE:
+            return
+        try:
+            if await self._legacy.ensure(self._reports):
+                log.warning("table %s made again", self._reports.name, extra={"action": "reports_table_restored"})
+        except Exception as error:
+            failure = survived(error, "restoring the reports table")
+            log.error("%s", failure, extra={"action": "reports_table_missing"})
+
+    # --- routing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> TableStatus:
+        return self._status
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    def lock_place(self) -> Place:
+        """Where the leader's lock is now."""
+        return single_table.lock_place(self._status, self._layout)
+
+    def read_places(self) -> tuple[Place, ...]:
+        """Where coordinator rows are to be read now, in this order."""
+        return single_table.state_read_places(self._status, self._layout)
+
+    def report_read_places(self) -> tuple[Place, ...]:
+        """Where worker reports are to be listed now."""
+        return single_table.report_read_places(self._status, self._layout)
+
+    @property
+    def write_place(self) -> Place:
+        """Where coordinator rows are created, as long as this worker runs."""
+        return single_table.state_write_place(self._at_start, self._layout)
+
+    @property
+    def report_place(self) -> Place | None:
+        """Where this worker reports as long as it runs; None if that table is missing."""
+        return single_table.report_write_place(self._at_start, self._layout)
+
+    # --- the leader's check -------------------------------------------------------------------------------------------
+
+    def push(self, summary: FleetSummary | None) -> None:
+        """What the leader's assigner has just seen; None if it cannot tell yet."""
+        self._summary = summary
+
+    async def on_check(self, is_leader: bool) -> None:
+        """Read the row and follow it; as leader, move the migration on.
+
+        Raises MigrationCompletedError once, when the lock has moved to the lease table. Raises TableError if the row
+        cannot be read: a new leader must not lead before it has seen that the lock still belongs here.
+        """
+        place = self._layout.coordinator
+        if self._status is TableStatus.COMPLETE or place is None:
+            return
+        now = self._clock.monotonic()
+        if not is_leader:
+            self._read_at = None
+            self._summary = None
+            self._stop_move()
+        elif self._read_at is not None and now - self._read_at < LEADER_CHECK_S:
+            return
+        try:
+            row = await self._states.get(TABLE_MIGRATION, place)
+        except UnreadableStateError as error:
+            log.error("%s", error, extra={"action": "table_status_unreadable"})
+            return
+        except TableError as error:
+            if self._read_at is None or now - self._read_at > UNREAD_S_MAX:
+                raise
+            log.warning("status of the table migration unknown: %s", error, extra={"action": "table_status_unread"})
+            return
+        if is_leader:
+            self._read_at = now
+        self._enter(
+            single_table.refreshed_status(self._status, None if row is None else row.state, migrate=self._migrate)
+        )
+        if is_leader:
+            await self._lead(row, place)
+
+    def _enter(self, status: TableStatus) -> None:
+        """Raises MigrationCompletedError on COMPLETE."""
+        if status is not self._status:
+            log.info("rows of the fleet: %s", status.value, extra={"action": "table_status"})
+        self._status = status
+        if status is TableStatus.COMPLETE:
+            self._stop_move()
+            raise MigrationCompletedError("the leader's lock lives in the lease table now")
+
+    async def _lead(self, row: TableRow | None, place: Place) -> None:
+        try:
+            step = self._next_step(row, None)
+            if step is Step.LIST_LEGACY:
+                items = await self._states.items(place)
+                step = self._next_step(row, tuple(str(item[place.key].get("S")) for item in items))
+            await self._carry_out(step, row, place)
+        except MigrationCompletedError:
+            raise
+        except Exception as error:
+            failure = survived(error, "migrating to a single table")
+            log.warning("step of the table migration failed: %s", failure, extra={"action": "table_step_failed"})
+
+    def _next_step(self, row: TableRow | None, legacy_keys: tuple[str, ...] | None) -> Step:
+        return single_table.leader_step(
+            self._status,
+            row,
+            self._summary,
+            wall_ms=self._wall_ms(),
+            now=self._clock.monotonic(),
+            complete_bake_s=self._complete_bake_s,
+            legacy_keys=legacy_keys,
+        )
+
+    async def _carry_out(self, step: Step, row: TableRow | None, place: Place) -> None:
+        """A write that is refused changes nothing here: the next check reads what somebody else has written."""
+        match step:
+            case Step.CREATE_INIT:
+                await self._create(TableStatus.INIT, place)
+            case Step.CREATE_DEPLOYED:
+                await self._create(TableStatus.DEPLOYED, place)
+            case Step.STOP_MOVE:
+                self._stop_move()
+            case Step.MOVE_ROWS:
+                self._start_move(place)
+            case Step.NOTHING | Step.LIST_LEGACY:
+                pass
+            case _:
+                assert row is not None, f"{step} without a row"
+                await self._change(step, row, place)
+
+    async def _create(self, status: TableStatus, place: Place) -> None:
+        await self._states.create(first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms()), place)
+
+    async def _change(self, step: Step, row: TableRow, place: Place) -> None:
+        match step:
+            case Step.DELETE_ROW:
+                await self._states.delete(row, place)
+            case Step.TO_DEPLOYED:
+                self._stop_move()
+                if await self._update(row, TableStatus.DEPLOYED, place) and self._status is TableStatus.INIT:
+                    self._enter(
+                        single_table.refreshed_status(self._status, TableStatus.DEPLOYED, migrate=self._migrate)
+                    )
+            case Step.TO_PENDING:
+                await self._update(row, TableStatus.PENDING, place)
+            case Step.FINALISE:
+                complete = advanced(row, TableStatus.COMPLETE, self._worker_id, self._wall_ms())
+                leases = self._layout.leases
+                if await self._states.finalise(complete, row.state, place, leases, self._worker_id):
+                    self._enter(TableStatus.COMPLETE)
+
+    async def _update(self, row: TableRow, status: TableStatus, place: Place) -> bool:
+        changed = advanced(row, status, self._worker_id, self._wall_ms())
+        return await self._states.update(changed, row.state, place)
+
+    def _wall_ms(self) -> int:
+        return int(self._clock.wall() * 1000)
+
+    # --- the move -----------------------------------------------------------------------------------------------------
+
+    def _start_move(self, place: Place) -> None:
+        now = self._clock.monotonic()
+        if now >= self._move_after and (self._move is None or self._move.done()):
+            self._move_after = now + MOVE_RETRY_S
+            self._move = asyncio.create_task(self._move_rows(place))
+
+    async def _move_rows(self, place: Place) -> None:
+        try:
+            await self._mover.move(place, self._layout.leases)
+        except Exception as error:
+            failure = survived(error, "moving rows")
+            log.warning("rows not moved: %s", failure, extra={"action": "move_failed"})
+
+    def _stop_move(self) -> None:
+        if self._move is not None:
+            self._move.cancel()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """For ever: report a legacy coordinator table that appears after this worker has started without one."""
+        while self._layout.coordinator is None:
+            await self._clock.sleep(LATE_TABLE_PERIOD_S)
+            try:
+                appeared = await self._legacy.exists(self._coordinator.name)
+            except Exception as error:
+                survived(error, "looking for late tables")
+                continue
+            if appeared:
+                log.error(
+                    "table %s has appeared: workers of KCL 3.0 to 3.4 have started beside this fleet, which keeps "
+                    "its state in the lease table, and both have a leader. Stop those workers and delete the table, "
+                    "or stop all workers and start these with mld.metadataLayout=legacy",
+                    self._coordinator.name,
+                    extra={"action": "layout_conflict"},
+                )
+                return
+
+    def abandon(self) -> None:
+        """End without waiting: what is on its way may still be applied."""
+        self._stop_move()
+
+    async def close(self) -> None:
+        self._stop_move()
+        if self._move is not None:
+            await asyncio.gather(self._move, return_exceptions=True)

@@ -1,0 +1,207 @@
+"""`VersionMachine`: in which mode this worker is, decided at its start and followed from then on.
+
+Rules: coordination#initial-version, coordination#following-the-version; decisions in `versions`. Nothing about a state
+is remembered before it has been entered, and a lost race is decided anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from mld.clock import Clock
+from mld.errors import StartupError
+from mld.fleet.migrate import versions
+from mld.fleet.migrate.single_table import Layout
+from mld.fleet.migrate.states import CLIENT_VERSION, ClientVersionRow, advanced, first_row
+from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.versions import Components, FleetView, Readiness
+from mld.fleet.values import ClientVersion, Place
+from mld.surviving import survived
+from properties.values import ClientVersion as Configured
+
+log = logging.getLogger(__name__)
+
+MONITOR_S = 60.0  # Java's
+MONITOR_JITTER_S = 30.0  # Java's, before the first look
+RETRY_S = 1.0  # Java's, after a transition that failed
+START_ATTEMPTS_MAX = 20  # Java's
+
+
+class Routes(Protocol):
+    """Where coordinator rows live; `TableMigration` is one."""
+
+    def read_places(self) -> tuple[Place, ...]: ...
+
+    @property
+    def write_place(self) -> Place: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+
+OnState: TypeAlias = Callable[[ClientVersion, Components], Awaitable[None]]
+"""Brings into being what runs in a state. May raise and is called again then; may be called again with the same."""
+
+
+class VersionMachine:
+    """In which mode this worker is: decided at `start`, followed by `run`.
+
+    `on_state` carries a state out. `is_leader` and `view` are asked in UPGRADE_FROM_2X only, once a minute.
+    """
+
+    def __init__(
+        self,
+        states: StatesTable,
+        routes: Routes,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        worker_id: str,
+        configured: Configured,
+        on_state: OnState,
+        is_leader: Callable[[], Awaitable[bool]],
+        view: Callable[[], Awaitable[FleetView]],
+    ) -> None:
+        self._states = states
+        self._routes = routes
+        self._clock = clock
+        self._rng = rng
+        self._worker_id = worker_id
+        self._configured = configured
+        self._on_state = on_state
+        self._is_leader = is_leader
+        self._view = view
+        self._version = ClientVersion.INIT
+        self._entered: tuple[ClientVersion, Components] | None = None
+        self._readiness = Readiness()
+
+    @property
+    def version(self) -> ClientVersion:
+        """The state entered last."""
+        return self._version
+
+    async def start(self) -> ClientVersion:
+        """Read the row, decide, enter the state, and only then write it, if it differs; begin anew if that was refused.
+
+        Raises StartupError if it does not work out in `START_ATTEMPTS_MAX` attempts.
+        """
+        problem: Exception | str = "other workers kept changing the row"
+        for _ in range(START_ATTEMPTS_MAX):
+            try:
+                if await self._start_once():
+                    return self._version
+            except StartupError:
+                raise
+            except Exception as error:
+                problem = survived(error, "entering a client version")
+                log.warning("client version not entered: %s", problem, extra={"action": "client_version_failed"})
+                await self._clock.sleep(self._rng.uniform(RETRY_S, 1.1 * RETRY_S))
+        raise StartupError(f"the client version could not be entered in {START_ATTEMPTS_MAX} attempts: {problem}")
+
+    async def _start_once(self) -> bool:
+        row, place = await self._read()
+        stored = None if row is None else row.state
+        version = versions.initial_version(self._configured, stored)
+        if row is None:
+            await self._warn_about_peers(version)
+        await self._enter(version, stored)
+        return not versions.must_write(version, stored) or await self._write(row, place, version)
+
+    async def run(self) -> None:
+        """Follow the row until it says 3X; as leader of a fleet that is ready, write 3X_WITH_ROLLBACK."""
+        delay_s = MONITOR_S + self._rng.uniform(0.0, MONITOR_JITTER_S)
+        while versions.components(self._version).version_monitor:
+            await self._clock.sleep(delay_s)
+            delay_s = MONITOR_S if await self._look() else RETRY_S
+
+    async def _look(self) -> bool:
+        """One look at the row; False if a state could not be entered."""
+        try:
+            row, place = await self._read()
+        except Exception as error:
+            failure = survived(error, "reading the client version")
+            log.warning("client version of the fleet unknown: %s", failure, extra={"action": "client_version_unread"})
+            return True
+        if row is None and self._version is not ClientVersion.INIT:
+            log.error("row %s has been deleted", CLIENT_VERSION.key, extra={"action": "client_version_row_missing"})
+        if not await self._follow(None if row is None else row.state):
+            return False
+        if row is None or not versions.components(self._version).readiness_monitor:
+            self._readiness = Readiness()
+            return True
+        return not await self._flip(row, place) or await self._follow(ClientVersion.V3X_WITH_ROLLBACK)
+
+    async def _follow(self, stored: ClientVersion | None) -> bool:
+        version = versions.followed(self._version, stored)
+        try:
+            await self._enter(version, stored)
+        except Exception as error:
+            failure = survived(error, "entering a client version")
+            log.error("cannot enter %s: %s", version.value, failure, extra={"action": "client_version_failed"})
+            return False
+        return True
+
+    async def _enter(self, version: ClientVersion, stored: ClientVersion | None) -> None:
+        """Does nothing if this has been entered before and nothing else since."""
+        wanted = (version, versions.components(version, stored))
+        if wanted == self._entered:
+            return
+        self._entered = None
+        await self._on_state(*wanted)
+        self._entered = wanted
+        self._version = version
+        log.info("client version %s", version.value, extra={"action": "client_version"})
+        if version is ClientVersion.INIT and not wanted[1].taker:
+            log.warning(
+                "the fleet has left 2.x mode (%s): this worker takes no leases until it is restarted with another "
+                "clientVersionConfig",
+                stored.value if stored is not None else None,
+                extra={"action": "client_version_behind"},
+            )
+
+    async def _flip(self, row: ClientVersionRow, place: Place) -> bool:
+        """As leader of a fleet that has been ready for long enough, write 3X_WITH_ROLLBACK; True if written."""
+        try:
+            if not await self._is_leader():
+                self._readiness = Readiness()
+                return False
+            view = await self._view()
+            now = self._clock.monotonic()
+            self._readiness = versions.observe_readiness(self._readiness, view, now)
+            if not versions.may_flip(self._readiness, now):
+                return False
+            return await self._write(row, place, ClientVersion.V3X_WITH_ROLLBACK)
+        except Exception as error:
+            failure = survived(error, "looking at the fleet's readiness")
+            log.warning("readiness of the fleet unknown: %s", failure, extra={"action": "readiness_unknown"})
+            return False
+
+    # --- the row ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> tuple[ClientVersionRow | None, Place]:
+        """The row and where it is, or where it would be created."""
+        for place in self._routes.read_places():
+            row = await self._states.get(CLIENT_VERSION, place)
+            if row is not None:
+                return row, place
+        return None, self._routes.write_place
+
+    async def _write(self, row: ClientVersionRow | None, place: Place, version: ClientVersion) -> bool:
+        """A row that exists is changed where it was read: Java looks for it in its own place and changes nothing."""
+        now_ms = int(self._clock.wall() * 1000)
+        if row is None:
+            return await self._states.create(first_row(CLIENT_VERSION, version, self._worker_id, now_ms), place)
+        return await self._states.update(advanced(row, version, self._worker_id, now_ms), row.state, place)
+
+    async def _warn_about_peers(self, version: ClientVersion) -> None:
+        leases = self._routes.layout.leases
+        in_lease_table = self._routes.write_place == leases
+        if version is ClientVersion.INIT or not in_lease_table:
+            return
+        untyped = await self._states.rows_without_type(leases)
+        warning = versions.warning_about_peers(version, untyped, in_lease_table)
+        if warning is not None:
+            log.warning(warning, extra={"action": "older_peers_suspected"})

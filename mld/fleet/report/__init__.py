@@ -1,0 +1,1 @@
+"""What each worker says of itself: its load, as a row."""

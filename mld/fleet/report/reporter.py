@@ -1,0 +1,236 @@
+"""`Reporter`: samples this worker's load and writes its report, as long as the mode of the fleet asks for it.
+
+Rules: coordination#report-rhythm. The place of the row is fixed when the worker starts (coordination#table-layout).
+
+*The first report* waits for the first sample, which is there one to two capture periods after the start, and for no
+longer than two (Java's fixed delay). A report without figures would be quicker, but it makes a default worker whose
+load counts as nothing, and a leader that runs in that moment gives it every free lease. A worker that has no source of
+figures is a default worker anyway and reports at once.
+
+*A failed write* is repeated within the period. With Java's rule, the next try a whole period later, one lost write lets
+the row reach its age limit before the next one can arrive.
+
+Errors are logged, never raised: a worker that cannot report goes on with the leases it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from mld.clock import Clock, wait_for_event
+from mld.fleet.report import reports
+from mld.fleet.report.cpu import percent
+from mld.fleet.report.platform import LoadSource, LoadUnreadableError
+from mld.fleet.report.reports_table import ReportsTable
+from mld.fleet.values import WorkerReport
+from mld.surviving import survived
+
+log = logging.getLogger(__name__)
+
+SAMPLES_MAX = 300  # ten times what a period yields by default
+FIRST_REPORT_CAPTURES = 2  # Java's delay before the first report
+RETRY_S_MAX = 5.0  # several tries before a row of default age limit expires
+RETRIES_PER_PERIOD = 6
+
+
+class Activity(Enum):
+    """What the mode of the fleet asks for: nothing in phase 1, samples only after a rollback to 2.x."""
+
+    OFF = "off"
+    SAMPLING = "sampling"
+    REPORTING = "reporting"
+
+
+@dataclass(frozen=True, slots=True)
+class ReporterRules:
+    """inMemoryWorkerMetricsCaptureFrequencyMillis, workerMetricsReporterFreqInMillis, noOfPersistedMetrics…"""
+
+    capture_period_s: float = 1.0
+    report_period_s: float = 30.0
+    ring_length: int = reports.RING_LENGTH
+
+
+class Reporter:
+    """`run` it in a task. `source` None: this worker measures nothing. `on_own_row` gets our row after each write."""
+
+    def __init__(
+        self,
+        table: ReportsTable,
+        source: LoadSource | None,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        worker_id: str,
+        version: str,
+        rules: ReporterRules | None = None,
+        activity: Activity = Activity.REPORTING,
+        on_own_row: Callable[[WorkerReport], None] = lambda _: None,
+    ) -> None:
+        self._table = table
+        self._source = source
+        self._clock = clock
+        self._rng = rng
+        self._worker_id = worker_id
+        self._version = version
+        self._rules = rules or ReporterRules()
+        self._on_own_row = on_own_row
+        self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
+        self._ring: tuple[float, ...] = ()
+        self._sampled = asyncio.Event()
+        self._sampling = _Switch()
+        self._reporting = _Switch()
+        self._write_lock = asyncio.Lock()
+        self._sent_at_s: int | None = None
+        self._closed = False
+        self._sample_fails = False
+        self.switch(activity)
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    def switch(self, activity: Activity) -> None:
+        """Do this from now on. What begins anew begins without old figures; the row stays when reporting ends."""
+        if self._sampling.turn(not self._closed and activity is not Activity.OFF):
+            self._samples.clear()
+            self._sampled.clear()
+        if self._reporting.turn(not self._closed and activity is Activity.REPORTING):
+            self._ring = ()
+
+    async def run(self) -> None:
+        """Sample and report, as switched, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._source is not None:
+                tasks.create_task(self._sample_forever(self._source))
+            await self._report_forever()
+
+    async def report_now(self) -> bool:
+        """Write a report between two regular ones, with the figures so far. False if nothing is known to be written."""
+        rings = self._rings(self._ring)
+        if self._samples and self._source is not None:
+            rings = self._rings(self._ring_after(reports.mean(self._samples)))
+        return await self._write(rings)
+
+    async def close(self) -> None:
+        """Stop, and delete our row, so that no leader gives us leases any more. May be called again."""
+        self._closed = True
+        self.switch(Activity.OFF)
+        async with self._write_lock:
+            sent_at_s, self._sent_at_s = self._sent_at_s, None
+            if sent_at_s is None:
+                return
+            try:
+                deleted = await self._table.delete_own(self._worker_id, sent_at_s)
+            except Exception as error:
+                failure = survived(error, "deleting the report")
+                log.warning("own report not deleted, it expires: %s", failure, extra={"action": "report_delete_failed"})
+                return
+        log.debug("own report deleted" if deleted else "no own report left", extra={"action": "report_deleted"})
+
+    # --- sampling -----------------------------------------------------------------------------------------------------
+
+    async def _sample_forever(self, source: LoadSource) -> None:
+        while True:
+            await self._sampling.on.wait()
+            await wait_for_event(self._sampling.off, self._rng.uniform(0.0, self._rules.capture_period_s))
+            await self._read(source)  # only the base of the next: it covers a time of any length
+            while not await wait_for_event(self._sampling.off, self._rules.capture_period_s):
+                sample = await self._read(source)
+                if sample is not None:
+                    self._samples.append(sample)
+                    self._sampled.set()
+
+    async def _read(self, source: LoadSource) -> float | None:
+        try:
+            sample = await source.read()
+        except Exception as error:
+            failure = error if isinstance(error, LoadUnreadableError) else survived(error, "measuring the load")
+            level = logging.DEBUG if self._sample_fails else logging.WARNING
+            self._sample_fails = True
+            log.log(level, "no figure from %s: %s", source.name, failure, extra={"action": "sample_failed"})
+            return None
+        self._sample_fails = False
+        return None if sample is None else percent(sample)
+
+    # --- reporting ----------------------------------------------------------------------------------------------------
+
+    async def _report_forever(self) -> None:
+        while True:
+            await self._reporting.on.wait()
+            await self._wait_for_first_sample()
+            await self._report_while_on()
+
+    async def _wait_for_first_sample(self) -> None:
+        if self._source is not None:
+            limit_s = FIRST_REPORT_CAPTURES * self._rules.capture_period_s
+            await wait_for_event(self._sampled, min(limit_s, self._rules.report_period_s))
+
+    async def _report_while_on(self) -> None:
+        """Report at a fixed rate; ticks that were slept through are skipped, not made up for."""
+        period_s = self._rules.report_period_s
+        tick_at = self._clock.monotonic()
+        off = self._reporting.off.is_set()
+        while not off:
+            self._close_interval()
+            written = await self._write(self._rings(self._ring))
+            late_s = max(0.0, self._clock.monotonic() - tick_at)
+            tick_at += period_s * (late_s // period_s + 1)
+            off = await self._off_before(tick_at, written)
+
+    async def _off_before(self, tick_at: float, written: bool) -> bool:
+        """Wait for the next tick; True if reporting was turned off before, be it on again. Repeats a failed report."""
+        retry_s = min(RETRY_S_MAX, self._rules.report_period_s / RETRIES_PER_PERIOD)
+        while True:
+            remaining_s = tick_at - self._clock.monotonic()
+            if written or remaining_s <= retry_s:
+                return await wait_for_event(self._reporting.off, max(0.0, remaining_s))
+            if await wait_for_event(self._reporting.off, retry_s):
+                return True
+            written = await self.report_now()
+
+    def _close_interval(self) -> None:
+        if self._source is not None:
+            self._ring = self._ring_after(reports.mean(self._samples))
+            self._samples.clear()
+
+    def _ring_after(self, value: float) -> tuple[float, ...]:
+        return reports.extended(self._ring, value, self._rules.ring_length)
+
+    def _rings(self, ring: tuple[float, ...]) -> Mapping[str, tuple[float, ...]]:
+        return {} if self._source is None else {self._source.metric: ring}
+
+    async def _write(self, rings: Mapping[str, tuple[float, ...]]) -> bool:
+        async with self._write_lock:
+            if self._closed:
+                return False
+            report = reports.own_report(self._worker_id, rings, self._clock.wall(), self._version)
+            self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
+            try:
+                row = await self._table.write(report)
+            except Exception as error:
+                failure = survived(error, "writing the report")
+                log.warning("report not written: %s", failure, extra={"action": "report_failed"})
+                return False
+        self._on_own_row(row)
+        return True
+
+
+class _Switch:
+    """On or off, and either can be awaited."""
+
+    def __init__(self) -> None:
+        self.on = asyncio.Event()
+        self.off = asyncio.Event()
+        self.off.set()
+
+    def turn(self, on: bool) -> bool:
+        """True if this turned it on."""
+        begins = on and self.off.is_set()
+        rising, falling = (self.on, self.off) if on else (self.off, self.on)
+        falling.clear()
+        rising.set()
+        return begins

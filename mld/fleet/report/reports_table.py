@@ -1,0 +1,138 @@
+"""The worker reports in DynamoDB, in the lease table or in the legacy one: one request per call, no retries.
+
+Rules: coordination#worker-report-row, coordination#report-judgement, coordination#leaving-workers. A report is one
+unconditional UpdateItem, because a leader may have deleted the row; everything else is conditional. What is not a
+definite answer leaves as a `TableError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from mld.aws.boundary import raises_only
+from mld.aws.service import Service
+from mld.aws.table_errors import is_refusal, table_error
+from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
+from mld.fleet.report import reports
+from mld.fleet.report.reports import CorruptReportError, ReportScan
+from mld.fleet.values import REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
+
+Request: TypeAlias = dict[str, Any]
+
+REQUEST_TIMEOUT_S = 3.0  # a tenth of a period: a hanging request leaves time for the next one before the row expires
+SCAN_TIMEOUT_S = 20.0  # a page is up to 1 MB
+ROWS_PER_SLICE = 32  # rows parsed before the loop gets a turn: well below 2 ms
+
+_PLACEHOLDER = re.compile(r"#(\w+)")
+_IS_REPORT = "#entityType = :report"
+_IS_LEGACY_REPORT = "(attribute_not_exists(#entityType) OR #entityType = :report)"
+_REPORT_VALUE = {":report": {"S": EntityType.WORKER_METRIC_STATS.value}}
+
+
+@raises_only(TableUnavailableError)
+class ReportsTable:
+    """The reports in one place. In the lease table only rows marked as reports are touched."""
+
+    def __init__(self, service: Service, place: Place, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._service = service
+        self._place = place
+        self._request_timeout_s = request_timeout_s
+        self._is_report = _IS_LEGACY_REPORT if place.key == REPORTS_TABLE_KEY else _IS_REPORT
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    async def write(self, report: WorkerReport) -> WorkerReport:
+        """Write our own report over the row, or as a new row; the row as it is then. Raises TableError."""
+        written = reports.attributes(report)
+        update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
+        request = self._request(report.worker, None, {f":{name}": value for name, value in written.items()}, update)
+        answer = await self._call("UpdateItem", request | {"ReturnValues": "ALL_NEW"})
+        try:
+            return reports.parse_row(answer["Attributes"], self._place.key)
+        except CorruptReportError as error:
+            raise TableUnavailableError(f"own report {report.worker} cannot be read back: {error}") from error
+
+    async def delete_own(self, worker: str, written_until_s: int) -> bool:
+        """Delete our row, unless somebody has written a later report under our name. Raises TableError."""
+        condition = f"#{reports.UPDATED_AT} <= :until AND {self._is_report}"
+        values = _REPORT_VALUE | {":until": {"N": str(written_until_s)}}
+        return await self._try("DeleteItem", self._request(worker, condition, values))
+
+    async def delete_stale(self, report: WorkerReport) -> bool:
+        """Delete the row of this place that `report` was read from, unless it was written since. Raises TableError."""
+        assert report.legacy is (self._place.key == REPORTS_TABLE_KEY), "delete where it was read"
+        values = dict(_REPORT_VALUE)
+        if report.updated_at_s is None:
+            unchanged = f"attribute_exists(#{self._place.key}) AND attribute_not_exists(#{reports.UPDATED_AT})"
+        else:
+            unchanged = f"#{reports.UPDATED_AT} = :seen"
+            values[":seen"] = {"N": str(report.updated_at_s)}
+        return await self._try("DeleteItem", self._request(report.worker, f"{unchanged} AND {self._is_report}", values))
+
+    async def scan(self) -> ReportScan:
+        """All reports here, eventually consistent; damaged rows are named, not raised. Raises TableError."""
+        params: Request = {}
+        if self._place.key != REPORTS_TABLE_KEY:
+            params = {
+                "FilterExpression": _IS_REPORT,
+                "ExpressionAttributeNames": _names(_IS_REPORT),
+                "ExpressionAttributeValues": _REPORT_VALUE,
+            }
+        found: list[WorkerReport] = []
+        corrupt: list[tuple[str, str]] = []
+        while True:
+            answer = await self._call("Scan", params, timeout_s=SCAN_TIMEOUT_S)
+            page = answer.get("Items", ())
+            for start in range(0, len(page), ROWS_PER_SLICE):
+                part = reports.parse_rows(page[start : start + ROWS_PER_SLICE], self._place.key)
+                found += part.reports
+                corrupt += part.corrupt
+                await asyncio.sleep(0)
+            if not answer.get("LastEvaluatedKey"):
+                return ReportScan(tuple(found), tuple(corrupt))
+            params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def _request(
+        self, worker: str, condition: str | None, values: Mapping[str, Any], update: str | None = None
+    ) -> Request:
+        request: Request = {"Key": {self._place.key: {"S": worker}}, "ExpressionAttributeValues": dict(values)}
+        if update is not None:
+            request["UpdateExpression"] = update
+        if condition is not None:
+            request["ConditionExpression"] = condition
+        return request | {"ExpressionAttributeNames": _names(f"{condition} {update}")}
+
+    async def _try(self, operation: str, params: Request) -> bool:
+        try:
+            await self._call(operation, params)
+        except _ConditionFailedError:
+            return False
+        return True
+
+    async def _call(
+        self, operation: str, params: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        request = {"TableName": self._place.table, **params}
+        try:
+            return await self._service.call(operation, request, timeout_s=timeout_s or self._request_timeout_s)
+        except AwsUnreachableError as error:
+            raise table_error(error, self._place.table) from error
+        except AwsError as error:
+            if is_refusal(error):
+                raise _ConditionFailedError from error
+            raise table_error(error, self._place.table) from error
+
+
+class _ConditionFailedError(Exception):
+    pass
+
+
+def _names(expressions: str) -> dict[str, str]:
+    return {f"#{name}": name for name in _PLACEHOLDER.findall(expressions)}

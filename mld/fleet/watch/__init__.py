@@ -1,0 +1,1 @@
+"""Every worker's part: which leases nobody renews, and taking them."""

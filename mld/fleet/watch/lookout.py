@@ -1,0 +1,231 @@
+"""The lookout: looks at the lease table at a bounded rate, and takes what nobody renews. What and when is `takeover`.
+
+Every worker of a fleet in 3.x mode has one, and it asks nobody: not who leads, nor whom somebody told it to watch. A
+look that fails says nothing about anybody; after a while without one that succeeded nothing is taken before the next.
+Looks begin at multiples of their period by the wall clock, so that the lookers of a fleet see the same at the same
+time and deal alike; clocks that disagree cost second chances and nothing else.
+
+What a look shows is of use to others as well: discovery hears of the leases that are ours, the leader of free ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from mld.clock import Clock, wait_for_event
+from mld.errors import TableUnavailableError
+from mld.fleet.assign.loads import Move, Why, reports_among
+from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, Written
+from mld.fleet.heartbeat.beats import beats_among
+from mld.fleet.report import reports
+from mld.fleet.values import WorkerReport
+from mld.fleet.watch.takeover import LOOK_PERIOD_S, Takeover, TakeoverRules
+from mld.leases.lease import Lease
+from mld.leases.table import FleetScan
+from mld.surviving import survived
+from mld.turns import in_turns
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 3.0  # of a page, which is up to 1 MB: a look that hangs sees nobody fall silent
+RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
+RETRIES_GROWING = 3
+FRESH_S = 2 * LOOK_PERIOD_S
+"""What was seen longer ago is looked at again before anything is taken: it would be refused, lease by lease."""
+LEGACY_PERIOD_S = 30.0
+"""How often the reports of the legacy table are read: they move no more often."""
+TOO_SOON_SHARE = 0.25
+DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
+
+
+@dataclass(frozen=True, slots=True)
+class LookoutHooks:
+    """What others do for the lookout, and what they want to hear of it."""
+
+    legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]]
+    on_assigned: Callable[[tuple[str, ...]], None]
+    """Leases that are ours now."""
+    on_looked: Callable[[Sequence[Lease]], None]
+    """Every row, after each look at all of them."""
+    on_free: Callable[[], None]
+    """There are leases without an owner that were not there before."""
+    on_gone: Callable[[str, WorkerReport | None], Awaitable[None]]
+    """A worker was silent and its leases were taken; with its report of the lease table. Raises MldError."""
+    fence: Fence
+
+
+class Lookout:
+    """Looks and takes until cancelled."""
+
+    def __init__(
+        self, table: AssignmentTable, clock: Clock, rules: TakeoverRules, worker_id: str, hooks: LookoutHooks
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._rules = rules
+        self._me = worker_id
+        self._hooks = hooks
+        self.takeover = Takeover(rules, worker_id)
+        self._writer = MoveWriter(table, self.takeover.observations, clock, worker_id, hooks.on_assigned, hooks.fence)
+        self._reports: dict[str, WorkerReport] = {}
+        self._legacy: Sequence[WorkerReport] = ()
+        self._legacy_due_at = -math.inf
+        self._whole_at = -math.inf
+        self._looked_at = -math.inf
+        self._free: set[str] = set()
+        self._woken = asyncio.Event()
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether a look has succeeded since the start."""
+        return self._looked_at > -math.inf
+
+    def wake(self) -> None:
+        """Somebody has come: look at everything now."""
+        self._whole_at = -math.inf
+        self._woken.set()
+
+    def gave(self) -> None:
+        """A lease of ours goes to somebody else: from now on there is somebody to look at."""
+        was_alone = self.takeover.is_alone
+        self.takeover.gave(self._clock.monotonic())
+        if was_alone:
+            self.wake()
+
+    async def run(self) -> None:
+        """Look and take until cancelled."""
+        failures = 0
+        while True:
+            self._woken.clear()
+            try:
+                await self._look()
+            except Exception as error:
+                failure = survived(error, "looking at the leases")
+                log.debug("cannot look at the leases: %s", failure, extra={"action": "look_failed"})
+                again_at = self._clock.monotonic() + min(RETRY_S * 2**failures, LOOK_PERIOD_S)
+                failures = min(failures + 1, RETRIES_GROWING)
+            else:
+                failures = 0
+                again_at = self._next_look_at()
+            await self._take_until(again_at)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Look at everything if it is time for that, else at the parts that are ours to look at."""
+        parts, of = self.takeover.my_parts(), self.takeover.part_count
+        is_due = self._clock.monotonic() >= self._whole_at + self.takeover.whole_period_s()
+        if of == 1 or not parts or is_due:
+            await self._look_at_all()
+        else:
+            await asyncio.gather(*(self._look_at_part(part, of) for part in parts))
+        self._looked_at = self._clock.monotonic()
+
+    async def _look_at_all(self) -> None:
+        if self._clock.monotonic() >= self._legacy_due_at:
+            await self._read_legacy()
+        began_at = self._clock.monotonic()
+        scan = await self._table.fleet_scan(timeout_s=TIMEOUT_S)
+        now = self._clock.monotonic()
+        found = (await in_turns(reports_among(scan.others))).reports
+        self._reports = {report.worker: report for report in found}
+        everybody = reports.newest_of_each((*found, *self._legacy))
+        await in_turns(self.takeover.saw_all(scan.leases, everybody, beats_among(scan.others), now))
+        self._whole_at = began_at
+        self._hooks.on_looked(scan.leases)
+        self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
+        self._tell_of_free(scan.leases)
+
+    async def _read_legacy(self) -> None:
+        """They say who is a Java worker. A table of theirs that does not answer must not keep us from looking."""
+        self._legacy_due_at = self._clock.monotonic() + LEGACY_PERIOD_S
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._legacy = await self._hooks.legacy_reports()
+        except Exception as error:
+            late = TableUnavailableError("no answer in time") if isinstance(error, TimeoutError) else error
+            failure = survived(late, "reading the legacy reports")
+            log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
+
+    async def _look_at_part(self, part: int, of: int) -> None:
+        scan: FleetScan = await self._table.fleet_scan((part, of), timeout_s=TIMEOUT_S)
+        await in_turns(self.takeover.saw_part(scan.leases, part, self._clock.monotonic()))
+        self._tell_of_free(scan.leases)
+
+    def _tell_of_free(self, leases: Sequence[Lease]) -> None:
+        free = {lease.key for lease in leases if lease.actual_owner is None}
+        if free - self._free:
+            self._free |= free
+            self._hooks.on_free()
+
+    def _next_look_at(self) -> float:
+        """The next multiple of the period by the wall clock, in monotonic time."""
+        period_s = self.takeover.whole_period_s()
+        if self.takeover.part_count > 1 and self.takeover.my_parts():
+            period_s = LOOK_PERIOD_S
+        wait_s = period_s - self._clock.wall() % period_s
+        # A timer may fire a hair early, or the look took most of its period: then the next multiple is too soon.
+        return self._clock.monotonic() + wait_s + (period_s if wait_s < TOO_SOON_SHARE * period_s else 0.0)
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    async def _take_until(self, look_at: float) -> None:
+        """Take what becomes due, up to the time of the next look."""
+        while (now := self._clock.monotonic()) < look_at and not self._woken.is_set():
+            due_at = look_at
+            if now - self._looked_at <= max(FRESH_S, self.takeover.whole_period_s() + LOOK_PERIOD_S):
+                taken, next_at = self.takeover.plan(now)
+                if taken:
+                    await self._take(taken)
+                    continue
+                due_at = min(look_at, next_at)
+            await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
+
+    async def _take(self, leases: Sequence[Lease]) -> None:
+        now = self._clock.monotonic()
+        owners = {lease.key: lease.actual_owner for lease in leases if lease.actual_owner not in (None, self._me)}
+        gone = {owner for owner in owners.values() if owner is not None and self.takeover.is_gone(owner, now)}
+        moves = [
+            Move(lease, self._me, False, Why.FREE if lease.actual_owner is None else Why.EXPIRED) for lease in leases
+        ]
+        written = await self._writer.write(moves, counter_matters=True)
+        self.takeover.tried(leases, written.done, self._clock.monotonic())
+        self._log(leases, written)
+        # A worker that woke between the look and our writes refuses all of them, and is not gone.
+        for owner in sorted(gone & {owners.get(key) for key in written.done}):
+            await self._tell_of_gone(owner)
+
+    async def _tell_of_gone(self, owner: str) -> None:
+        try:
+            await self._hooks.on_gone(owner, self._reports.get(owner))
+        except Exception as error:
+            failure = survived(error, "forgetting a worker")
+            log.debug("report of %s stays: %s", owner, failure, extra={"action": "report_kept", "worker": owner})
+
+    def _log(self, leases: Sequence[Lease], written: Written) -> None:
+        taken = Counter(lease.actual_owner for lease in leases if lease.key in written.done)
+        for owner, count in sorted(taken.items(), key=lambda item: item[0] or ""):
+            if owner is None:
+                log.info("took %d leases that were nobody's", count, extra={"action": "free_leases_taken"})
+            elif owner == self._me:
+                log.info("took %d leases of our own back", count, extra={"action": "own_leases_taken"})
+            else:
+                log.warning(
+                    "worker %s is silent for %.0f s; took %d of its leases",
+                    owner,
+                    self._rules.lease_duration_s,
+                    count,
+                    extra={"action": "worker_silent", "worker": owner, "leases": count},
+                )
+        if written.errors:
+            log.info(
+                "%d leases not taken, for now: %s",
+                len(written.errors),
+                written.errors[0],
+                extra={"action": "take_over_failed"},
+            )

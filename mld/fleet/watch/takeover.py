@@ -1,0 +1,338 @@
+"""Which leases nobody renews, since when, and which of them we take when. Pure; `lookout` looks and writes.
+
+Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads, whatever
+was published and whatever happened before: *who sees a lease stand still for a lease duration takes it for himself*.
+
+    lease                                      due
+    its owner, or the owner's heartbeat,       a lease duration after we first saw it with that counter
+      does not move
+    the same, owner a Java worker that was     the same, and as long as a Java worker may take to discover the lease,
+      never seen to renew it                   unless it has stopped renewing what it had
+    nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, who gave it up or
+                                               the leader may be about to give it to somebody; many not all at once
+    ours by the row                            as anybody's: usually discovery has long resumed it, but not one in
+                                               a handoff that a process with our id has begun
+
+A due lease is dealt among the lookers, who all deal alike: whom it falls to takes it at once, anybody else who sees it
+`SECOND_CHANCE_S` later still standing. Each write is conditional on owners and counter, so any number may act. Nobody
+is given a lease by this rule: we know of ourselves alone that we live, and a lease given to a worker that has just died
+would stand still for another lease duration. That somebody gets more than his share is the leader's to even out.
+
+*Lookers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
+the second chance. To read the whole table so often is dear where many workers do it, so `LOOKERS` do, chosen by each
+worker for himself by a hash of the ids of those that are seen to live; the others look once per lease duration, at
+tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with lookers of
+its own. Views that differ cost reads, or second chances.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from heapq import nsmallest
+from typing import NamedTuple
+
+from mld.fleet.assign.assignment import spread
+from mld.fleet.assign.loads import LEASES_MAX
+from mld.fleet.assign.observations import STEP_LEASES, Observations
+from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS
+from mld.fleet.values import WorkerReport
+from mld.leases.lease import Lease
+from mld.steps import Steps
+
+LOOK_PERIOD_S = 1.5
+"""With `SECOND_CHANCE_S` and the writes this keeps a gap within the lease duration and 2 s."""
+SECOND_CHANCE_S = 0.3
+FREE_GRACE_S = 1.0
+FREE_AT_ONCE_MAX = 32
+"""Free leases that one worker takes at once: more of them are a fleet that starts, and others want their share."""
+FREE_WAIT_S_MAX = 5.0  # by then those who start together have seen each other renew; at most a lease duration
+LOOKERS = 3  # two may die together with an owner
+PART_LEASES = 500  # some 60 read units; a table of up to two parts is read in one
+ALONE_SHARE = 0.5
+"""Of the lease duration: how often a worker looks that has seen nobody else, and so nobody who could fall silent."""
+SLOW_LEASES = 150
+"""Leases that are looked at once per lease duration by who is no looker; larger tables less often in proportion."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverRules:
+    """`java_discovery_s`: how long a Java worker may take to begin with a lease that was assigned to it."""
+
+    lease_duration_s: float
+    java_discovery_s: float
+    report_period_s: float
+    leases_max: int = LEASES_MAX
+
+
+class _Given(NamedTuple):
+    """Whose a lease is, with which counter it was first seen as his, and when."""
+
+    owner: str
+    counter: int
+    since: float
+
+
+class _Reported(NamedTuple):
+    """A report's time stamp, when we first saw that one, and whether we have seen another one before."""
+
+    updated_at_s: int | None
+    since: float
+    moves: bool
+
+
+class Takeover:
+    """What one worker has seen of the table, look after look. Times are monotonic seconds.
+
+    A *whole* look shows every row; it says who is there, too. Looks at parts show leases only.
+    """
+
+    def __init__(self, rules: TakeoverRules, worker_id: str) -> None:
+        self._rules = rules
+        self._me = worker_id
+        self.observations = Observations(lease_duration_s=rules.lease_duration_s, handoff_timeout_s=0.0)
+        self._rows: dict[str, Lease] = {}
+        self._due: dict[str, float] = {}
+        self._parts: dict[str, int] = {}
+        self._free_since: dict[str, float] = {}
+        self._given: dict[str, _Given] = {}
+        self._reported: dict[str, _Reported] = {}
+        self._java: frozenset[str] = frozenset()
+        self._renewed_once: set[str] = set()
+        """Java workers that were seen to renew a lease."""
+        self._silent: frozenset[str] = frozenset()
+        self._showing_life: frozenset[str] = frozenset()
+        self._is_alone = True
+        self._gave_at = -math.inf
+        self._lookers: tuple[tuple[str, ...], ...] = ((worker_id,),)
+        """By part."""
+
+    # --- what was seen ------------------------------------------------------------------------------------------------
+
+    def saw_all(
+        self, leases: Sequence[Lease], reports: Sequence[WorkerReport], beats: Mapping[str, str], now: float
+    ) -> Steps[None]:
+        """A whole look that ended at `now`; `beats` are the heartbeats by worker."""
+        mld = frozenset(report.worker for report in reports if "version" in report.mld)
+        self._java = frozenset(report.worker for report in reports) - mld
+        self.observations.heard(beats, now)
+        there = {lease.key for lease in leases}
+        for key in [key for key in self._rows if key not in there]:
+            self._forget(key)
+        yield
+        yield from self.saw_part(leases, 0, now)
+        yield from self.observations.scanned(leases, now)
+        owning, renewing = yield from self._owners(leases, now)
+        self._hear(reports, now)
+        reporting = self._recently_reported(now)
+        # A worker without leases shows life by its reports alone. One report is none: who wrote it may be dead.
+        idle = {worker for worker in reporting - owning if self._reported[worker].moves}
+        living_mld = ((renewing | idle) & mld) | {self._me}
+        self._silent = frozenset(owning - renewing)
+        self._showing_life = frozenset(renewing | idle)
+        yield from self._end_patience(leases)
+        heirs = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
+        has_given = now - self._gave_at <= self._rules.lease_duration_s
+        self._is_alone = not has_given and not (reporting | owning | heirs) - {self._me}
+        lookers = []
+        for part in range(part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))):
+            lookers.append(tuple(nsmallest(LOOKERS, living_mld, key=partial(_rank, part))))
+            yield
+        self._lookers = tuple(lookers)
+
+    def saw_part(self, leases: Sequence[Lease], part: int, now: float) -> Steps[None]:
+        """A look at one part that ended at `now`."""
+        for number, lease in enumerate(leases):
+            self._saw(lease, now)
+            self._parts[lease.key] = part
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+
+    def _saw(self, lease: Lease, now: float) -> None:
+        self.observations.saw(lease, now)
+        key, owner = lease.key, lease.actual_owner
+        self._rows[key] = lease
+        if owner is None:
+            self._free_since.setdefault(key, now)
+            self._given.pop(key, None)
+        else:
+            self._free_since.pop(key, None)
+            given = self._given.get(key)
+            if given is None or given.owner != owner:
+                self._given[key] = _Given(owner, lease.counter, now)
+            elif owner in self._java and lease.counter > given.counter:
+                self._renewed_once.add(owner)
+        self._due[key] = self._due_at(lease)
+
+    def _forget(self, key: str) -> None:
+        for known in (self._rows, self._due, self._parts, self._free_since, self._given):
+            known.pop(key, None)
+
+    def _owners(self, leases: Iterable[Lease], now: float) -> Steps[tuple[set[str], set[str]]]:
+        """(who owns leases, who of them has renewed one of them)."""
+        owning: set[str] = set()
+        renewing: set[str] = set()
+        for number, lease in enumerate(leases):
+            if (owner := lease.actual_owner) is not None:
+                owning.add(owner)
+                if owner not in renewing and not self._stands_still(lease, now):
+                    renewing.add(owner)
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+        return owning, renewing
+
+    def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
+        """A Java worker that renewed something before and renews nothing now will not discover anything any more."""
+        dead = self._silent & self._renewed_once
+        for number, lease in enumerate(leases):
+            if lease.actual_owner in dead:
+                self._due[lease.key] = self._moved_at(lease) + self._rules.lease_duration_s
+            if number % STEP_LEASES == STEP_LEASES - 1:
+                yield
+        self._renewed_once &= self._java
+
+    def _hear(self, reports: Iterable[WorkerReport], now: float) -> None:
+        before, self._reported = self._reported, {}
+        for report in reports:
+            old = before.get(report.worker)
+            if old is None or old.updated_at_s != report.updated_at_s:
+                self._reported[report.worker] = _Reported(report.updated_at_s, now, moves=old is not None)
+            else:
+                self._reported[report.worker] = old
+
+    def _stands_still(self, lease: Lease, now: float) -> bool:
+        return now - self._moved_at(lease) > self._rules.lease_duration_s
+
+    def _moved_at(self, lease: Lease) -> float:
+        """When an owned lease was last seen to move, or first seen with this owner."""
+        moved_at = self.observations.moved_at(lease)
+        return self._given[lease.key].since if moved_at is None else moved_at
+
+    def _recently_reported(self, now: float) -> frozenset[str]:
+        believed_s = EXPIRED_AFTER_PERIODS * self._rules.report_period_s
+        return frozenset(worker for worker, seen in self._reported.items() if now - seen.since <= believed_s)
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """The owners none of whose leases had moved for a lease duration at the last whole look."""
+        return self._silent
+
+    @property
+    def showing_life(self) -> frozenset[str]:
+        """Who was seen to renew a lease, or owns none and was seen to report twice, as of the last whole look."""
+        return self._showing_life
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else owned anything or reported lately, as of the last whole look."""
+        return self._is_alone
+
+    def gave(self, now: float) -> None:
+        """A lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look may say so."""
+        self._gave_at = now
+        self._is_alone = False
+
+    def lookers(self, part: int) -> tuple[str, ...]:
+        """Who looks at this part as often as it takes, in the view of this worker, which counts itself."""
+        return self._lookers[part]
+
+    @property
+    def part_count(self) -> int:
+        return len(self._lookers)
+
+    def my_parts(self) -> tuple[int, ...]:
+        """The parts of `part_count` that we look at every `LOOK_PERIOD_S`."""
+        return tuple(part for part, lookers in enumerate(self._lookers) if self._me in lookers)
+
+    def whole_period_s(self) -> float:
+        """How often we look at everything: as a looker of a table in one part as often as at that."""
+        duration_s = self._rules.lease_duration_s
+        if self.is_alone:
+            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
+        if self.part_count == 1 and self.my_parts():
+            return LOOK_PERIOD_S
+        return slow_period_s(len(self._rows), duration_s)
+
+    def bound_s(self) -> float:
+        """How long a lease may go without a renewal while this worker can read and write the table."""
+        return self._rules.lease_duration_s + self.whole_period_s() + SECOND_CHANCE_S
+
+    # --- what is to be taken ------------------------------------------------------------------------------------------
+
+    def _due_at(self, lease: Lease) -> float:
+        """When the lease may be taken by whom it falls to; `math.inf` if never, as far as we know."""
+        owner = lease.actual_owner
+        if owner is None:
+            return self._free_since[lease.key] + FREE_GRACE_S
+        patience_s = self._rules.lease_duration_s
+        if owner in self._java and self._given[lease.key].counter == lease.counter:
+            patience_s += self._rules.java_discovery_s
+        return self._moved_at(lease) + patience_s
+
+    def plan(self, now: float) -> tuple[list[Lease], float]:
+        """(the leases to take now, when more may become due: `math.inf` if not before another look)."""
+        due = sorted(key for key, at in self._due.items() if at < now)
+        next_at = min((at for at in self._due.values() if at >= now), default=math.inf)
+        if not due:
+            return [], next_at
+        counts = Counter(lease.owner for lease in self._rows.values())
+        dealt = self._deal(due, counts)
+        free_room = FREE_AT_ONCE_MAX - counts[self._me]
+        taken: list[Lease] = []
+        for key in sorted(due, key=lambda key: _rank(self._me, key)):
+            ready_at = self._due[key] if dealt.get(key) == self._me else self._due[key] + SECOND_CHANCE_S
+            if ready_at < now and key in self._free_since and free_room <= 0:
+                ready_at = self._free_since[key] + min(FREE_WAIT_S_MAX, self._rules.lease_duration_s)
+            if ready_at < now:
+                taken.append(self._rows[key])
+                free_room -= 1
+            else:
+                next_at = min(next_at, ready_at)
+        return taken[: max(0, self._rules.leases_max - counts[self._me])], next_at
+
+    def _deal(self, keys: Iterable[str], counts: Mapping[str | None, int]) -> dict[str, str]:
+        """Whom each of the due leases falls to, as every looker sees it."""
+        by_part: dict[int, list[str]] = {}
+        for key in keys:
+            by_part.setdefault(self._parts[key], []).append(key)
+        dealt: dict[str, str] = {}
+        for part, of_part in by_part.items():
+            # A row that was seen when the table had more parts has lookers again with the next whole look.
+            held = {worker: counts[worker] for worker in self.lookers(min(part, self.part_count - 1))}
+            dealt |= spread(of_part, held, self._rules.leases_max)
+        return dealt
+
+    def tried(self, leases: Iterable[Lease], done: Mapping[str, Lease], now: float) -> None:
+        """We wanted these, and `done` are the rows of those that are ours now. The others wait for the next look."""
+        for lease in leases:
+            self._forget(lease.key)
+            if (row := done.get(lease.key)) is not None:
+                self._saw(row, now)
+                self._parts[lease.key] = 0
+
+    def is_gone(self, owner: str, now: float) -> bool:
+        """Whether no lease of `owner` that we know of has moved for a lease duration."""
+        return all(self._stands_still(lease, now) for lease in self._rows.values() if lease.actual_owner == owner)
+
+
+def slow_period_s(leases: int, lease_duration_s: float) -> float:
+    """How often who is no looker looks at a table of so many leases."""
+    return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
+
+
+def part_count(leases: int, *, is_carried: bool) -> int:
+    """Parts of a table with so many leases, a power of two; one where leases rest on heartbeats, which are rows too."""
+    if is_carried or leases <= 2 * PART_LEASES:
+        return 1
+    return 1 << math.ceil(math.log2(leases / PART_LEASES))
+
+
+def _rank(one: int | str, other: str) -> bytes:
+    """Draws lots: the same for everybody who asks."""
+    return hashlib.blake2b(f"{one}/{other}".encode(), digest_size=8).digest()

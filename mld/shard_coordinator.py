@@ -1,0 +1,122 @@
+"""`ShardCoordinator`: what the lease table needs around the ends of shards, for all consumers of a worker.
+
+Joins the rooms that may not know each other: it answers the consumers' `ShardCare` questions with the decisions of
+`mld.shards`, and tells the fleet and waiting consumers what changed.
+
+Rules: shards#preparing-the-end, shards#parents-before-children, shards#missing-shards, shards#cleanup-schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from mld.clock import Clock
+from mld.consumer.ports import EndVerdict, MissingVerdict, Signal
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable
+from mld.shards.cleanup import LeaseCleanup
+from mld.shards.detector import ShardDetector, ShardsListed
+from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
+from mld.shards.parents import parents_complete
+from mld.streams import ChildShard
+from mld.turns import in_turns
+
+log = logging.getLogger(__name__)
+
+SURVEY_VALID_S = 5.0  # a stream that vanishes parks all its shards at once; one scan and one listing do for all of them
+
+
+class ShardCoordinator:
+    """Implements `consumer.ports.ShardCare`."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        detector: ShardDetector,
+        ending: ShardEnding,
+        cleanup: LeaseCleanup,
+        clock: Clock,
+        *,
+        parents_changed: Signal,
+        on_created: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self._table = table
+        self._detector = detector
+        self._ending = ending
+        self._cleanup = cleanup
+        self._clock = clock
+        self._parents_changed = parents_changed
+        self._on_created = on_created
+        self._waiting_for: dict[str, str] = {}  # so that each wait is logged once, not at every look
+        self._parked_because: dict[str, str] = {}
+        self._survey_lock = asyncio.Lock()
+        self._surveyed: Survey | None = None
+        self._surveyed_at = 0.0
+
+    async def parents_complete(self, lease: Lease) -> bool:
+        blocking = await parents_complete(self._table, lease)
+        if blocking is None:
+            self._waiting_for.pop(lease.key, None)
+            return True
+        if self._waiting_for.get(lease.key) != blocking:
+            self._waiting_for[lease.key] = blocking
+            log.info(
+                "waiting for the parent shard",
+                extra={"action": "waiting_on_parent", "shard": lease.key, "parent": blocking},
+            )
+        return False
+
+    async def prepare_end(self, lease: Lease, children: Sequence[ChildShard]) -> EndVerdict:
+        match await self._ending.prepare(lease, children):
+            case Prepared(created):
+                if created:
+                    self._on_created(created)
+                return EndVerdict.READY
+            case Blocked(reason):
+                log.warning("%s", reason, extra={"action": "shard_end_blocked", "shard": lease.key})
+                return EndVerdict.WAIT
+            case Invalid(reason):
+                log.warning("%s; it is read again", reason, extra={"action": "shard_end_doubted", "shard": lease.key})
+                return EndVerdict.READ_AGAIN
+
+    async def judge_missing(self, lease: Lease) -> MissingVerdict:
+        match (await self._survey()).judge(lease):
+            case ShardIsOver(evidence):
+                log.info(
+                    "the shard is past its retention: %s",
+                    evidence,
+                    extra={"action": "shard_expired", "shard": lease.key},
+                )
+                return MissingVerdict.OVER
+            case ShardIsListed():
+                self._parked_because.pop(lease.key, None)
+                return MissingVerdict.LISTED
+            case Park(reason):
+                if self._parked_because.get(lease.key) != reason:
+                    self._parked_because[lease.key] = reason
+                    log.error("%s", reason, extra={"action": "shard_parked", "shard": lease.key})
+                return MissingVerdict.UNKNOWN
+
+    async def _survey(self) -> Survey:
+        """Rows and shards (None: no such stream), shared by all who ask at about the same time.
+
+        The rows are read before the shards are listed: the other way round a new shard's row could look foreign.
+        """
+        async with self._survey_lock:
+            now = self._clock.monotonic()
+            if self._surveyed is None or now - self._surveyed_at > SURVEY_VALID_S:
+                leases = (await self._table.scan()).leases
+                listing = await self._detector.list_all()
+                shards = listing.shards if isinstance(listing, ShardsListed) else None
+                self._surveyed = await in_turns(Survey.steps(leases, shards))
+                self._surveyed_at = now
+            return self._surveyed
+
+    def ended(self, lease: Lease) -> None:
+        self._waiting_for.pop(lease.key, None)
+        self._parked_because.pop(lease.key, None)
+        self._parents_changed.notify()
+        self._cleanup.enqueue(lease)

@@ -1,0 +1,1042 @@
+"""Elections in virtual time: who leads, how fast leadership moves, and that it is never in two places."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mld.clock import LoopClock
+from mld.errors import TableUnavailableError
+from mld.fleet.leader.election import (
+    CLOSE_TIMEOUT_S,
+    FIRST_REELECTION_S,
+    HOOK_TIMEOUT_S,
+    NO_OWNERS_RECHECK_S,
+    REELECTION_S,
+    AdaptiveElection,
+    LockElection,
+    ShuffleElection,
+)
+from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, LeaderDecider, Place
+from tests.contract.test_lock_table_memory import make_table
+from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, server_error, throttled
+from tests.virtual_time import run_virtual
+
+LEASES = Place("app", LEASE_TABLE_KEY)
+LEGACY = Place("app-CoordinatorState", COORDINATOR_TABLE_KEY)
+ASK_S = 1.0  # Java's scheduler asks once a second
+WRITES = ("PutItem", "UpdateItem", "DeleteItem")
+
+
+class Gate:
+    """Stops one process: what it sends and what it hears waits, and so do its timers. Its clock goes on."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def passed(self) -> None:
+        await self._open.wait()
+
+
+class ProcessClock(LoopClock):
+    """The clock of a process that may be stopped. Its wall clock is of no use to anybody."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def wall(self) -> float:
+        raise AssertionError("leadership is judged without wall clocks")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self._gate.passed()
+
+
+class ProcessService:
+    def __init__(self, dynamo: MemoryDynamo, name: str, gate: Gate) -> None:
+        self._client = dynamo.client(name)
+        self._gate = gate
+
+    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        await self._gate.passed()
+        try:
+            return await self._client.call(operation, params, timeout_s=timeout_s)
+        finally:
+            await self._gate.passed()
+
+
+class Elector:
+    """One process with a lock election."""
+
+    def __init__(self, dynamo: MemoryDynamo, name: str, *, worker_id: str | None = None, process: int = 1) -> None:
+        numbers = itertools.count(1)
+        self.name = name
+        self.gate = Gate()
+        self.place = LEASES
+        self.changes: list[tuple[float, bool]] = []
+        self.checked: list[bool] = []
+        self.hook_error: Exception | None = None
+        self.hook_delay_s = 0.0
+        self._service = ProcessService(dynamo, name, self.gate)
+        self.election = LockElection(
+            lambda: LockTable(self._service, self.place),
+            ProcessClock(self.gate),
+            worker_id=worker_id or name,
+            new_version=lambda: f"{name}-{process}-{next(numbers)}",
+            on_check=self._checked,
+            on_change=lambda leads: self.changes.append((now(), leads)),
+        )
+
+    async def _checked(self, is_leader: bool) -> None:
+        self.checked.append(is_leader)
+        await asyncio.sleep(self.hook_delay_s)
+        if self.hook_error is not None:
+            raise self.hook_error
+
+    async def leads(self) -> bool:
+        return await self.election.is_leader()
+
+    def holds(self) -> bool:
+        return self.election.holds_lock
+
+    def crash(self) -> None:
+        """Stop for good, without a word."""
+        self.gate.shut()
+
+
+class Faults:
+    """Faults for the next requests of one sender that are among `operations`."""
+
+    def __init__(self, dynamo: MemoryDynamo, sender: str, operations: Iterable[str] = WRITES) -> None:
+        dynamo.faults = self
+        self._sender = sender
+        self._operations = tuple(operations)
+        self._next: list[Fault | None] = []
+        self.always: Fault | None = None
+
+    def next(self, *faults: Fault | None) -> None:
+        self._next.extend(faults)
+
+    def __call__(self, sender: str, operation: str, _: Mapping[str, Any]) -> Fault | None:
+        if sender != self._sender or operation not in self._operations:
+            return None
+        return self._next.pop(0) if self._next else self.always
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def world(*, faults: FaultChooser | None = None) -> MemoryDynamo:
+    dynamo = MemoryDynamo(LoopClock(), faults=faults)
+    for place in (LEASES, LEGACY):
+        await make_table(dynamo, place.table, place.key)
+    return dynamo
+
+
+def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in virtual time."""
+
+    def run() -> None:
+        run_virtual(story())
+
+    run.__name__ = story.__name__
+    return run
+
+
+def owner(dynamo: MemoryDynamo, place: Place = LEASES) -> str | None:
+    row = dynamo.row(place.table, "Leader")
+    return None if row is None else str(row["ownerName"]["S"])
+
+
+def version(dynamo: MemoryDynamo) -> str:
+    row = dynamo.row(LEASES.table, "Leader")
+    assert row is not None
+    return str(row["recordVersionNumber"]["S"])
+
+
+def calls(dynamo: MemoryDynamo, name: str) -> list[str]:
+    return [operation for sender, operation in dynamo.calls if sender == name]
+
+
+async def poll(elector: Elector, seconds: float) -> float | None:
+    """Ask once a second for some time, until the elector leads; when that was."""
+    until = now() + seconds
+    while now() < until:
+        if await elector.leads():
+            return now()
+        await asyncio.sleep(ASK_S)
+    return None
+
+
+# --- the lock: winning, holding, following
+
+
+@virtual
+async def test_the_first_leads_and_the_second_does_not() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    assert not await b.leads()
+    assert owner(dynamo) == "a"
+    assert a.changes == [(0.0, True)]
+    assert b.changes == []
+
+
+@virtual
+async def test_of_many_that_start_together_one_leads() -> None:
+    dynamo = await world()
+    electors = [Elector(dynamo, f"w{number}") for number in range(20)]
+    answers = await asyncio.gather(*(elector.leads() for elector in electors))
+    assert answers.count(True) == 1
+
+
+@virtual
+async def test_a_leader_asks_the_table_only_by_its_heartbeat() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    while now() < 590:
+        assert await a.leads()
+        await asyncio.sleep(ASK_S)
+    assert calls(dynamo, "a")[:2] == ["GetItem", "PutItem"]
+    assert calls(dynamo, "a")[2:] == ["UpdateItem"] * 19
+    beats = [applied.at for applied in dynamo.history]
+    assert beats == [30.0 * number for number in range(20)]
+    assert len({applied.after["recordVersionNumber"]["S"] for applied in dynamo.history}) == 20
+
+
+@virtual
+async def test_a_follower_reads_once_a_heartbeat() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    assert await poll(b, 600) is None
+    assert calls(dynamo, "b") == ["GetItem"] * 20
+
+
+@virtual
+async def test_those_who_ask_together_share_one_check() -> None:
+    dynamo = await world(faults=lambda *_: Fault(delay_before_s=1.0))
+    a = Elector(dynamo, "a")
+    answers = await asyncio.gather(*(a.leads() for _ in range(10)))
+    assert answers == [True] * 10
+    assert calls(dynamo, "a") == ["GetItem", "PutItem"]
+    assert a.checked == [True]
+
+
+@virtual
+async def test_a_caller_that_gives_up_leaves_the_check_to_the_others() -> None:
+    dynamo = await world(faults=lambda *_: Fault(delay_before_s=1.0))
+    a = Elector(dynamo, "a")
+    first, second = asyncio.create_task(a.leads()), asyncio.create_task(a.leads())
+    await asyncio.sleep(0.5)
+    first.cancel()
+    assert await second
+    assert first.cancelled()
+
+
+@virtual
+async def test_a_question_never_waits_for_more_than_its_requests() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    await asyncio.gather(a.leads(), b.leads())  # one of them loses the race for the row
+    assert now() == 0.0
+
+
+# --- the lock: changes
+
+
+@virtual
+async def test_a_graceful_stop_lets_the_next_check_win_at_once() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    assert not await b.leads()
+    await asyncio.sleep(100)
+    assert not await b.leads()
+    await a.election.close()
+    assert owner(dynamo) is None
+    assert a.changes[-1] == (100.0, False)
+    assert not await a.leads()
+    won_at = await poll(b, 60)
+    assert won_at is not None
+    assert won_at - 100 <= HEARTBEAT_S
+
+
+@pytest.mark.parametrize("crash_at", [0.0, 1.0, 29.5, 30.5, 59.0, 77.7, 100.0])
+def test_after_a_crash_leadership_moves_within_120_to_150_s_of_the_last_heartbeat(crash_at: float) -> None:
+    async def main() -> None:
+        dynamo = await world()
+        a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+        assert await a.leads()
+        polled = asyncio.create_task(poll(b, 1000))
+        await asyncio.sleep(crash_at)
+        a.crash()
+        last_beat = dynamo.history[-1].at
+        won_at = await polled
+        assert won_at is not None
+        assert LEASE_S < won_at - last_beat <= LEASE_S + HEARTBEAT_S + ASK_S
+        assert not a.holds()
+
+    run_virtual(main())
+
+
+@virtual
+async def test_the_duration_in_the_row_counts() -> None:
+    dynamo = await world()
+    b = Elector(dynamo, "b")
+    dynamo.put_row(LEASES.table, foreign_row(leaseDuration={"S": "40000"}))
+    won_at = await poll(b, 100)
+    assert won_at is not None
+    assert 40 < won_at <= 42
+
+
+@virtual
+async def test_a_restarted_worker_with_the_same_id_has_no_claim() -> None:
+    dynamo = await world()
+    first = Elector(dynamo, "first", worker_id="w")
+    assert await first.leads()
+    first.crash()
+    second = Elector(dynamo, "second", worker_id="w", process=2)
+    won_at = await poll(second, 1000)
+    assert won_at is not None
+    assert won_at > LEASE_S
+
+
+@virtual
+async def test_a_twin_with_the_same_id_does_not_lead_too() -> None:
+    dynamo = await world()
+    one, two = Elector(dynamo, "one", worker_id="w"), Elector(dynamo, "two", worker_id="w")
+    assert await one.leads()
+    assert await poll(two, 600) is None
+    assert await one.leads()
+
+
+@virtual
+async def test_a_paused_leader_does_not_lead_after_its_lease_and_the_follower_does() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    polled = asyncio.create_task(poll(b, 400))
+    a.gate.shut()
+    await asyncio.sleep(LEASE_S - 0.1)
+    assert a.holds()
+    await asyncio.sleep(0.2)
+    assert not a.holds()
+    assert await polled is not None
+    a.gate.open()
+    assert not await a.leads()
+    assert await b.leads()
+    assert a.changes[-1][1] is False
+
+
+@virtual
+async def test_a_paused_leader_that_nobody_replaced_leads_again_at_once() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    a.gate.shut()
+    await asyncio.sleep(1000)
+    assert not a.holds()
+    a.gate.open()
+    assert await a.leads()
+    assert [leads for _, leads in a.changes] == [True, False, True]
+
+
+@virtual
+async def test_a_lock_taken_by_force_is_lost_at_the_next_heartbeat() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    dynamo.put_row(LEASES.table, foreign_row())
+    await asyncio.sleep(HEARTBEAT_S + 0.1)
+    assert not a.holds()
+    assert a.changes[-1] == (HEARTBEAT_S, False)
+    assert owner(dynamo) == "java"
+    assert not await a.leads()
+
+
+@virtual
+async def test_a_deleted_row_is_lost_and_won_again() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    dynamo.delete_row(LEASES.table, "Leader")
+    await asyncio.sleep(HEARTBEAT_S + 0.1)
+    assert not a.holds()
+    assert await a.leads()
+
+
+@virtual
+async def test_a_lost_race_is_no_leadership_and_starts_the_observation() -> None:
+    dynamo = await world()
+    b = Elector(dynamo, "b")
+    faults = Faults(dynamo, "b", ["PutItem"])
+    faults.next(Fault(delay_before_s=1.0))
+    asking = asyncio.create_task(b.leads())
+    await asyncio.sleep(0.5)
+    dynamo.put_row(LEASES.table, foreign_row())
+    assert not await asking
+    won_at = await poll(b, 200)
+    assert won_at is not None
+    assert 121 < won_at <= 123  # from the refusal at 1 s on, and not from the next read
+
+
+def foreign_row(**changes: Any) -> dict[str, Any]:
+    row = {
+        "leaseKey": {"S": "Leader"},
+        "ownerName": {"S": "java"},
+        "leaseDuration": {"S": "120000"},
+        "recordVersionNumber": {"S": "foreign"},
+    }
+    return {name: value for name, value in (row | changes).items() if value is not None}
+
+
+# --- the lock: lost requests and replies
+
+
+@virtual
+async def test_a_claim_without_an_answer_is_no_leadership_until_it_is_recognized() -> None:
+    dynamo = await world()
+    Faults(dynamo, "a", ["PutItem"]).next(lost_reply())
+    a = Elector(dynamo, "a")
+    assert not await a.leads()
+    assert owner(dynamo) == "a"
+    assert not a.holds()
+    won_at = await poll(a, 30)
+    assert won_at is not None
+    assert won_at <= 3.0
+    assert calls(dynamo, "a").count("PutItem") == 1
+    await asyncio.sleep(200)
+    assert a.holds()
+
+
+@virtual
+async def test_a_claim_that_got_lost_is_made_again() -> None:
+    dynamo = await world()
+    Faults(dynamo, "a", ["PutItem"]).next(lost_request(), throttled())
+    a = Elector(dynamo, "a")
+    won_at = await poll(a, 30)
+    assert won_at is not None
+    assert won_at <= 5.0
+
+
+@virtual
+async def test_a_claim_that_arrives_late_is_recognized() -> None:
+    dynamo = await world()
+    Faults(dynamo, "a", ["PutItem"]).next(Fault(delay_before_s=20.0), *[lost_request()] * 50)
+    a = Elector(dynamo, "a")
+    assert await poll(a, 15) is None
+    won_at = await poll(a, 60)
+    assert won_at is not None
+    assert 20 <= won_at <= 26
+    assert await poll(a, 1) is not None
+
+
+@virtual
+async def test_a_heartbeat_whose_reply_was_lost_costs_nothing() -> None:
+    dynamo = await world()
+    Faults(dynamo, "a", ["UpdateItem"]).next(lost_reply(), lost_reply(), server_error())
+    a = Elector(dynamo, "a")
+    for _ in range(300):
+        assert await a.leads()
+        await asyncio.sleep(ASK_S)
+    assert [leads for _, leads in a.changes] == [True]
+
+
+@virtual
+async def test_heartbeats_that_fail_for_a_lease_end_it_counted_from_before_the_last_good_one() -> None:
+    dynamo = await world()
+    faults = Faults(dynamo, "a", ["UpdateItem"])
+    faults.next(Fault(delay_before_s=2.0))  # sent at 30, applied at 32
+    faults.always = lost_request()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    await asyncio.sleep(150.0 - 0.01)
+    assert a.holds()
+    await asyncio.sleep(0.02)
+    assert not a.holds()
+    assert a.changes[-1] == (150.0, False)
+
+
+@virtual
+async def test_an_unreachable_table_has_no_leader_and_raises_nothing() -> None:
+    dynamo = await world()
+    Faults(dynamo, "a", ["GetItem"]).always = lost_request()
+    a = Elector(dynamo, "a")
+    assert await poll(a, 300) is None
+    assert len(calls(dynamo, "a")) == 10
+
+
+@virtual
+async def test_a_missing_table_has_no_leader_and_raises_nothing() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.place = Place("nowhere", "key")
+    assert not await a.leads()
+
+
+# --- stepping down, closing
+
+
+@virtual
+async def test_stepping_down_gives_the_lock_to_another() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    assert not await b.leads()
+    await a.election.step_down(45.0)
+    assert owner(dynamo) is None
+    at, bt = await asyncio.gather(poll(a, 44), poll(b, 44))
+    assert at is None
+    assert bt is not None
+
+
+@virtual
+async def test_alone_it_leads_again_after_the_hold_off() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    await a.election.step_down(45.0)
+    won_at = await poll(a, 100)
+    assert won_at is not None
+    assert 45 <= won_at <= 46
+
+
+@virtual
+async def test_stepping_down_during_a_claim_gives_it_back() -> None:
+    dynamo = await world(faults=lambda *_: Fault(delay_before_s=1.0))
+    a = Elector(dynamo, "a")
+    asking = asyncio.create_task(a.leads())
+    await asyncio.sleep(1.5)
+    await a.election.step_down(45.0)
+    assert not await asking
+    assert owner(dynamo) is None
+    assert a.changes == []
+
+
+@virtual
+async def test_a_release_is_repeated_and_finds_the_last_version() -> None:
+    dynamo = await world()
+    faults = Faults(dynamo, "a", ["UpdateItem", "DeleteItem"])
+    faults.next(lost_reply(), lost_request(), None)  # a heartbeat applied without a word, then two releases
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    await asyncio.sleep(31)
+    await a.election.close()
+    assert owner(dynamo) is None
+
+
+@virtual
+async def test_closing_takes_back_a_claim_without_an_answer() -> None:
+    dynamo = await world()
+    Faults(dynamo, "a", ["PutItem"]).next(lost_reply())
+    a = Elector(dynamo, "a")
+    assert not await a.leads()
+    assert owner(dynamo) == "a"
+    await a.election.close()
+    assert owner(dynamo) is None
+
+
+@virtual
+async def test_closing_leaves_the_lock_of_another_alone() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    assert not await b.leads()
+    await b.election.close()
+    assert owner(dynamo) == "a"
+    assert calls(dynamo, "b") == ["GetItem"]
+
+
+@virtual
+async def test_closing_is_bounded_and_final() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    a.crash()
+    started_at = now()
+    await a.election.close()
+    assert now() - started_at <= CLOSE_TIMEOUT_S
+    a.gate.open()
+    await asyncio.sleep(100)
+    assert not a.holds()
+    assert not await a.leads()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+@virtual
+async def test_closing_during_a_check_answers_false() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.hook_delay_s = 20.0
+    asking = asyncio.create_task(a.leads())
+    await asyncio.sleep(1)
+    assert owner(dynamo) == "a"
+    await a.election.close()
+    assert not await asking
+    assert owner(dynamo) is None
+
+
+@virtual
+async def test_a_lost_delete_cannot_end_a_later_leadership() -> None:
+    """The delete arrives when the same process leads again: it must not take its row away."""
+    dynamo = await world()
+    faults = Faults(dynamo, "a", ["DeleteItem"])
+    faults.next(Fault(delay_before_s=15.0), lost_request(), lost_request())
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    assert await a.leads()
+    await a.election.step_down(5.0)
+    assert owner(dynamo) == "a"
+    assert await poll(a, 10) is not None
+    await asyncio.sleep(16.0 - now())
+    assert owner(dynamo) == "a"
+    assert not await b.leads()
+    assert a.holds()
+
+
+@virtual
+async def test_a_slow_claim_counts_from_its_sending() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    dynamo.faults = lambda _, operation, __: (
+        Fault(delay_after_s=2.0) if operation == "PutItem" else lost_request() if operation == "UpdateItem" else None
+    )
+    assert await a.leads()
+    assert now() == 2.0
+    await asyncio.sleep(LEASE_S - 2.0 - 0.01)
+    assert a.holds()
+    await asyncio.sleep(0.02)
+    assert not a.holds()
+
+
+@virtual
+async def test_stepping_down_during_the_hook_answers_false() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.hook_delay_s = 5.0
+    asking = asyncio.create_task(a.leads())
+    await asyncio.sleep(1)
+    await a.election.step_down(40.0)
+    assert not await asking
+    assert owner(dynamo) is None
+
+
+# --- the hook and the place of the lock
+
+
+@virtual
+async def test_the_hook_hears_of_each_fresh_result() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    for _ in range(60):
+        await a.leads()
+        await b.leads()
+        await asyncio.sleep(ASK_S)
+    assert a.checked == [True] * 60
+    assert b.checked == [False] * 2
+
+
+@virtual
+async def test_a_failing_hook_gives_the_lock_up() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    assert await a.leads()
+    a.hook_error = TableUnavailableError("no answer")
+    assert not await a.leads()
+    assert owner(dynamo) is None
+    a.hook_error = None
+    won_at = await poll(a, 60)
+    assert won_at == HEARTBEAT_S
+    assert [leads for _, leads in a.changes] == [True, False, True]
+
+
+@virtual
+async def test_a_leader_that_fails_its_first_check_never_led() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.hook_error = ValueError("not now")
+    assert not await a.leads()
+    assert a.changes == []
+    assert owner(dynamo) is None
+
+
+@virtual
+async def test_a_hanging_hook_gives_the_lock_up() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.hook_delay_s = 1000.0
+    assert not await a.leads()
+    assert now() == HOOK_TIMEOUT_S
+    assert owner(dynamo) is None
+
+
+@virtual
+async def test_when_the_lock_moves_the_old_one_is_released_and_false_answered_once() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.place = LEGACY
+    assert await a.leads()
+    assert owner(dynamo, LEGACY) == "a"
+    a.place = LEASES
+    assert not a.holds()
+    assert not await a.leads()
+    assert owner(dynamo, LEGACY) is None
+    assert await a.leads()
+    assert owner(dynamo) == "a"
+    await asyncio.sleep(300)
+    assert a.holds()
+
+
+@virtual
+async def test_a_follower_moves_too_and_forgets_what_it_had_observed() -> None:
+    dynamo = await world()
+    a, b = Elector(dynamo, "a"), Elector(dynamo, "b")
+    a.place = b.place = LEGACY
+    assert await a.leads()
+    assert not await b.leads()
+    b.place = LEASES
+    assert not await b.leads()
+    assert await b.leads()
+    assert (owner(dynamo, LEGACY), owner(dynamo)) == ("a", "b")
+
+
+@virtual
+async def test_a_hook_that_moves_the_lock_and_fails_costs_one_false() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "a")
+    a.place = LEGACY
+    assert await a.leads()
+
+    async def complete(_: bool) -> None:
+        a.place = LEASES
+        a.election._on_check = a._checked
+        raise TableUnavailableError("the migration is complete")
+
+    a.election._on_check = complete
+    assert not await a.leads()
+    assert owner(dynamo, LEGACY) is None
+    assert await a.leads()
+    assert owner(dynamo) == "a"
+
+
+# --- damaged rows
+
+
+@pytest.mark.parametrize("name", ["ownerName", "leaseDuration", "recordVersionNumber"])
+@pytest.mark.parametrize("value", [None, {"N": "120000"}])
+def test_a_damaged_row_is_reported_and_replaced(
+    name: str, value: dict[str, Any] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        dynamo = await world()
+        dynamo.put_row(LEASES.table, foreign_row(**{name: value}))
+        a = Elector(dynamo, "a")
+        won_at = await poll(a, 300)
+        assert won_at is not None
+        assert LEASE_S < won_at <= LEASE_S + 2
+
+    with caplog.at_level(logging.ERROR):
+        run_virtual(main())
+    assert [record for record in caplog.records if name in record.getMessage()]
+    assert len(caplog.records) == 1
+
+
+# --- never two
+
+
+PAUSES = st.tuples(
+    st.just("pause"), st.integers(0, 2), st.floats(0.0, 600.0), st.floats(1.0, 300.0, allow_subnormal=False)
+)
+OUTAGES = st.tuples(
+    st.sampled_from(["requests lost", "replies lost"]),
+    st.integers(0, 2),
+    st.floats(0.0, 600.0),
+    st.floats(100.0, 300.0),
+)
+ENDS = st.tuples(st.sampled_from(["step_down", "crash", "close"]), st.integers(0, 2), st.floats(0.0, 600.0), st.just(0))
+STORIES = st.lists(st.one_of(PAUSES, OUTAGES, ENDS), max_size=8)
+
+
+class RandomFaults:
+    """Requests of all kinds of bad luck, also applied long after the sender gave up."""
+
+    def __init__(self, seed: int, trouble: float) -> None:
+        self._rng = random.Random(seed)
+        self._trouble = trouble
+        self.outages: dict[str, Fault] = {}
+
+    def __call__(self, sender: str, operation: str, _: Mapping[str, Any]) -> Fault | None:
+        if sender in self.outages and operation in WRITES:
+            return self.outages[sender]
+        rng = self._rng
+        travel = Fault(delay_before_s=rng.uniform(0, 0.2), delay_after_s=rng.uniform(0, 0.2))
+        if rng.random() >= self._trouble:
+            return travel
+        return rng.choice(
+            [
+                lost_request(),
+                lost_reply(),
+                throttled(),
+                Fault(delay_before_s=rng.uniform(0, 200)),
+                Fault(delay_after_s=rng.uniform(0, 200)),
+            ]
+        )
+
+
+class Judge:
+    """Watches that at no instant two lead."""
+
+    def __init__(self, electors: list[Elector]) -> None:
+        self._electors = electors
+        self.answers = 0
+
+    def look(self) -> None:
+        holders = [elector.name for elector in self._electors if elector.holds()]
+        assert len(holders) <= 1, f"at {now()} all of {holders} lead"
+
+    async def ask(self, elector: Elector, rng: random.Random, until: float) -> None:
+        while now() < until:
+            await elector.gate.passed()
+            if await elector.leads():
+                self.answers += 1
+                assert elector.holds()
+                self.look()
+            await asyncio.sleep(rng.uniform(0.2, 2.0))
+
+    async def watch(self, until: float) -> None:
+        while now() < until:
+            self.look()
+            await asyncio.sleep(0.5)
+
+
+@settings(max_examples=25)
+@given(STORIES, st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.5]))
+def test_at_no_instant_two_lead_and_somebody_does_in_the_end(
+    story: list[tuple[str, int, float, float]], seed: int, trouble: float
+) -> None:
+    async def main() -> None:
+        dynamo = await world()
+        dynamo.faults = faults = RandomFaults(seed, trouble)
+        electors = [Elector(dynamo, f"w{number}") for number in range(3)]
+        judge = Judge(electors)
+        crashed: set[int] = set()
+
+        async def happen(kind: str, number: int, at: float, length: float) -> None:
+            elector = electors[number]
+            await asyncio.sleep(at)
+            match kind:
+                case "pause":
+                    elector.gate.shut()
+                    await asyncio.sleep(length)
+                    if number not in crashed:
+                        elector.gate.open()
+                case "requests lost" | "replies lost":
+                    faults.outages[elector.name] = lost_request() if kind == "requests lost" else lost_reply()
+                    await asyncio.sleep(length)
+                    faults.outages.pop(elector.name, None)
+                case "step_down":
+                    await elector.election.step_down(40.0)
+                case "crash" if len(crashed) < 2:
+                    crashed.add(number)
+                    elector.crash()
+                case "close" if len(crashed) < 2:
+                    crashed.add(number)
+                    await elector.election.close()
+
+        tasks = [asyncio.create_task(happen(*event)) for event in story]
+        rng = random.Random(seed)
+        asking = [asyncio.create_task(judge.ask(elector, rng, 1400.0)) for elector in electors]
+        await judge.watch(900.0)
+        dynamo.faults = None
+        judge.answers = 0
+        await judge.watch(1400.0)
+        assert judge.answers > 0, "nobody has led for 500 s without faults"
+        for task in [*tasks, *asking]:
+            if task.done() and not task.cancelled():
+                task.result()
+            task.cancel()
+        for elector in electors:
+            elector.gate.open()
+            await elector.election.close()
+
+    run_virtual(main())
+
+
+# --- the shuffle
+
+
+class Owners:
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+        self.error: Exception | None = None
+        self.asked_at: list[float] = []
+
+    async def __call__(self) -> list[str]:
+        self.asked_at.append(now())
+        await asyncio.sleep(0.1)
+        if self.error is not None:
+            raise self.error
+        return list(self.names)
+
+
+def shuffled(owners: Owners, worker_id: str) -> ShuffleElection:
+    return ShuffleElection(owners, LoopClock(), worker_id=worker_id)
+
+
+@virtual
+async def test_the_shuffle_elects_exactly_one_owner() -> None:
+    owners = Owners("wa", "wb", "wc")
+    leads = {name: await shuffled(owners, name).is_leader() for name in ("wa", "wb", "wc", "wd")}
+    assert leads == {"wa": False, "wb": False, "wc": True, "wd": False}
+
+
+@virtual
+async def test_elections_are_held_at_0_60_and_then_every_300_s() -> None:
+    owners = Owners("wa", "wb", "wc")
+    election = shuffled(owners, "wa")
+    while now() < 900:
+        await asyncio.gather(election.is_leader(), election.is_leader())
+        await asyncio.sleep(0.9)
+    expected = [0.0, FIRST_REELECTION_S, FIRST_REELECTION_S + REELECTION_S, FIRST_REELECTION_S + 2 * REELECTION_S]
+    assert [round(at / 10) * 10.0 for at in owners.asked_at] == expected
+
+
+@virtual
+async def test_a_new_owner_changes_the_leader_at_the_next_election() -> None:
+    owners = Owners("wa", "wb", "wc")
+    changes: list[bool] = []
+    election = ShuffleElection(owners, LoopClock(), worker_id="wc", on_change=changes.append)
+    assert await election.is_leader()
+    owners.names.append("wd")
+    assert await election.is_leader()
+    await asyncio.sleep(FIRST_REELECTION_S)
+    assert not await election.is_leader()
+    assert changes == [True, False]
+
+
+@virtual
+async def test_while_nobody_owns_leases_everybody_leads_and_looks_again_soon() -> None:
+    owners = Owners()
+    election = shuffled(owners, "wz")
+    assert await election.is_leader()
+    owners.names = ["wa", "wz"]
+    await asyncio.sleep(NO_OWNERS_RECHECK_S)
+    assert not await election.is_leader()
+    assert len(owners.asked_at) == 2
+
+
+@virtual
+async def test_a_failed_election_keeps_the_old_leader() -> None:
+    owners = Owners("wa")
+    election = shuffled(owners, "wa")
+    assert await election.is_leader()
+    owners.error = TableUnavailableError("no answer")
+    await asyncio.sleep(FIRST_REELECTION_S)
+    assert await election.is_leader()
+    assert len(owners.asked_at) == 2
+
+
+@virtual
+async def test_before_the_first_election_nobody_leads() -> None:
+    owners = Owners("wa")
+    owners.error = TableUnavailableError("no answer")
+    election = shuffled(owners, "wa")
+    assert not await election.is_leader()
+    owners.error = None
+    await asyncio.sleep(NO_OWNERS_RECHECK_S)
+    assert await election.is_leader()
+
+
+@virtual
+async def test_a_shuffled_leader_steps_down_for_a_while_and_closes_for_good() -> None:
+    election = shuffled(Owners("wa"), "wa")
+    assert await election.is_leader()
+    await election.step_down(40.0)
+    assert not await election.is_leader()
+    await asyncio.sleep(40.0)
+    assert await election.is_leader()
+    await election.close()
+    assert not await election.is_leader()
+
+
+# --- changing between them
+
+
+@virtual
+async def test_a_switch_releases_the_lock_and_goes_on_with_the_other() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "wa")
+    election: AdaptiveElection = AdaptiveElection(a.election)
+    assert await election.is_leader()
+    await election.switch(shuffled(Owners("wa", "wb"), "wb"))
+    assert owner(dynamo) is None
+    assert not await election.is_leader()
+    await election.switch(shuffled(Owners("wa", "wb"), "wa"))
+    assert await election.is_leader()
+    again = Elector(dynamo, "wa", process=2)
+    await election.switch(again.election)
+    assert await election.is_leader()
+    assert owner(dynamo) == "wa"
+    await election.close()
+    assert owner(dynamo) is None
+    assert not await election.is_leader()
+
+
+@virtual
+async def test_an_answer_of_the_election_before_does_not_count() -> None:
+    owners = Owners("wa")
+    election = AdaptiveElection(shuffled(owners, "wa"))
+    asking = asyncio.create_task(election.is_leader())
+    await asyncio.sleep(0.05)
+    await election.switch(shuffled(owners, "wb"))
+    assert not await asking
+
+
+@virtual
+async def test_nobody_leads_during_a_switch() -> None:
+    dynamo = await world(faults=lambda *_: Fault(delay_before_s=1.0))
+    a = Elector(dynamo, "wa")
+    election = AdaptiveElection(a.election)
+    assert await election.is_leader()
+    switching = asyncio.create_task(election.switch(shuffled(Owners("wa"), "wa")))
+    await asyncio.sleep(0.5)
+    assert not await election.is_leader()
+    await switching
+    assert await election.is_leader()
+
+
+@virtual
+async def test_a_switch_after_closing_closes_what_it_is_given() -> None:
+    dynamo = await world()
+    a = Elector(dynamo, "wa")
+    election = AdaptiveElection(shuffled(Owners("wa"), "wa"))
+    await election.close()
+    await election.switch(a.election)
+    assert not await a.leads()
+
+
+def test_all_elections_are_leader_deciders() -> None:
+    deciders: tuple[type[LeaderDecider], ...] = (LockElection, ShuffleElection, AdaptiveElection)
+    assert len(deciders) == 3

@@ -1,0 +1,353 @@
+"""How a worker enters a mode and how it leaves its fleet: whole workers in virtual time, seen from the tables."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mld.errors import AwsUnreachableError
+from tests.support.fleet import TABLE
+from tests.twins.children import ChildExit
+from tests.twins.dynamo import Fault, lost_request
+from tests.unit.fleet.checklists.java import JavaWorker
+from tests.unit.fleet.checklists.wire import COMPATIBLE, LEASES, PHASE1, REPORTS, STATES, V3X, Stage, story
+
+ALWAYS = {"versions", "late tables", "reports"}  # the loop of the reports is idle where nothing is reported
+
+
+def reported(stage: Stage, worker: str, age_s: float = 0.0) -> None:
+    at = {"N": str(int(stage.clock.wall() - age_s))}
+    row = {"leaseKey": {"S": worker}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": at, "sup": {"N": "1"}}
+    stage.put({**row, "slu": at, "sts": {"M": {}}, "opr": {"M": {}}})
+
+
+def busy(seconds: float):
+    """A processor that takes its time over the end."""
+
+    async def script(child) -> None:
+        while True:
+            message = await child.receive()
+            if message["action"] == "shutdownRequested":
+                await asyncio.sleep(seconds)
+            child.done(message)
+            if message["action"] in ("leaseLost", "shardEnded"):
+                raise ChildExit
+
+    return script
+
+
+async def alone(stage: Stage, count: int, script=None):
+    worker = stage.start("w1", script=script)
+    await stage.until(lambda: len(worker.worker.held()) == count, 30)
+    await stage.advance(5)
+    return worker
+
+
+# --- leaving
+
+
+@story(6, **V3X)
+async def test_the_heirs_are_the_live_workers_in_equal_shares(stage):
+    worker = await alone(stage, 6)
+    for name, age_s in (("live-1", 0), ("live-2", 30), ("live-3", 59), ("gone", 62)):
+        reported(stage, name, age_s)
+    assert await worker.stop()
+    assert {name: len(stage.owned_by(name)) for name in ("live-1", "live-2", "live-3")} == {
+        "live-1": 2,
+        "live-2": 2,
+        "live-3": 2,
+    }
+
+
+@story(4, **V3X, maxLeasesForWorker="4")
+async def test_no_heir_gets_more_than_it_may_hold(stage):
+    worker = await alone(stage, 4)
+    for number in range(3):
+        lease = {"leaseKey": {"S": f"other-{number}"}, "leaseOwner": {"S": "live"}, "leaseCounter": {"N": "1"}}
+        more = {"ownerSwitchesSinceCheckpoint": {"N": "0"}, "checkpoint": {"S": "SHARD_END"}}
+        stage.put({**lease, **more, "checkpointSubSequenceNumber": {"N": "0"}, "entityType": {"S": "LEASE"}})
+    reported(stage, "live")
+    await worker.stop()
+    ours = [row for key, row in stage.leases().items() if key.startswith("shardId")]
+    assert sorted(row.get("leaseOwner", {}).get("S", "") for row in ours) == ["", "", "", "live"]
+
+
+@pytest.mark.parametrize("how", ["lost", "slow"])
+@story(2, **V3X)
+async def test_without_a_look_at_the_fleet_leases_are_released(stage, how):
+    worker = await alone(stage, 2)
+    reported(stage, "live")
+    fault = lost_request() if how == "lost" else Fault(delay_before_s=30.0)
+    stage.requests.fault = lambda sender, operation, params: fault if operation == "Scan" else None
+    begun_at = stage.now
+    assert await worker.stop()
+    assert stage.now - begun_at <= 5.0
+    assert set(stage.owners().values()) == {None}
+
+
+@story(2, **V3X)
+async def test_an_heir_that_died_is_no_obstacle(stage):
+    """The assignment is written all the same; a refusal or an error ends in a release."""
+    worker = await alone(stage, 2)
+    reported(stage, "live")
+
+    def refuse(sender, operation, params):
+        update = params.get("UpdateExpression", "")
+        return lost_request() if operation == "UpdateItem" and update.startswith("SET #leaseOwner") else None
+
+    stage.requests.fault = refuse
+    assert await worker.stop()
+    assert set(stage.owners().values()) == {None}
+
+
+@story(3, **V3X)
+async def test_a_lease_that_comes_while_it_leaves_is_given_on(stage):
+    await stage.create(LEASES, index=True)
+    held, late, _ = stage.plant_leases("w1", "x", "x")
+    stage.plant_version("3X")
+    reported(stage, "w9")
+    worker = stage.start("w1", script=busy(6.0))
+    java = JavaWorker(stage, "java-1").start()  # no leader: it plays the one that assigns
+    await stage.until(lambda: held in worker.worker.held(), 30)
+    stopping = asyncio.create_task(worker.stop())
+    await stage.advance(3)
+    assert await java.assign(stage.row(late), "w1") is not None
+    await stage.advance(2)
+    assert late not in worker.worker.held(), "nothing is taken up any more"
+    assert await stopping
+    assert stage.owners()[late] in ("java-1", "w9")
+    (gift,) = [write for write in stage.history(late) if write.sender == "w1"]
+    assert int(gift.after["leaseCounter"]["N"]) == int(gift.before["leaseCounter"]["N"]) + 1
+
+
+@story(2, **V3X)
+async def test_a_lease_that_comes_while_the_last_worker_leaves_is_released(stage):
+    worker = await alone(stage, 2, busy(6.0))
+    key = next(iter(stage.leases()))
+    stopping = asyncio.create_task(worker.stop())
+    await stage.advance(1)
+    stage.put({**stage.row(key), "leaseKey": {"S": "late"}, "leaseOwner": {"S": "w1"}})
+    assert await stopping
+    assert set(stage.owners().values()) == {None}
+
+
+@pytest.mark.parametrize("after_s", [0.5, 0.8, 1.0, 1.2, 1.4, 1.6])
+@story(4, **V3X)
+async def test_leases_assigned_at_the_start_and_never_held_go_to_live_workers(stage, after_s):
+    stage.requests.fault = lambda sender, operation, params: Fault(delay_before_s=0.05, delay_after_s=0.05)
+    await stage.create(LEASES)
+    reported(stage, "live")
+    worker = stage.start("w1")
+    await stage.advance(after_s)
+    assert await worker.stop()
+    ours = [w for w in stage.dynamo.history if w.before.get("leaseOwner") == {"S": "w1"} and "leaseCounter" in w.after]
+    given = [w for w in ours if w.after.get("leaseOwner") != {"S": "w1"}]
+    assert {w.after.get("leaseOwner", {}).get("S") for w in given} <= {"live"}
+    assert "w1" not in stage.owners().values()
+
+
+@story(2, **V3X)
+async def test_a_handoff_to_us_that_somebody_is_finishing_is_left_to_him(stage):
+    worker = await alone(stage, 2, busy(3.0))
+    reported(stage, "live")
+    key = next(iter(stage.leases()))
+    row = {**stage.row(key), "leaseKey": {"S": "coming"}, "leaseOwner": {"S": "w1"}, "checkpointOwner": {"S": "live"}}
+    stopping = asyncio.create_task(worker.stop())
+    await stage.advance(1)
+    stage.put(row)
+    assert await stopping
+    assert stage.row("coming") == row
+
+
+@story(3, **V3X)
+async def test_its_report_goes_last_and_the_lock_first(stage):
+    worker = await alone(stage, 3, busy(4.0))
+    assert stage.leader() == "w1"
+    begun_at = stage.now
+    assert await worker.stop()
+    writes = [r for r in stage.requests.of("w1", since=begun_at) if r.operation in ("UpdateItem", "DeleteItem")]
+    assert (writes[-1].operation, writes[-1].key) == ("DeleteItem", "w1")
+    (unlock,) = [r for r in writes if r.key == "Leader"]
+    releases = [r.at for r in writes if "REMOVE leaseOwner" in r.update]
+    assert len(releases) == 3
+    assert unlock.at < begun_at + 1 <= min(releases)
+    assert stage.row("w1") is None
+    await stage.advance(200)
+    assert stage.requests.of("w1", since=begun_at + 5) == [], "and then silence"
+
+
+@story(2, **PHASE1)
+async def test_in_2x_mode_leases_are_released_and_nobody_is_looked_for(stage):
+    worker = await alone(stage, 2)
+    reported(stage, "live")
+    begun_at = stage.now
+    assert await worker.stop()
+    assert set(stage.owners().values()) == {None}
+    assert stage.requests.of("w1", "Query") == []
+    assert stage.requests.of("w1", "Scan", since=begun_at) == []
+
+
+@story(1, **V3X)
+async def test_a_stop_before_anything_has_begun(stage):
+    worker = stage.start("w1")
+    await asyncio.sleep(0)
+    assert await worker.stop()
+    await stage.advance(300)
+    assert stage.leader() is None
+    assert set(stage.owners().values()) <= {None}
+
+
+@pytest.mark.parametrize("after_s", [0.001, 0.1, 0.5, 1.0, 2.0, 3.0])
+@story(2, **V3X)
+async def test_a_stop_at_any_moment_of_the_start_leaves_nothing_behind(stage, after_s):
+    stage.requests.fault = lambda sender, operation, params: Fault(delay_before_s=0.05, delay_after_s=0.05)
+    worker = stage.start("w1")
+    await stage.advance(after_s)
+    worker.worker.request_stop()
+    async with asyncio.timeout(20):
+        assert await worker.task
+    stage.requests.fault = None
+    begun_at = stage.now
+    await stage.advance(100)
+    assert stage.requests.of("w1", since=begun_at) == []
+    assert stage.leader() is None
+    assert stage.row("w1") is None
+    assert set(stage.owners().values()) <= {None}
+
+
+@story(2, **V3X)
+async def test_an_unreachable_table_does_not_hold_up_a_stop(stage):
+    worker = await alone(stage, 2)
+    stage.requests.fault = lambda sender, operation, params: Fault(
+        fail_before=AwsUnreachableError(operation, "no route to host")
+    )
+    begun_at = stage.now
+    await worker.stop()
+    assert stage.now - begun_at <= 30.0
+
+
+@story(1, **V3X)
+async def test_a_crash_sends_nothing_more(stage):
+    worker = await alone(stage, 1)
+    begun_at = stage.now
+    await worker.crash()
+    await stage.advance(300)
+    assert stage.requests.of("w1", since=begun_at + 0.01) == []
+    assert stage.leader() == "w1"
+    assert stage.owners() == dict.fromkeys(stage.leases(), "w1")
+
+
+@story(1, **V3X, migrateAllEntitiesToLeaseTable="true")
+async def test_a_crash_in_the_middle_of_a_move_ends_it(stage):
+    await stage.legacy()
+    stage.plant_status("DEPLOYED")
+    for number in range(80):
+        stage.put({"key": {"S": f"stream-{number:02}"}, "entityType": {"S": "STREAM"}, "streamId": {"S": "x"}}, STATES)
+
+    def slowly(sender, operation, params):
+        return Fault(delay_before_s=2.0) if operation == "TransactWriteItems" else None
+
+    stage.requests.fault = slowly
+    worker = stage.start("w1")
+    await stage.until(lambda: len(stage.requests.of("w1", "TransactWriteItems")) == 2, 120)
+    await worker.crash()
+    await stage.advance(60)
+    assert len(stage.requests.of("w1", "TransactWriteItems")) == 2
+    assert len(stage.dynamo.rows(STATES.table)) >= 32, "what was under way may have arrived, and no more"
+
+
+# --- modes
+
+
+LOOPS = {
+    "INIT": ALWAYS | {"taker"},
+    "UPGRADE_FROM_2X": ALWAYS | {"taker", "index"},
+    "2X": ALWAYS | {"taker"},
+    "3X_WITH_ROLLBACK": ALWAYS | {"discovery", "assigner", "lookout", "index"},
+    "3X": ALWAYS | {"discovery", "assigner", "lookout", "index"},
+}
+
+
+def running(worker) -> set[str]:
+    loops: frozenset[str] = worker.worker._parts.fleet._loops.running()
+    return set(loops)
+
+
+@pytest.mark.parametrize("state", list(LOOPS))
+@story(1, **PHASE1)
+async def test_each_mode_has_its_loops(stage, state):
+    await stage.create(LEASES, index=True)
+    if state != "INIT":
+        stage.plant_version(state)
+    worker = stage.start("w1")
+    await stage.advance(5)
+    assert running(worker) == LOOPS[state]
+
+
+@pytest.mark.parametrize("state", ["UPGRADE_FROM_2X", "2X", "3X_WITH_ROLLBACK", "3X"])
+@pytest.mark.parametrize("before", ["UPGRADE_FROM_2X", "2X", "3X_WITH_ROLLBACK"])
+@story(1, **COMPATIBLE)
+async def test_a_flip_ends_the_old_loops_and_starts_the_new_ones(stage, before, state):
+    await stage.create(LEASES, index=True)
+    stage.plant_version(before)
+    worker = stage.start("w1")
+    await stage.advance(5)
+    assert running(worker) == LOOPS[before]
+    stage.plant_version(state)
+    await stage.advance(95)
+    assert running(worker) == LOOPS[state]
+    assert len(worker.worker.held()) == 1
+    assert not worker.task.done()
+    begun_at = stage.now
+    await stage.advance(62)
+    reports = [r for r in stage.requests.of("w1", since=begun_at) if "lut = " in r.update]
+    assert bool(reports) is (state != "2X"), "in 2X the reporter is off though the sampler runs"
+    assert (stage.leader() == "w1") is state.startswith("3X")
+
+
+@story(1, **COMPATIBLE)
+async def test_a_phase_1_worker_stops_taking_when_the_fleet_has_left_2x(stage):
+    await stage.create(LEASES)
+    worker = stage.start("w1", **PHASE1)
+    await stage.until(lambda: len(worker.worker.held()) == 1, 30)
+    stage.plant_version("3X_WITH_ROLLBACK")
+    await stage.advance(95)
+    assert running(worker) == ALWAYS
+    assert len(worker.worker.held()) == 1, "it keeps what it has"
+    stage.plant_version("2X")
+    await stage.advance(65)
+    assert running(worker) == LOOPS["INIT"]
+
+
+@story(1, **COMPATIBLE)
+async def test_a_flip_that_fails_is_tried_again_until_it_works(stage):
+    await stage.create(LEASES)
+    stage.plant_version("2X")
+    worker = stage.start("w1")
+    await stage.until(lambda: len(worker.worker.held()) == 1, 30)
+    stage.requests.fault = lambda sender, operation, params: lost_request() if operation == "DescribeTable" else None
+    stage.plant_version("3X_WITH_ROLLBACK")
+    await stage.advance(120)
+    assert running(worker) != LOOPS["3X_WITH_ROLLBACK"]
+    assert len(worker.worker.held()) == 1
+    stage.requests.fault = None
+    await stage.until(lambda: running(worker) == LOOPS["3X_WITH_ROLLBACK"], 5)
+
+
+@story(1, **COMPATIBLE)
+async def test_a_stop_in_the_middle_of_a_flip_ends_in_time(stage):
+    await stage.create(LEASES)
+    stage.plant_version("2X")
+    worker = stage.start("w1")
+    await stage.until(lambda: len(worker.worker.held()) == 1, 30)
+    stage.requests.fault = lambda sender, operation, params: (
+        Fault(delay_before_s=100.0) if operation == "DescribeTable" else None
+    )
+    stage.plant_version("3X_WITH_ROLLBACK")
+    await stage.until(lambda: bool(stage.requests.of("w1", "DescribeTable", table=TABLE, since=60)), 120)
+    begun_at = stage.now
+    assert await worker.stop()
+    assert stage.now - begun_at <= 10
+    assert set(stage.owners().values()) == {None}
+    assert REPORTS.table not in {r.table for r in stage.requests.of("w1") if r.operation == "UpdateItem"}

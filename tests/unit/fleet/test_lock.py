@@ -1,0 +1,272 @@
+"""The leader lock: row, requests, and every line of the table of decisions (coordination#leader-lock)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.fleet.leader import lock
+from mld.fleet.leader.lock import (
+    GIVEN_UP,
+    LEASE_S,
+    VERSIONS_MAX,
+    Claim,
+    DamagedLock,
+    Hold,
+    Holding,
+    LockRow,
+    Observation,
+    Versions,
+    Wait,
+    judge,
+    judge_refused_heartbeat,
+    parse_lock,
+)
+from mld.fleet.values import Place
+
+LEASES = Place("app", "leaseKey")
+LEGACY = Place("app-CoordinatorState", "key")
+ROW = {
+    "leaseKey": {"S": "Leader"},
+    "entityType": {"S": "LEADER"},
+    "ownerName": {"S": "host-1:9f3c"},
+    "leaseDuration": {"S": "120000"},
+    "recordVersionNumber": {"S": "6f1d3c8e-0b0e-4b6e-9a55-6d6a0c8f4f10"},
+}
+THEIRS = LockRow("them", 120.0, "v1")
+
+
+def ours(**sent_at: float) -> Versions:
+    versions = Versions("me")
+    for version, at in sent_at.items():
+        versions.add(version, at)
+    return versions
+
+
+def decide(seen: lock.SeenLock, now: float, before: Observation | None = None, **sent_at: float) -> lock.Step:
+    return judge(seen, before, ours(**sent_at), now, lease_s=LEASE_S)
+
+
+# --- reading
+
+
+def test_the_row_of_the_specification_is_read() -> None:
+    assert parse_lock(ROW) == LockRow("host-1:9f3c", 120.0, "6f1d3c8e-0b0e-4b6e-9a55-6d6a0c8f4f10")
+
+
+def test_a_row_of_an_older_version_has_no_entity_type() -> None:
+    row = {name: value for name, value in ROW.items() if name not in ("entityType", "leaseKey")} | {"key": {"S": "L"}}
+    assert parse_lock(row) == parse_lock(ROW)
+
+
+def test_released_and_data_are_read() -> None:
+    read = parse_lock(ROW | {"isReleased": {"S": "1"}, "data": {"B": b"x"}})
+    assert isinstance(read, LockRow)
+    assert (read.is_released, read.data) == (True, b"x")
+
+
+@pytest.mark.parametrize("value", [{"S": "0"}, {"N": "1"}, {"BOOL": True}])
+def test_only_the_string_1_means_released(value: dict[str, Any]) -> None:
+    read = parse_lock(ROW | {"isReleased": value})
+    assert isinstance(read, LockRow)
+    assert not read.is_released
+
+
+@pytest.mark.parametrize("row", [None, {}])
+def test_no_row_is_none(row: dict[str, Any] | None) -> None:
+    assert parse_lock(row) is None
+
+
+@pytest.mark.parametrize("name", ["ownerName", "leaseDuration", "recordVersionNumber"])
+@pytest.mark.parametrize("value", [None, {"N": "120000"}, {"NULL": True}, {"M": {}}])
+def test_a_damaged_row_is_named_and_does_not_raise(name: str, value: dict[str, Any] | None) -> None:
+    row = {key: content for key, content in ROW.items() if key != name} | ({name: value} if value else {})
+    damaged = parse_lock(row)
+    assert isinstance(damaged, DamagedLock)
+    assert name in damaged.reason
+    assert damaged.attributes.get(name) == value
+
+
+@pytest.mark.parametrize("text", ["", "120 s", "1e5", "-1", "0", "120000.0", "1_000", "\u0661", "9" * 19])
+def test_a_duration_that_is_no_positive_number_is_damage(text: str) -> None:
+    assert isinstance(parse_lock(ROW | {"leaseDuration": {"S": text}}), DamagedLock)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(ROW)), st.dictionaries(st.sampled_from("SNB"), st.text(), max_size=1)))
+def test_no_row_makes_the_reader_fail(row: dict[str, Any]) -> None:
+    parse_lock(row)
+
+
+# --- deciding
+
+
+def test_an_absent_row_is_claimed() -> None:
+    assert decide(None, 0.0) == Claim(None)
+
+
+def test_a_released_row_is_claimed_at_once() -> None:
+    released = LockRow("them", 120.0, "v1", is_released=True)
+    assert decide(released, 0.0) == Claim(released)
+
+
+def test_a_row_first_seen_is_observed_from_the_end_of_the_read() -> None:
+    assert decide(THEIRS, 7.0) == Wait(Observation(THEIRS, 7.0, 120.0))
+
+
+def test_an_unchanged_row_is_stale_after_more_than_its_own_duration() -> None:
+    short = LockRow("them", 40.0, "v1")
+    before = Observation(short, 7.0, 40.0)
+    assert decide(short, 47.0, before) == Wait(before)
+    assert decide(short, 47.001, before) == Claim(short)
+
+
+def test_the_duration_of_the_row_counts_and_not_ours() -> None:
+    long = LockRow("them", 600.0, "v1")
+    assert decide(long, 500.0, Observation(long, 7.0, 600.0)) == Wait(Observation(long, 7.0, 600.0))
+
+
+def test_a_new_version_starts_the_observation_anew() -> None:
+    next_row = LockRow("them", 120.0, "v2")
+    assert decide(next_row, 500.0, Observation(THEIRS, 7.0, 120.0)) == Wait(Observation(next_row, 500.0, 120.0))
+
+
+def test_our_version_is_held_until_its_time_is_over_counted_from_sending() -> None:
+    row = LockRow("me", 120.0, "mine")
+    assert decide(row, 119.9, mine=0.0) == Hold(Holding("mine", 0.0, 120.0))
+    assert decide(row, 120.0, mine=0.0) == Claim(row)
+
+
+def test_our_version_is_not_held_once_a_release_was_sent() -> None:
+    row = LockRow("me", 120.0, "mine")
+    versions = ours(mine=0.0)
+    versions.give_up("mine")
+    assert judge(row, None, versions, 1.0, lease_s=LEASE_S) == Claim(row)
+
+
+def test_our_name_without_our_version_is_a_stranger() -> None:
+    row = LockRow("me", 120.0, "of the run before")
+    assert decide(row, 0.0) == Wait(Observation(row, 0.0, 120.0))
+
+
+def test_our_version_under_another_name_is_a_stranger() -> None:
+    row = LockRow("edited by hand", 120.0, "mine")
+    assert isinstance(decide(row, 1.0, mine=0.0), Wait)
+    assert judge_refused_heartbeat(row, ours(mine=0.0)) is None
+
+
+def test_a_damaged_row_is_claimed_after_our_own_duration_if_nothing_moves() -> None:
+    damaged = parse_lock({name: value for name, value in ROW.items() if name != "leaseDuration"})
+    assert isinstance(damaged, DamagedLock)
+    before = Observation(damaged, 0.0, LEASE_S)
+    assert decide(damaged, 0.0) == Wait(before)
+    assert decide(damaged, LEASE_S, before) == Wait(before)
+    assert decide(damaged, LEASE_S + 0.1, before) == Claim(damaged)
+
+
+def test_a_damaged_row_that_is_written_is_left_alone() -> None:
+    first = parse_lock(ROW | {"leaseDuration": {"N": "1"}})
+    second = parse_lock(ROW | {"leaseDuration": {"N": "1"}, "recordVersionNumber": {"S": "next"}})
+    assert isinstance(first, DamagedLock)
+    assert decide(second, 500.0, Observation(first, 0.0, LEASE_S)) == Wait(Observation(second, 500.0, LEASE_S))  # type: ignore[arg-type]
+
+
+def test_the_holder_stops_before_a_challenger_may_start() -> None:
+    """The write is sent at 10, applied by 11, read by the challenger at 11."""
+    holding = Holding("v1", 10.0, 120.0)
+    observation = Observation(THEIRS, 11.0, 120.0)
+    assert [now for now in range(200) if holding.is_valid(now) and now > observation.stale_at] == []
+    assert not holding.is_valid(130.0)
+
+
+def test_a_refused_heartbeat_is_forgiven_if_an_earlier_one_of_ours_came_through() -> None:
+    row = LockRow("me", 120.0, "second")
+    assert judge_refused_heartbeat(row, ours(first=0.0, second=30.0)) == Holding("second", 30.0, 120.0)
+
+
+@pytest.mark.parametrize("seen", [None, THEIRS, LockRow("me", 120.0, "twin")])
+def test_a_heartbeat_refused_by_anything_else_is_a_loss(seen: LockRow | None) -> None:
+    assert judge_refused_heartbeat(seen, ours(first=0.0)) is None
+
+
+def test_a_given_up_version_forgives_no_heartbeat() -> None:
+    assert judge_refused_heartbeat(LockRow("me", 120.0, "v"), ours(v=GIVEN_UP)) is None
+
+
+def test_only_the_last_versions_are_remembered() -> None:
+    versions = Versions("me")
+    for number in range(VERSIONS_MAX + 1):
+        versions.add(f"v{number}", 0.0)
+    assert versions.find(LockRow("me", 120.0, "v0")) is None
+    assert versions.find(LockRow("me", 120.0, "v1")) is not None
+
+
+# --- writing
+
+
+def test_reads_are_consistent() -> None:
+    assert lock.read(LEGACY) == {"Key": {"key": {"S": "Leader"}}, "ConsistentRead": True}
+
+
+@pytest.mark.parametrize("place", [LEASES, LEGACY])
+def test_a_claim_writes_the_whole_row_as_strings(place: Place) -> None:
+    request = lock.claim(place, None, "host-1:9f3c", "uuid", lease_s=120.0)
+    assert request["Item"] == {
+        place.key: {"S": "Leader"},
+        "entityType": {"S": "LEADER"},
+        "ownerName": {"S": "host-1:9f3c"},
+        "leaseDuration": {"S": "120000"},
+        "recordVersionNumber": {"S": "uuid"},
+    }
+
+
+DAMAGED = DamagedLock({"ownerName": {"S": "x"}, "leaseDuration": {"N": "5"}}, "why")
+
+
+@pytest.mark.parametrize(
+    ("over", "condition", "names", "values"),
+    [
+        (None, "attribute_not_exists(#pk)", {}, None),
+        (
+            LockRow("x", 1.0, "v", is_released=True),
+            "attribute_exists(#pk) AND #isReleased = :released",
+            {"#isReleased": "isReleased"},
+            {":released": {"S": "1"}},
+        ),
+        (
+            LockRow("x", 1.0, "v"),
+            "attribute_exists(#pk) AND #rvn = :seen",
+            {"#rvn": "recordVersionNumber"},
+            {":seen": {"S": "v"}},
+        ),
+        (
+            DAMAGED,
+            "attribute_exists(#pk) AND #ownerName = :ownerName AND #leaseDuration = :leaseDuration"
+            " AND attribute_not_exists(#recordVersionNumber)",
+            {name: name[1:] for name in ("#ownerName", "#leaseDuration", "#recordVersionNumber")},
+            {":ownerName": {"S": "x"}, ":leaseDuration": {"N": "5"}},
+        ),
+    ],
+)
+def test_a_claim_is_conditional_on_what_was_seen(
+    over: lock.SeenLock, condition: str, names: dict[str, str], values: dict[str, Any] | None
+) -> None:
+    request = lock.claim(LEASES, over, "me", "new", lease_s=120.0)
+    assert request["ConditionExpression"] == condition
+    assert request["ExpressionAttributeNames"] == {"#pk": "leaseKey"} | names
+    assert request.get("ExpressionAttributeValues") == values
+
+
+def test_a_heartbeat_and_a_release_have_the_condition_of_the_holder() -> None:
+    condition = "attribute_exists(#pk) AND #rvn = :mine AND #ownerName = :me"
+    beat = lock.heartbeat(LEGACY, "me", "old", "new", lease_s=120.0)
+    gone = lock.release(LEGACY, "me", "old")
+    assert beat["ConditionExpression"] == gone["ConditionExpression"] == condition
+    assert gone["ExpressionAttributeValues"] == {":mine": {"S": "old"}, ":me": {"S": "me"}}
+    assert beat["UpdateExpression"] == "SET #duration = :duration, #rvn = :next"
+    assert beat["ExpressionAttributeValues"] == gone["ExpressionAttributeValues"] | {
+        ":duration": {"S": "120000"},
+        ":next": {"S": "new"},
+    }

@@ -1,0 +1,857 @@
+"""Both migrations carried out: whole fleets in virtual time (coordination#both-migrations)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mld.clock import LoopClock
+from mld.errors import AwsError, AwsUnreachableError, StartupError, TableError
+from mld.fleet.leader.election import LockElection
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.migrate.single_table import FleetSummary
+from mld.fleet.migrate.states import (
+    CLIENT_VERSION,
+    TABLE_MIGRATION,
+    StateRow,
+    advanced,
+    first_row,
+    item_of,
+    parse_state,
+)
+from mld.fleet.migrate.states_table import StatesTable
+from mld.fleet.migrate.table_migration import LATE_TABLE_PERIOD_S, MigrationCompletedError, TableMigration
+from mld.fleet.migrate.version_machine import START_ATTEMPTS_MAX, VersionMachine
+from mld.fleet.migrate.versions import Components, FleetView
+from mld.fleet.values import ClientVersion, Place, TableStatus
+from properties.values import ClientVersion as Configured
+from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
+from tests.virtual_time import run_virtual
+
+INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
+LEASES = Place("app", "leaseKey")
+STATES = Place("app-CoordinatorState", "key")
+REPORTS = Place("app-WorkerMetricStats", "wid")
+EPOCH_S = 1_784_640_000.0
+BAKE_S = 7200.0
+HOUR_S = 3600.0
+CHECK_S = 1.0  # how often the scheduler of a worker asks who leads
+
+
+class Clock(LoopClock):
+    """The virtual loop's time, also on the wall."""
+
+    def wall(self) -> float:
+        return EPOCH_S + self.monotonic()
+
+
+def virtual(test: Callable[[Bed], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            await test(Bed())
+
+        run_virtual(main())
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+class Bed:
+    """One application in an in-memory DynamoDB."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.dynamo = MemoryDynamo(self.clock)
+        self.tables = LegacyTables(self.dynamo, self.clock)
+        self.states = StatesTable(self.dynamo)
+
+    async def create(self, *places: Place) -> None:
+        for place in places:
+            await self.tables.ensure(LegacyTable(place.table, place.key))
+
+    async def legacy(self) -> None:
+        """The layout of 3.0 to 3.4."""
+        await self.create(LEASES, STATES, REPORTS)
+
+    def put(self, place: Place, row: StateRow[Any]) -> None:
+        self.dynamo.put_row(place.table, item_of(row, place))
+
+    def stored(self, kind: Any, place: Place) -> Any:
+        item = self.dynamo.row(place.table, kind.key)
+        return None if item is None else parse_state(kind, item, place).state
+
+    @property
+    def status(self) -> TableStatus | None:
+        return self.stored(TABLE_MIGRATION, STATES)  # type: ignore[no-any-return]
+
+    def put_status(self, state: TableStatus) -> None:
+        self.put(STATES, first_row(TABLE_MIGRATION, state, "w-0", int(self.clock.wall() * 1000)))
+
+    def put_version(self, version: ClientVersion, place: Place = LEASES) -> None:
+        """As the migration tool, or another worker, would."""
+        self.put(place, first_row(CLIENT_VERSION, version, "KclMigrationTool-rollback", 1))
+
+    def put_lock(self, owner: str) -> None:
+        self.dynamo.put_row(STATES.table, {"key": {"S": "Leader"}, "ownerName": {"S": owner}})
+
+    def migration(self, worker: str = "w-1", *, migrate: bool = False, create_legacy: bool = False) -> TableMigration:
+        service = self.dynamo.client(worker)
+        return TableMigration(
+            StatesTable(service),
+            LegacyTables(service, self.clock),
+            self.clock,
+            worker_id=worker,
+            lease_table=LEASES.table,
+            coordinator=LegacyTable(STATES.table, STATES.key),
+            reports=LegacyTable(REPORTS.table, REPORTS.key),
+            migrate=migrate,
+            complete_bake_s=BAKE_S,
+            create_legacy=create_legacy,
+        )
+
+    async def started(self, worker: str = "w-1", *, migrate: bool = False) -> TableMigration:
+        migration = self.migration(worker, migrate=migrate)
+        await migration.start()
+        return migration
+
+    def summary(self, *, legacy: bool = False, code: int = 1) -> FleetSummary:
+        reporting = frozenset({"w-1"})
+        return FleetSummary(
+            self.clock.monotonic(),
+            reporting,
+            frozenset() if legacy else reporting,
+            reporting if legacy else frozenset(),
+            code,
+        )
+
+    async def lead(self, migration: TableMigration, seconds: float, *, legacy: bool = False, code: int = 1) -> None:
+        """`migration`'s worker leads: its assigner runs every 20 s, its scheduler asks for the leader every second."""
+        end = self.clock.monotonic() + seconds
+        assigned_at = float("-inf")
+        while self.clock.monotonic() < end:
+            if self.clock.monotonic() - assigned_at >= 20:
+                assigned_at = self.clock.monotonic()
+                migration.push(self.summary(legacy=legacy, code=code))
+            await migration.on_check(True)
+            await self.clock.sleep(CHECK_S)
+
+
+# --- table migration: start
+
+
+@virtual
+async def test_a_fresh_application_has_one_table(bed):
+    await bed.create(LEASES)
+    migration = await bed.started()
+    assert migration.status is COMPLETE
+    assert migration.lock_place() == migration.write_place == migration.report_place == LEASES
+    assert migration.read_places() == migration.report_read_places() == (LEASES,)
+    await migration.on_check(True)
+    assert bed.dynamo.rows(LEASES.table) == {}, "COMPLETE by absence is not written"
+
+
+@virtual
+async def test_the_legacy_layout_is_found(bed):
+    await bed.legacy()
+    migration = await bed.started()
+    assert migration.status is INIT
+    assert migration.lock_place() == migration.write_place == STATES
+    assert migration.report_place == REPORTS
+    assert migration.read_places() == (STATES, LEASES)
+
+
+@pytest.mark.parametrize("stored", [None, INIT])
+def test_refuse_to_start_on_the_two_error_cells(stored):
+    async def main() -> None:
+        bed = Bed()
+        await bed.legacy()
+        if stored:
+            bed.put_status(stored)
+        with pytest.raises(StartupError, match="migrateAllEntitiesToLeaseTable=true is too early"):
+            await bed.started(migrate=True)
+
+    run_virtual(main())
+
+
+@virtual
+async def test_a_forbidden_describe_fails_the_start_and_names_the_permission(bed):
+    await bed.create(LEASES)
+    denied = Fault(fail_before=AwsError("DescribeTable", "AccessDeniedException", "no"))
+    bed.dynamo.faults = lambda _, operation, __: denied if operation == "DescribeTable" else None
+    with pytest.raises(StartupError, match="allow dynamodb:DescribeTable"):
+        await bed.started()
+
+
+@virtual
+async def test_an_unanswered_describe_is_not_taken_for_a_missing_table(bed):
+    await bed.legacy()
+    for fault in (lost_request("DescribeTable"), lost_reply("DescribeTable"), throttled("DescribeTable")):
+        bed.dynamo.faults = lambda *_, fault=fault: fault
+        with pytest.raises(TableError):
+            await bed.started()
+
+
+@virtual
+async def test_a_table_that_a_peer_is_just_creating_is_waited_for(bed):
+    await bed.create(LEASES, REPORTS)
+    bed.dynamo.creation_s = 15.0
+    creation = asyncio.create_task(bed.create(STATES))
+    await bed.clock.sleep(1)
+    assert (await bed.started()).status is INIT
+    assert bed.clock.monotonic() >= 15
+    await creation
+
+
+@virtual
+async def test_the_legacy_tables_are_created_if_the_layout_says_so(bed):
+    await bed.create(LEASES)
+    migration = bed.migration(create_legacy=True)
+    assert await migration.start() is INIT
+    assert migration.report_place == REPORTS
+    assert bed.dynamo.has_table(STATES.table)
+
+
+@virtual
+async def test_the_legacy_layout_is_refused_beside_a_single_table_in_use(bed):
+    await bed.create(LEASES)
+    bed.put_version(ClientVersion.V3X)
+    with pytest.raises(StartupError, match=r"Remove mld\.metadataLayout"):
+        await bed.migration(create_legacy=True).start()
+    assert not bed.dynamo.has_table(STATES.table)
+
+
+def test_a_missing_worker_metrics_table_is_reported(caplog):
+    async def main() -> None:
+        bed = Bed()
+        await bed.create(LEASES, STATES)
+        assert (await bed.started()).report_place is None
+        await bed.migration(create_legacy=True).start()
+        assert bed.dynamo.has_table(REPORTS.table)
+
+    run_virtual(main())
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "app-WorkerMetricStats does not" in message
+
+
+def test_a_legacy_table_that_appears_later_is_reported(caplog):
+    async def main() -> None:
+        bed = Bed()
+        await bed.create(LEASES)
+        migration = await bed.started()
+        watching = asyncio.create_task(migration.watch())
+        await bed.clock.sleep(3 * LATE_TABLE_PERIOD_S)
+        assert not watching.done()
+        await bed.create(STATES)
+        await asyncio.wait_for(watching, LATE_TABLE_PERIOD_S + 1)
+        assert migration.status is COMPLETE
+
+    run_virtual(main())
+    assert "mld.metadataLayout=legacy" in caplog.text
+
+
+# --- table migration: the leader
+
+
+@virtual
+async def test_a_fleet_of_supporters_is_deployed_after_an_hour(bed):
+    await bed.legacy()
+    migration = await bed.started()
+    await bed.lead(migration, HOUR_S - 10)
+    assert bed.status is INIT
+    await bed.lead(migration, 20)
+    assert bed.status is DEPLOYED
+    assert migration.status is DEPLOYED
+    assert migration.report_place == REPORTS
+
+
+@virtual
+async def test_one_owner_without_support_deletes_the_bake_row(bed):
+    await bed.legacy()
+    migration = await bed.started()
+    await bed.lead(migration, 60)
+    assert bed.status is INIT
+    await bed.lead(migration, 30, code=0)
+    assert bed.status is None
+    await bed.lead(migration, HOUR_S - 10)
+    assert bed.status is INIT, "the bake began anew"
+
+
+@virtual
+async def test_a_bake_survives_a_change_of_the_leader(bed):
+    await bed.legacy()
+    first, second = await bed.started("w-1"), await bed.started("w-2")
+    await bed.lead(first, HOUR_S / 2)
+    for _ in range(60):
+        await first.on_check(False)
+        await second.on_check(True)  # its assigner has not run yet, or cannot tell yet
+        second.push(None)
+        await bed.clock.sleep(CHECK_S)
+    assert bed.status is INIT
+    await bed.lead(second, HOUR_S / 2)
+    assert bed.status is DEPLOYED
+
+
+async def deployed(bed: Bed, worker: str = "w-1") -> TableMigration:
+    """A fleet in DEPLOYED with its client version in the legacy table, led by a worker with migrate=true."""
+    await bed.legacy()
+    bed.put_status(DEPLOYED)
+    bed.put_version(ClientVersion.V3X, STATES)
+    bed.put_lock(worker)
+    return await bed.started(worker, migrate=True)
+
+
+@virtual
+async def test_the_way_from_deployed_to_complete(bed):
+    leader = await deployed(bed)
+    follower = await bed.started("w-2", migrate=True)
+    assert leader.status is follower.status is PENDING
+    assert leader.report_place == leader.write_place == LEASES
+    assert leader.lock_place() == STATES
+    await bed.lead(leader, 60, legacy=True)
+    assert bed.status is DEPLOYED, "a report in the legacy table holds the migration up"
+    assert bed.stored(CLIENT_VERSION, LEASES) is None
+    await bed.lead(leader, 60)
+    assert bed.status is PENDING
+    assert bed.stored(CLIENT_VERSION, LEASES) is ClientVersion.V3X
+    assert set(bed.dynamo.rows(STATES.table)) == {"Leader", "TableMigration3.5"}
+    await bed.lead(leader, BAKE_S - 120)
+    assert bed.status is PENDING
+    with pytest.raises(MigrationCompletedError):
+        await bed.lead(leader, 240)
+    assert bed.status is COMPLETE
+    assert bed.stored(TABLE_MIGRATION, LEASES) is COMPLETE
+    assert leader.lock_place() == LEASES
+    await leader.on_check(True)
+    assert follower.lock_place() == STATES
+    with pytest.raises(MigrationCompletedError):
+        await follower.on_check(False)
+    assert follower.lock_place() == LEASES
+    assert follower.read_places() == follower.report_read_places() == (LEASES,)
+    await follower.on_check(False)
+
+
+@virtual
+async def test_a_foreign_row_in_the_coordinator_table_blocks_pending(bed):
+    leader = await deployed(bed)
+    bed.dynamo.put_row(STATES.table, {"key": {"S": "what"}})
+    await bed.lead(leader, HOUR_S)
+    assert bed.status is DEPLOYED
+    bed.dynamo.delete_row(STATES.table, "what")
+    await bed.lead(leader, 30)
+    assert bed.status is PENDING
+
+
+@virtual
+async def test_a_report_in_the_legacy_table_starts_the_last_bake_anew(bed):
+    leader = await deployed(bed)
+    await bed.lead(leader, BAKE_S - 60)
+    assert bed.status is PENDING
+    await bed.lead(leader, 30, legacy=True)
+    assert bed.status is DEPLOYED
+    await bed.lead(leader, BAKE_S - 60)
+    assert bed.status is PENDING
+
+
+@virtual
+async def test_a_fleet_rolled_back_to_false_goes_back_to_deployed(bed):
+    leader = await deployed(bed)
+    await bed.lead(leader, 60)
+    assert bed.status is PENDING
+    bed.put_lock("w-2")
+    rolled_back = await bed.started("w-2")
+    assert rolled_back.status is DEPLOYED
+    await rolled_back.on_check(True)
+    assert bed.status is DEPLOYED
+    row = await bed.states.get(CLIENT_VERSION, LEASES)
+    assert row is not None, "moved rows stay and are found by the second look"
+    assert rolled_back.read_places() == (STATES, LEASES)
+
+
+@virtual
+async def test_who_lost_the_lock_completes_nothing(bed):
+    leader = await deployed(bed)
+    await bed.lead(leader, 60)
+    bed.put_lock("somebody-else")
+    await bed.lead(leader, BAKE_S + 60)
+    assert bed.status is PENDING
+    assert bed.stored(TABLE_MIGRATION, LEASES) is None
+    assert leader.status is PENDING
+
+
+@virtual
+async def test_a_finalise_without_an_answer_is_found_out_by_reading(bed):
+    leader = await deployed(bed)
+    await bed.lead(leader, BAKE_S - 60)
+    bed.dynamo.faults = lambda _, operation, __: lost_reply() if operation == "TransactWriteItems" else None
+    with pytest.raises(MigrationCompletedError):
+        await bed.lead(leader, 240)
+    assert bed.status is COMPLETE
+
+
+@virtual
+async def test_a_lost_race_to_deployed_does_not_change_the_local_status(bed):
+    await bed.legacy()
+    migration = await bed.started()
+    await bed.lead(migration, HOUR_S - 10)
+
+    def deletes_first(sender: str, operation: str, params: Any) -> Fault | None:
+        if operation == "UpdateItem":
+            bed.dynamo.delete_row(STATES.table, "TableMigration3.5")
+        return None
+
+    bed.dynamo.faults = deletes_first
+    while bed.status is not None:
+        await bed.lead(migration, 1)
+    assert migration.status is INIT
+
+
+@virtual
+async def test_a_new_leader_that_cannot_read_the_row_must_not_lead(bed):
+    leader = await deployed(bed)
+    bed.dynamo.faults = lambda *_: lost_request()
+    with pytest.raises(TableError):
+        await leader.on_check(True)
+    bed.dynamo.faults = None
+    await bed.lead(leader, 10)
+    bed.dynamo.faults = lambda *_: throttled()
+    await bed.lead(leader, 20)  # a leader that has read it goes on for a while
+    with pytest.raises(TableError):
+        await bed.lead(leader, 60)
+
+
+@virtual
+async def test_a_leader_reads_the_row_every_few_seconds_only(bed):
+    leader = await deployed(bed)
+    before = len(bed.dynamo.calls)
+    for _ in range(600):
+        await leader.on_check(True)
+        await bed.clock.sleep(0.1)
+    assert len(bed.dynamo.calls) - before <= 13
+
+
+@virtual
+async def test_a_move_is_stopped_with_the_leadership(bed):
+    leader = await deployed(bed)
+    slow = Fault(delay_before_s=1000.0)
+    bed.dynamo.faults = lambda _, operation, params: (
+        slow if operation == "GetItem" and params["TableName"] == LEASES.table else None
+    )
+    await bed.lead(leader, 2)
+    moving = [task for task in asyncio.all_tasks() if "_move_rows" in str(task.get_coro())]
+    assert len(moving) == 1
+    await leader.on_check(False)
+    await asyncio.gather(*moving, return_exceptions=True)
+    assert moving[0].cancelled()
+    await leader.close()
+
+
+@virtual
+async def test_write_places_are_fixed_at_start_and_the_lock_is_not(bed):
+    await bed.legacy()
+    bed.put_status(DEPLOYED)
+    migration = await bed.started()
+    bed.put_status(COMPLETE)
+    with pytest.raises(MigrationCompletedError):
+        await migration.on_check(False)
+    assert (migration.write_place, migration.report_place) == (STATES, REPORTS)
+    assert migration.lock_place() == LEASES
+
+
+@virtual
+async def test_what_an_earlier_term_saw_does_not_count(bed):
+    await bed.legacy()
+    migration = await bed.started()
+    migration.push(bed.summary())
+    await migration.on_check(False)
+    await migration.on_check(True)
+    assert bed.status is None
+
+
+@virtual
+async def test_a_row_that_cannot_be_moved_is_tried_every_half_minute_only(bed):
+    leader = await deployed(bed)
+    bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "my-stream"}, "leaseCounter": {"N": "1"}})
+    bed.dynamo.put_row(STATES.table, {"key": {"S": "my-stream"}, "streamId": {"S": "x"}})
+    looks = []
+
+    def count(_: str, operation: str, params: Any) -> None:
+        if operation == "GetItem" and params["Key"].get("leaseKey") == {"S": "my-stream"}:
+            looks.append(bed.clock.monotonic())
+
+    bed.dynamo.faults = count
+    await bed.lead(leader, 120)
+    assert 2 <= len(looks) <= 4
+
+
+@virtual
+async def test_a_transaction_in_conflict_is_no_answer(bed):
+    await deployed(bed)
+    why = "Transaction cancelled, please refer cancellation reasons for specific reasons [None, TransactionConflict]"
+    conflict = AwsError("TransactWriteItems", "TransactionCanceledException", why)
+    bed.dynamo.faults = lambda *_: Fault(fail_before=conflict)
+    with pytest.raises(TableError):
+        await bed.states.move([], STATES, LEASES, "w-1")
+
+
+@virtual
+async def test_on_complete_the_legacy_lock_is_dropped_and_the_lock_of_the_lease_table_taken(bed):
+    """With the real election: nobody leads twice at any moment, and all end up in the lease table."""
+    await deployed(bed)
+    bed.dynamo.delete_row(STATES.table, "Leader")
+    workers = []
+    for name in ("w-1", "w-2", "w-3"):
+        migration = await bed.started(name, migrate=True)
+        workers.append((migration, election_of(bed, name, migration)))
+    places = set()
+    while bed.clock.monotonic() < BAKE_S + 600:
+        leading = [migration for migration, election in workers if await election.is_leader()]
+        assert len(leading) <= 1
+        for migration in leading:
+            places.add(migration.lock_place())
+            migration.push(bed.summary())
+        await bed.clock.sleep(CHECK_S)
+    assert bed.status is COMPLETE
+    assert len(leading) == 1
+    assert places == {STATES, LEASES}
+    assert [migration.status for migration, _ in workers] == [COMPLETE] * 3
+    assert "Leader" not in bed.dynamo.rows(STATES.table)
+    assert "Leader" in bed.dynamo.rows(LEASES.table)
+    for migration, election in workers:
+        await election.close()
+        await migration.close()
+
+
+def election_of(bed: Bed, name: str, migration: TableMigration) -> LockElection:
+    service = bed.dynamo.client(name)
+    versions = itertools.count()
+    return LockElection(
+        lambda: LockTable(service, migration.lock_place()),
+        bed.clock,
+        worker_id=name,
+        new_version=lambda: f"{name}-{next(versions)}",
+        on_check=migration.on_check,
+    )
+
+
+# --- client versions
+
+
+class Worker:
+    """A worker's version machine over `bed`, and what it was told to run."""
+
+    def __init__(self, bed: Bed, configured: Configured, name: str = "w-1", *, routes: TableMigration) -> None:
+        self.bed = bed
+        self.entered: list[ClientVersion] = []
+        self.running: Components | None = None
+        self.failures = 0
+        self.leads = False
+        self.view = FleetView(True, {"s1": "w-1"}, frozenset({"w-1"}))
+        self.view_error: Exception | None = None
+        self.machine = VersionMachine(
+            StatesTable(bed.dynamo.client(name)),
+            routes,
+            bed.clock,
+            random.Random(name),
+            worker_id=name,
+            configured=configured,
+            on_state=self._enter,
+            is_leader=self._is_leader,
+            view=self._view,
+        )
+
+    async def _enter(self, version: ClientVersion, running: Components) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise AwsUnreachableError("UpdateTable", "nothing")
+        self.entered.append(version)
+        self.running = running
+
+    async def _is_leader(self) -> bool:
+        return self.leads
+
+    async def _view(self) -> FleetView:
+        if self.view_error is not None:
+            raise self.view_error
+        return self.view
+
+
+async def single_table_worker(bed: Bed, configured: Configured, name: str = "w-1") -> Worker:
+    await bed.create(LEASES)
+    return Worker(bed, configured, name, routes=await bed.started(name))
+
+
+async def running_worker(bed: Bed, configured: Configured, name: str = "w-1") -> Worker:
+    worker = await single_table_worker(bed, configured, name)
+    await worker.machine.start()
+    bed.tasks = [*getattr(bed, "tasks", []), asyncio.create_task(worker.machine.run())]  # type: ignore[attr-defined]
+    return worker
+
+
+C3X = Configured.VERSION_3X
+COMPATIBLE = Configured.COMPATIBLE_WITH_2X
+PHASE1 = Configured.COMPATIBLE_WITH_2X_PHASE1
+UPGRADE = ClientVersion.UPGRADE_FROM_2X
+V2X = ClientVersion.V2X
+ROLLBACK = ClientVersion.V3X_WITH_ROLLBACK
+V3X = ClientVersion.V3X
+
+
+@pytest.mark.parametrize("configured", list(Configured))
+@pytest.mark.parametrize("stored", [None, UPGRADE, V2X, ROLLBACK, V3X])
+def test_what_is_entered_and_written_at_start(configured, stored):
+    async def main() -> None:
+        bed = Bed()
+        worker = await single_table_worker(bed, configured)
+        if stored:
+            bed.put_version(stored)
+        before = bed.dynamo.row(LEASES.table, "Migration3.0")
+        version = await worker.machine.start()
+        assert worker.entered == [version] == [worker.machine.version]
+        wrote = (configured, stored) in {(COMPATIBLE, None), (C3X, None), (C3X, ROLLBACK)}
+        if wrote:
+            assert bed.stored(CLIENT_VERSION, LEASES) is version
+        else:
+            assert bed.dynamo.row(LEASES.table, "Migration3.0") == before
+
+    run_virtual(main())
+
+
+@virtual
+async def test_the_row_is_written_last(bed):
+    worker = await single_table_worker(bed, C3X)
+    worker.failures = 3
+    starting = asyncio.create_task(worker.machine.start())
+    await bed.clock.sleep(2)
+    assert bed.dynamo.rows(LEASES.table) == {}, "a worker that does not come up decides nothing for the fleet"
+    assert await starting is V3X
+    assert bed.stored(CLIENT_VERSION, LEASES) is V3X
+
+
+@virtual
+async def test_a_start_gives_up_with_the_reason(bed):
+    worker = await single_table_worker(bed, C3X)
+    worker.failures = START_ATTEMPTS_MAX
+    with pytest.raises(StartupError, match="UpdateTable: no answer: nothing"):
+        await worker.machine.start()
+
+
+@virtual
+async def test_workers_of_a_new_application_start_together(bed):
+    await bed.create(LEASES)
+    workers = [await single_table_worker(bed, C3X, f"w-{number}") for number in range(10)]
+    assert await asyncio.gather(*(worker.machine.start() for worker in workers)) == [V3X] * 10
+    assert [worker.entered for worker in workers] == [[V3X]] * 10
+    assert len(bed.dynamo.history) == 1
+
+
+@virtual
+async def test_on_a_lost_race_read_again_and_decide_anew(bed):
+    worker = await single_table_worker(bed, C3X)
+    real = worker.machine._on_state
+
+    async def slowly(version: ClientVersion, running: Components) -> None:
+        await real(version, running)
+        if version is V3X:
+            bed.put_version(UPGRADE)
+
+    worker.machine._on_state = slowly
+    assert await worker.machine.start() is UPGRADE
+    assert worker.entered == [V3X, UPGRADE]
+    assert bed.stored(CLIENT_VERSION, LEASES) is UPGRADE
+
+
+@virtual
+async def test_a_create_without_an_answer_is_our_own_when_read_again(bed):
+    worker = await single_table_worker(bed, C3X)
+    lost = [lost_reply("PutItem")]
+    bed.dynamo.faults = lambda _, operation, __: lost.pop() if operation == "PutItem" and lost else None
+    assert await worker.machine.start() is V3X
+    assert worker.entered == [V3X]
+
+
+@virtual
+async def test_throttling_of_the_row_delays_the_start(bed):
+    worker = await single_table_worker(bed, C3X)
+    bed.dynamo.faults = lambda *_: throttled() if bed.clock.monotonic() < 5 else None
+    assert await worker.machine.start() is V3X
+
+
+@virtual
+async def test_the_whole_fleet_flips_and_within_90_seconds(bed):
+    workers = [await running_worker(bed, COMPATIBLE, f"w-{number}") for number in range(5)]
+    workers[0].leads = True
+    while bed.stored(CLIENT_VERSION, LEASES) is UPGRADE:
+        await bed.clock.sleep(1)
+    assert 660 <= bed.clock.monotonic() <= 720
+    row = await bed.states.get(CLIENT_VERSION, LEASES)
+    assert row is not None
+    assert row.by == "w-0"
+    assert [entry.state for entry in row.history] == [UPGRADE.value, ClientVersion.INIT.value]
+    await bed.clock.sleep(90)
+    assert [worker.machine.version for worker in workers] == [ROLLBACK] * 5
+
+
+@virtual
+async def test_only_the_leader_flips(bed):
+    worker = await running_worker(bed, COMPATIBLE)
+    await bed.clock.sleep(HOUR_S)
+    assert bed.stored(CLIENT_VERSION, LEASES) is UPGRADE
+    for _ in range(6):  # a leader of half the time never has ten minutes in a row
+        worker.leads = not worker.leads
+        await bed.clock.sleep(500)
+    assert bed.stored(CLIENT_VERSION, LEASES) is UPGRADE
+
+
+@virtual
+async def test_an_owner_that_does_not_report_holds_the_fleet_up(bed):
+    worker = await running_worker(bed, COMPATIBLE)
+    worker.leads = True
+    worker.view = replace(worker.view, reporting=frozenset())
+    await bed.clock.sleep(HOUR_S)
+    assert bed.stored(CLIENT_VERSION, LEASES) is UPGRADE
+    worker.view_error = TableError("nothing")
+    await bed.clock.sleep(HOUR_S)
+    assert bed.stored(CLIENT_VERSION, LEASES) is UPGRADE
+
+
+@virtual
+async def test_follow_the_tools_rollback_and_rollforward(bed):
+    workers = [await running_worker(bed, COMPATIBLE, f"w-{number}") for number in range(3)]
+    for version in (ROLLBACK, V2X, UPGRADE, V2X, UPGRADE, ROLLBACK, V3X):
+        bed.put_version(version)
+        await bed.clock.sleep(91)
+        assert {worker.machine.version for worker in workers} == {version}
+        assert {worker.entered[-1] for worker in workers} == {version}
+    await asyncio.gather(*bed.tasks)
+    before = len(bed.dynamo.calls)
+    await bed.clock.sleep(HOUR_S)
+    assert len(bed.dynamo.calls) == before, "3X is final: nobody polls any more"
+
+
+@virtual
+async def test_a_transition_that_fails_is_tried_again_every_second(bed):
+    worker = await running_worker(bed, COMPATIBLE)
+    bed.put_version(ROLLBACK)
+    worker.failures = 5
+    while worker.failures == 5:
+        await bed.clock.sleep(0.1)
+    assert worker.machine.version is UPGRADE
+    await bed.clock.sleep(5.1)
+    assert worker.machine.version is ROLLBACK
+
+
+@virtual
+async def test_a_rollback_while_a_transition_fails_enters_the_old_state_anew(bed):
+    worker = await running_worker(bed, COMPATIBLE)
+    bed.put_version(ROLLBACK)
+    worker.failures = 3
+    while worker.failures == 3:
+        await bed.clock.sleep(0.1)
+    bed.put_version(UPGRADE)
+    await bed.clock.sleep(5)
+    assert worker.entered == [UPGRADE, UPGRADE], "what had half been entered is undone"
+
+
+@virtual
+async def test_an_unsupported_or_deleted_row_keeps_the_state(bed):
+    worker = await running_worker(bed, COMPATIBLE)
+    bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_4X"}})
+    await bed.clock.sleep(200)
+    bed.dynamo.delete_row(LEASES.table, "Migration3.0")
+    await bed.clock.sleep(200)
+    bed.dynamo.faults = lambda *_: lost_request()
+    await bed.clock.sleep(200)
+    assert worker.entered == [UPGRADE]
+    bed.dynamo.faults = None
+    bed.put_version(V2X)
+    await bed.clock.sleep(61)
+    assert worker.machine.version is V2X
+
+
+@virtual
+async def test_a_phase_1_worker_stops_taking_after_the_flip_and_writes_nothing(bed):
+    worker = await running_worker(bed, PHASE1)
+    assert worker.running.taker
+    for stored, takes in ((UPGRADE, True), (ROLLBACK, False), (V2X, True), (UPGRADE, True), (ROLLBACK, False)):
+        bed.put_version(stored)
+        await bed.clock.sleep(91)
+        assert worker.running.taker == takes
+        assert worker.machine.version is ClientVersion.INIT
+    bed.put_version(V3X)
+    await bed.clock.sleep(91)
+    assert not worker.running.taker
+    assert bed.dynamo.history == []
+
+
+@virtual
+async def test_a_state_stored_by_java_workers_in_the_legacy_table_is_run_and_kept_there(bed):
+    await bed.legacy()
+    bed.put_version(ROLLBACK, STATES)
+    worker = Worker(bed, C3X, routes=await bed.started())
+    assert await worker.machine.start() is V3X
+    assert bed.stored(CLIENT_VERSION, STATES) is V3X
+    assert bed.dynamo.rows(LEASES.table) == {}
+
+
+@virtual
+async def test_with_a_legacy_table_the_first_row_is_created_there(bed):
+    await bed.legacy()
+    worker = Worker(bed, COMPATIBLE, routes=await bed.started())
+    assert await worker.machine.start() is UPGRADE
+    assert bed.stored(CLIENT_VERSION, STATES) is UPGRADE
+    assert bed.dynamo.rows(LEASES.table) == {}
+
+
+@virtual
+async def test_a_row_already_moved_is_updated_where_it_is(bed):
+    await bed.legacy()
+    bed.put_status(DEPLOYED)
+    bed.put_version(ROLLBACK, LEASES)
+    routes = await bed.started()
+    assert routes.write_place == STATES
+    worker = Worker(bed, C3X, routes=routes)
+    assert await worker.machine.start() is V3X
+    assert bed.stored(CLIENT_VERSION, LEASES) is V3X
+    assert bed.stored(CLIENT_VERSION, STATES) is None
+
+
+@virtual
+async def test_survive_the_deletion_of_the_metrics_table_after_a_rollback(bed):
+    await bed.legacy()
+    bed.put_version(ROLLBACK, STATES)
+    worker = Worker(bed, COMPATIBLE, routes=await bed.started())
+    await worker.machine.start()
+    running = asyncio.create_task(worker.machine.run())
+    bed.put_version(V2X, STATES)
+    await bed.clock.sleep(91)
+    await bed.dynamo.call("DeleteTable", {"TableName": REPORTS.table})
+    bed.put_version(UPGRADE, STATES)
+    await bed.clock.sleep(91)
+    assert worker.entered == [ROLLBACK, V2X, UPGRADE]
+    running.cancel()
+
+
+def test_the_first_row_beside_rows_of_older_workers_is_warned_about(caplog):
+    async def main() -> None:
+        bed = Bed()
+        worker = await single_table_worker(bed, COMPATIBLE)
+        bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}})
+        await worker.machine.start()
+
+    run_virtual(main())
+    assert "workers older than KCL 3.5 created rows of the lease table (1 without" in caplog.text
+
+
+def test_an_update_is_built_from_the_row_that_was_read():
+    """coordination#migration-rows: a write that fails leaves the row it was made from as it was."""
+    row = first_row(CLIENT_VERSION, UPGRADE, "w", 1)
+    assert advanced(row, ROLLBACK, "w", 2).history[0].state == row.state.value
+    assert row.state is UPGRADE
