@@ -48,8 +48,8 @@ key of 256 letters: 76 times."""
 USER_RECORD_FRAME_BYTES = 200
 """What a user record has in the child's line besides payload and key."""
 
-SLICE = 500
-"""User records, keys or other fields looked at in one step: each takes about 1 us."""
+SLICE = 400
+"""User records, keys or other fields looked at in one step: each takes about 1 us, the longest numbers 4."""
 OPENING = 10
 """What it takes to look into an aggregate, in such units, however little is in it."""
 DIGEST_SLICE_BYTES = 512 * 1024
@@ -63,6 +63,7 @@ _UINT32 = 2**32 - 1
 _UINT64 = 2**64 - 1
 _INT32_MAX = 2**31 - 1
 _ABSENT = -1
+_USUAL_HEAD_BYTES = 9  # three tags, two indexes below 16,384 and a length: whatever a producer writes
 _KEY_BYTES_MAX = 4 * KEY_CHARS_MAX
 _KEY_IN_LINE_BYTES_MAX = 2 + 12 * KEY_CHARS_MAX  # two quotes, and two escapes of six bytes for a character
 _HASH_KEY = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
@@ -248,7 +249,7 @@ def _parse(data: bytes, position: int, end: int, work: Work) -> Steps[tuple[list
                 entry = _usual_entry(data, first, position)
                 if entry is None:
                     entry, fields = _entry(data, first, position)
-                    left -= fields
+                    left -= 2 * fields
                 entries.append(entry)
             elif tag == _PARTITION_KEY_TABLE:
                 first, position = _length_delimited(data, position, end)
@@ -277,7 +278,9 @@ def _key(data: bytes, start: int, end: int) -> str:
 
 
 def _usual_entry(data: bytes, position: int, end: int) -> Entry | None:
-    """A user record as producers write it: its fields once each, in order, and nothing else. None if it is not so."""
+    """A user record as producers write it: its fields once each, in order, and nothing else. None if it is not so, or
+    if its numbers are so long that reading them is more work than a unit of SLICE."""
+    first = position
     if data[position] != _PARTITION_KEY_INDEX:
         return None
     key, position = _number(data, position + 1, end)
@@ -287,7 +290,7 @@ def _usual_entry(data: bytes, position: int, end: int) -> Entry | None:
     if data[position] != _DATA:
         return None
     start, stop = _length_delimited(data, position + 1, end)
-    return (key, explicit, start, stop) if stop == end else None
+    return (key, explicit, start, stop) if stop == end and start - first <= _USUAL_HEAD_BYTES else None
 
 
 def _entry(data: bytes, position: int, end: int) -> tuple[Entry, int]:

@@ -47,6 +47,7 @@ def explicit_of(text: str) -> bytes:
     return field(2, text.encode())
 
 
+LONG_ZERO = b"\x80" * 9 + b"\x00"
 EMPTY = user()
 ONE = key_of("k") + user(b"x")
 
@@ -91,6 +92,9 @@ def _unreasonable() -> dict[str, Make]:
         "large keys by turns": lambda size: sealed(
             b"".join(key_of(FULL[:-1] + chr(0x1F600 + n)) for n in range(64))
             + many(b"".join(user(key=n) for n in range(64)), size)
+        ),
+        "the largest indexes": lambda size: sealed(
+            key_of("k") + explicit_of("1") + many(user(key=2**64 - 1, explicit=2**64 - 1), size)
         ),
         "too many user records": lambda size: sealed(key_of("k") + EMPTY * (USER_RECORDS_MAX + 1)),
         "too many keys": lambda size: sealed(key_of("kk") * (USER_RECORDS_MAX + 1) + EMPTY),
@@ -172,6 +176,9 @@ def _allowed() -> dict[str, Make]:
         "fields in another order": lambda size: sealed(key_of("k") + many(swapped, size)),
         "longer numbers than needed": lambda size: sealed(
             key_of("k") + many(b"\x9a\x80\x00\x0a\x88\x80\x00\x80\x80\x00\x9a\x00\x80\x00", size)
+        ),
+        "indexes as long as numbers may be": lambda size: sealed(
+            key_of("k") + many(field(3, b"\x08" + LONG_ZERO + field(3, b"")), size)
         ),
         "unknown fields": lambda size: sealed(key_of("k") + many(number(9, 1), size) + EMPTY),
         "groups": lambda size: sealed(key_of("k") + many(group + number(1, 1) + group_end, size) + EMPTY),

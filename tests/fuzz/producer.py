@@ -53,6 +53,8 @@ FIRST = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_8
 TIMES = ("1763661600.123", "1.763661600123E9", "0", "0.001", "1763661600", "null", "253402300799.999")
 EXAMPLES = 2_000
 BYTES = 1024 * 1024
+RUN_BYTES = 128 * 1024
+"""Of one message many times over, so that a drawn page is one that Kinesis could answer with: at most 10 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,11 @@ _parts = st.one_of(
     _keys.map(lambda key: field(1, key)),
     _hash_keys.map(lambda key: field(2, key.encode())),
     _user_messages,
-    st.builds(lambda user, times: user * times, _user_messages, st.sampled_from([2, 501, 3000])),
+    st.builds(
+        lambda user, times: user * max(1, min(times, RUN_BYTES // len(user))),
+        _user_messages,
+        st.sampled_from([2, 501, 3000]),
+    ),
     _oddities,
 )
 _messages = st.lists(_parts, min_size=1, max_size=8).map(b"".join)
