@@ -21,8 +21,8 @@ answered with 400 and ``{"error": <a sentence>}``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 from mld.local.faults import FaultError, FaultPlan, parse_fault
@@ -31,6 +31,12 @@ from mld.local.kinesis import StateDelays
 
 PREFIX = "/_mld/"
 CONTENT_TYPE = "application/json"
+SECONDS_MAX = 1e9
+"""Some thirty years: with more, times leave the range of dates."""
+
+
+class ControlError(Exception):
+    """A body that cannot be understood; the text says why."""
 
 
 class Controlled(Protocol):
@@ -62,9 +68,28 @@ def handle(server: Controlled, request: HttpRequest) -> HttpResponse:
     if request.body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         return _json({"error": f"the body has to be JSON: send it with Content-Type: {CONTENT_TYPE}"}, 415)
     try:
-        return _json(action(server, json.loads(request.body) if request.body else None))
-    except (FaultError, ValueError, TypeError, KeyError) as error:
+        return _json(action(server, _parsed(request.body)))
+    except (FaultError, ControlError) as error:
         return _json({"error": str(error)}, 400)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body) if body else None
+    except (ValueError, RecursionError) as error:
+        raise ControlError(f"the body is not JSON: {error}") from None
+
+
+def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
+    """The finite numbers of an object that has some of the keys, and no others. Raises ControlError."""
+    if not isinstance(body, dict) or not body or not body.keys() <= set(keys):
+        raise ControlError(f"the body has to be an object with {', '.join(keys)}")
+    numbers = {}
+    for key, value in body.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= SECONDS_MAX:
+            raise ControlError(f"{key} has to be a number of seconds, at most {SECONDS_MAX:g}")
+        numbers[key] = float(value)
+    return numbers
 
 
 def _health(server: Controlled, body: Any) -> Any:
@@ -99,17 +124,20 @@ def _clock(server: Controlled, body: Any) -> Any:
 
 
 def _set_clock(server: Controlled, body: Any) -> Any:
-    server.set_offset(float(body["offset_s"]) if "offset_s" in body else server.offset_s + float(body["advance_s"]))
+    given = _numbers(body, ("offset_s", "advance_s"))
+    server.set_offset(given["offset_s"] if "offset_s" in given else server.offset_s + given["advance_s"])
     return {"offset_s": server.offset_s}
 
 
 def _set_delays(server: Controlled, body: Any) -> Any:
-    server.set_delays(replace(server.delays, **{key: float(value) for key, value in body.items()}))
+    server.set_delays(replace(server.delays, **_numbers(body, [field.name for field in fields(StateDelays)])))
     return {}
 
 
 def _set_enforce(server: Controlled, body: Any) -> Any:
-    server.set_enforce(bool(body["enforce"]))
+    if not isinstance(body, dict) or not isinstance(body.get("enforce"), bool):
+        raise ControlError("the body has to be an object with enforce, true or false")
+    server.set_enforce(body["enforce"])
     return {}
 
 

@@ -98,6 +98,8 @@ class Fault:
 
 def parse_fault(fields: Mapping[str, Any]) -> Fault:
     """Raises FaultError."""
+    if not isinstance(fields, Mapping):
+        raise FaultError("a fault is an object")
     for key, value in fields.items():
         kind = _FIELDS.get(key)
         if kind is None:

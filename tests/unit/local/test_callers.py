@@ -175,6 +175,30 @@ async def test_a_control_with_json_is_obeyed(server: EmbeddedServer, speak: Any)
     assert status == 200
 
 
+BODIES = [b"", b"{", b"[" * 100_000, b"null", b"7", b"[]", b"{}", b'[{"operation":"*"},7]', b'{"what":1}']
+SECONDS = [b"null", b'"1"', b"true", b"NaN", b"Infinity", b"-1e10", b"9" * 400, b"[1]"]
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        *((target, body) for target in ("clock", "delays", "enforce") for body in BODIES),
+        *(("faults", body) for body in BODIES if body not in (b"[]", b"{}")),
+        *(("clock", b'{"advance_s":%s}' % seconds) for seconds in SECONDS),
+        *(("delays", b'{"create_s":%s}' % seconds) for seconds in SECONDS),
+        ("enforce", b'{"enforce":"false"}'),
+    ],
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_control_that_cannot_be_understood_is_named_and_changes_nothing(
+    server: EmbeddedServer, target: str, body: bytes
+) -> None:
+    before = (server.offset_s, server.delays, len(server.faults))
+    status, _, text = await http1(server.port, "POST", f"/_mld/{target}", [LOCAL, *JSON.items()], body)
+    assert (status, json.loads(text).keys()) == (400, {"error"})
+    assert (server.offset_s, server.delays, len(server.faults)) == before
+
+
 SIGNED = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/{}/aws4_request, SignedHeaders=host, Signature=0"
 
 
