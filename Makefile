@@ -92,7 +92,7 @@ interop: $(DEV)
 	$(BIN)/python -m tests.interop.kcl.fetch
 	MLD_INTEROP=1 MLD_TEST_REQUIRE_ALL=1 nice $(BIN)/python -m pytest -s --timeout 900 tests/interop $(INTEROP_ARGS)
 
-# What DynamoDB charges for a fleet at rest, counted in virtual time: the tables of docs/benchmarks.md.
+# What DynamoDB charges for a fleet at rest, counted in virtual time: the tables of docs/lab/benchmarks.md.
 .PHONY: cost
 cost: $(DEV)
 	$(BIN)/python -m tests.benchmarks.bill $(COST_ARGS)
@@ -216,7 +216,7 @@ lock:
 	$(LOCK)/bin/python -m tests.support.make_locks $(LOCK)/bin/uv $(NAMES)
 
 docs: $(DEV)
-	$(BIN)/python -m properties.reference > docs/configuration.md
+	$(BIN)/python -m properties.reference > docs/use/configuration.md
 
 clean:
 	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .cache build *.egg-info

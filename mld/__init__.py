@@ -1,6 +1,6 @@
 """A pure-Python daemon that replaces Amazon's Java MultiLangDaemon.
 
-Importing this package imports neither boto3 nor any extra; see `docs/architecture.md` for the rooms and arrows.
+Importing this package imports neither boto3 nor any extra; see `docs/develop/architecture.md` for the rooms and arrows.
 """
 
 __version__ = "0.2.0"

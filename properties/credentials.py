@@ -198,7 +198,7 @@ def _unknown(short: str, shown: str) -> Complaint:
 
     folded = {name.lower(): name for name in _BY_NAME}
     close = difflib.get_close_matches(short.lower(), folded, n=1, cutoff=0.7)
-    remedy = f"did you mean {folded[close[0]]}?" if close else "see the credentials section of docs/configuration.md"
+    remedy = f"did you mean {folded[close[0]]}?" if close else "see Credentials in docs/use/configuration.md"
     return Complaint(f"unknown credentials provider{shown and ' '}{shown}, skipped", remedy, True)
 
 

@@ -1,4 +1,4 @@
-"""The table of every key the daemon knows. Parsing, docs/configuration.md and `mld check` are driven by it.
+"""The table of every key the daemon knows. Parsing, docs/use/configuration.md and `mld check` are driven by it.
 
 Rules: configuration#one-key-table, configuration#dotted-keys; keys of KCL 1.x are in `obsolete`. A new key is a new row
 here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does not read

@@ -1,4 +1,4 @@
-"""docs/configuration.md, rendered from the table of keys: `python -m properties.reference > docs/configuration.md`.
+"""docs/use/configuration.md, rendered from the table of keys: `make docs`.
 
 The page is for operators. A test keeps it current. It must not say anything that the table or the rules do not.
 """

@@ -1,4 +1,6 @@
-"""How a fork server is asked for a child: where it listens, and the bytes that go to and fro. See docs/zygote.md.
+"""How a fork server is asked for a child: where it listens, and the bytes that go to and fro.
+
+See docs/use/fork-server.md.
 
 Both sides use it, and the small program that stands between another daemon and the server, which starts 64 times when
 64 shards do: so it imports nothing but two modules that are part of the interpreter.

@@ -1,4 +1,4 @@
-"""Children forked by a warm fork server, without a program of their own to stand for them. See docs/zygote.md.
+"""Children forked by a warm fork server, without a program of their own to stand for them. See docs/use/fork-server.md.
 
 `mld-zygote` as a command works under any daemon: it asks the server and then waits in the child's place. We can ask
 the server ourselves, which saves that process: some 7 ms of CPU and 0.1 MB a child, more than the fork costs. Only a

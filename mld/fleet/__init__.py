@@ -1,1 +1,1 @@
-"""The fleet: leader, worker reports, lease assignment, migrations. Rules: docs/rules/coordination.md."""
+"""The fleet: leader, worker reports, lease assignment, migrations. Rules: docs/develop/rules/coordination.md."""

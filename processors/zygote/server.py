@@ -1,4 +1,4 @@
-"""The process that imports once and forks per shard. See docs/zygote.md.
+"""The process that imports once and forks per shard. See docs/use/fork-server.md.
 
 It is single-threaded and never blocks for longer than a request of its own user may take to arrive. It lives as long as
 its owner (the daemon) or any of its children, and ends after a while without children. Its standard error is that of

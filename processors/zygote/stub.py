@@ -1,4 +1,6 @@
-"""The command ``mld-zygote script.py``: asks the fork server for a child and stands in for it. See docs/zygote.md.
+"""The command ``mld-zygote script.py``: asks the fork server for a child and stands in for it.
+
+See docs/use/fork-server.md.
 
 It starts once per shard, so it imports nothing that the interpreter has not in it, and it waits once per shard, so as
 soon as the child runs it turns itself into a shell of 0.1 MB that waits: for the child's end, which it makes its own,

@@ -1,4 +1,4 @@
-"""docs/spark.md as a new user follows it: its files are taken from the page, word for word."""
+"""docs/use/spark.md as a new user follows it: its files are taken from the page, word for word."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.servers import EmbeddedAws
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "use" / "spark.md").read_text("utf-8")
 
 
 def block(language: str, word: str) -> str:

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks``: what `make bench` runs. See docs/benchmarks.md.
+"""``python -m tests.benchmarks``: what `make bench` runs. See docs/lab/benchmarks.md.
 
 It prints figures and ratios to a baseline measured in the same run, and asserts nothing about time.
 """

@@ -26,7 +26,7 @@ from tests.support.fleet import Fleet
 from tests.twins.dynamo import MemoryDynamo, Params
 from tests.virtual_time import run_virtual
 
-PAGE = Path("docs/benchmarks.md")
+PAGE = Path("docs/lab/benchmarks.md")
 BEGIN, END = "<!-- bill: begin -->", "<!-- bill: end -->"
 HOUR_S = 3600.0
 SIZES = ((1, 1), (1, 10), (64, 1), (64, 10), (1000, 1), (1000, 10))

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks.spark``: what ``make bench-spark BENCH_ARGS="..."`` runs. See docs/performance.md.
+"""``python -m tests.benchmarks.spark``: what ``make bench-spark BENCH_ARGS="..."`` runs. See docs/lab/performance.md.
 
 Daemon, children, session host and JVM on a Kinesis of ready-made records: JSON of 1 KB, parsed, filtered (a quarter is
 dropped), selected, into Parquet. Everything as by default, but for a poll every 200 ms.
@@ -199,7 +199,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=float, default=1.0, help="share of the usual data (default 1)")
     parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/lab/performance.md")
     parser.add_argument("--keep", action="store_true", help="keep the logs, and say where they are")
     arguments = parser.parse_args(words)
     if unknown := set(arguments.scenarios) - set(SCENARIOS):

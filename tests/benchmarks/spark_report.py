@@ -1,4 +1,4 @@
-"""Rows of the Spark benchmarks as tables in Markdown, and those in docs/performance.md."""
+"""Rows of the Spark benchmarks as tables in Markdown, and those in docs/lab/performance.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.benchmarks.path.figures import Row, find
 from tests.benchmarks.spark_rig import CHILDREN, DAEMON, HOST, JVM, PARTS
 
-PAGE = Path("docs/performance.md")
+PAGE = Path("docs/lab/performance.md")
 BEGIN, END = "<!-- spark: begin -->", "<!-- spark: end -->"
 Measure = Callable[[], list[Row]]
 

@@ -1,4 +1,6 @@
-"""What must always hold, checked at every step of a run or at its end. The numbers are those of docs/simulation.md.
+"""What must always hold, checked at every step of a run or at its end.
+
+The numbers are those of docs/develop/simulation.md.
 
 The ledger is told of everything that happens: records put, batches begun, records delivered, rows written. A checker
 never looks into the code under test, with one exception: which leases a worker believes to hold (4).

@@ -1,5 +1,5 @@
 """What must hold in a fleet of 3.x: the lock, handoffs, and why a lease changed its owner. Checkers 9 to 11 of
-docs/simulation.md.
+docs/develop/simulation.md.
 
 Told of every accepted write; asks the workers for one thing only, whether they would act as leader now.
 """

@@ -1,7 +1,7 @@
 """Large fleets in virtual time, without a data path: how long leases take to find their places, and what that costs.
 
 `python -m tests.simulation.scale` runs every case, each in a process of its own, and prints the tables of the page
-docs/scale.md; with `--write` it puts them there. `--case NAME` runs one case in this process.
+docs/lab/scale.md; with `--write` it puts them there. `--case NAME` runs one case in this process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.simulation.world.loop import run_world
 
 SEED = 1
 CASE_REAL_S_MAX = 3600.0
-PAGE = Path("docs/scale.md")
+PAGE = Path("docs/lab/scale.md")
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 JAVA = RULES
 EVEN = replace(RULES, even_shares=True)

@@ -1,7 +1,7 @@
 """Large fleets in 3.x mode in virtual time: how a leader spreads load, beside the same leader with Java's decider.
 
 `python -m tests.simulation.scale3x` runs every case, each in a process of its own, and prints the table of the page
-docs/scale.md; with `--write` it puts it there. `--case NAME` runs one case in this process.
+docs/lab/scale.md; with `--write` it puts it there. `--case NAME` runs one case in this process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.simulation.scale import CASE_REAL_S_MAX, SEED, Print, lean
 from tests.simulation.scale3x_fleet import Fleet3x, Settling
 from tests.simulation.world.loop import run_world
 
-PAGE = Path("docs/scale.md")
+PAGE = Path("docs/lab/scale.md")
 BEGIN, END = "<!-- measured 3.x: begin -->", "<!-- measured 3.x: end -->"
 HEAD = (
     "| Decider | Workers | Leases | Step | All renewed after s | At rest after s | Runs | Moves | Most leases of one "

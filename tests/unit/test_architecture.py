@@ -1,4 +1,4 @@
-"""The arrows of docs/architecture.md, checked on the imports as they are written."""
+"""The arrows of docs/develop/architecture.md, checked on the imports as they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code cites is in the repository: `page#anchor` is a heading of docs/rules, and docs name files that exist.
+"""What the code cites is in the repository: `page#anchor` is a heading of docs/develop/rules, and docs name real files.
 
 A page's anchors are those that GitHub makes of its headings. Messages name file, line and citation, one a line.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "docs" / "rules"
+RULES = ROOT / "docs" / "develop" / "rules"
 PAGES = ("leases", "shards", "coordination", "retrieval", "protocol", "configuration", "metrics")
 TEXT_ROOMS = ("mld", "protocol", "properties", "processors", "tests", "docs", "bin")
 TEXT_SUFFIXES = {".py", ".md", ".txt", ".toml", ".json", ".properties", ".sh", ".xml", ""}

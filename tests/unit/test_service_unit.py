@@ -1,4 +1,4 @@
-"""The unit of systemd in docs/: systemd knows its keys, and judges it as the documentation says."""
+"""The unit of systemd in docs/use: systemd knows its keys, and judges it as the documentation says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "use"
 UNIT, DROP_IN = DOCS / "mld.service", DOCS / "mld-spark.conf"
 EXPOSURE = re.compile(r"Overall exposure level for mld\.service: (\d+\.\d)")
 ANALYZE = shutil.which("systemd-analyze")

@@ -1,1 +1,1 @@
-"""Who leads the fleet. Rules: docs/rules/coordination.md#leader-lock."""
+"""Who leads the fleet. Rules: coordination#leader-lock."""

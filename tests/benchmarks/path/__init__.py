@@ -1,1 +1,1 @@
-"""Benchmarks of the way of a record: see docs/performance.md. ``make bench BENCH_ARGS="path --help"``."""
+"""Benchmarks of the way of a record: see docs/lab/performance.md. ``make bench BENCH_ARGS="path --help"``."""

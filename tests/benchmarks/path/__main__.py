@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks.path``: what ``make bench BENCH_ARGS="path ..."`` runs. See docs/performance.md."""
+"""``python -m tests.benchmarks.path``: what ``make bench BENCH_ARGS="path ..."`` runs. See docs/lab/performance.md."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-mld", action="store_true", help="the peer only")
     parser.add_argument("--results", type=Path, help="add the figures to this file, and print all that are in it")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is in the file")
-    parser.add_argument("--write", action="store_true", help="put tables and plot into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put tables and plot into docs/lab/performance.md")
     parser.add_argument("--keep", action="store_true", help="keep the logs, and say where they are")
     arguments = parser.parse_args(words)
     if unknown := set(arguments.scenarios) - set(SCENARIOS):

@@ -1,4 +1,4 @@
-"""Rows as tables in Markdown, as a plot, and both in docs/performance.md."""
+"""Rows as tables in Markdown, as a plot, and both in docs/lab/performance.md."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.benchmarks.path import plot
 from tests.benchmarks.path.figures import LOADS, Row, find
 from tests.benchmarks.path.yardsticks import BOTO3, COPY, MEMCPY, SERVER
 
-PAGE = Path("docs/performance.md")
-PLOT = Path("docs/performance.svg")
+PAGE = Path("docs/lab/performance.md")
+PLOT = Path("docs/lab/performance.svg")
 BEGIN, END = "<!-- path: begin -->", "<!-- path: end -->"
 
 Measure = Callable[[], list[Row]]

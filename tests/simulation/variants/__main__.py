@@ -2,7 +2,7 @@
 
     python -m tests.simulation.variants record [names]    finds a seed for each variant, writes seeds.py
     python -m tests.simulation.variants count N [names]   how many of the seeds below N catch each; writes counts.json
-    python -m tests.simulation.variants table             writes docs/simulation-variants.md
+    python -m tests.simulation.variants table             writes docs/lab/simulation-variants.md
 
 Record again after every change of the world or of the drawn plans: the seeds mean something else then.
 """
@@ -27,7 +27,7 @@ TRIED_MAX = 30
 CATCH_CPU_S_MAX = 1.5
 CATCH_CPU_S_MAX_3X = 3.0
 HERE = Path(__file__).parent
-PAGE = HERE.parents[2] / "docs" / "simulation-variants.md"
+PAGE = HERE.parents[2] / "docs" / "lab" / "simulation-variants.md"
 COUNTS = HERE / "counts.json"
 
 

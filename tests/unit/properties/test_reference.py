@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the key table says."""
+"""docs/use/configuration.md is what the key table says."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from properties.reference import ALL_KEYS, render
 
-PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[3] / "docs" / "use" / "configuration.md"
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text("utf-8") == render(), "run: python -m properties.reference > docs/configuration.md"
+    assert PAGE.read_text("utf-8") == render(), "run: python -m properties.reference > docs/use/configuration.md"
 
 
 def test_the_page_has_a_row_for_every_key() -> None:
