@@ -394,9 +394,8 @@ class Host:
         figures = outcome.figures
         for sink, count in figures.dropped.items():
             log.warning(
-                "%s: %d records were delivered again and are not written again: its ledger has their positions. "
-                "That is right after a crash; if it is meant as a replay, set %s to another name "
-                "(docs/use/spark.md, Replay)",
+                "%s: %d records were delivered again and are not written again: its ledger has their positions. That "
+                "is right after a crash; for a replay, set %s to another name (docs/use/spark.md, Replay)",
                 sink,
                 count,
                 PIPELINE_KEY,
