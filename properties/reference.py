@@ -21,6 +21,8 @@ _INTRODUCTION = """\
 
 <!-- Written by `python -m properties.reference`; change the key table (properties/keys.py) instead of this page. -->
 
+For those who write a `.properties` file or look up a key.
+
 The daemon reads the `.properties` file of Amazon's MultiLangDaemon (KCL 3.x for Java). One file can serve both:
 keys that only this daemon knows begin with `mld.` (and `cloudWatchEndpoint`), which Java ignores.
 

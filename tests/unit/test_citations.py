@@ -18,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "develop" / "rules"
+INDEX = ROOT / "docs" / "README.md"
 PAGES = ("leases", "shards", "coordination", "retrieval", "protocol", "configuration", "metrics")
 TEXT_ROOMS = ("mld", "protocol", "properties", "processors", "tests", "docs", "bin")
 TEXT_SUFFIXES = {".py", ".md", ".txt", ".toml", ".json", ".properties", ".sh", ".xml", ""}
@@ -153,6 +154,34 @@ def test_every_link_of_the_docs_leads_somewhere():
         if "://" not in match["target"]
         if not _resolves(_target(path, match["target"]), match["target"].partition("#")[2])
     )
+
+
+def test_every_page_opens_with_whom_it_is_for():
+    none_of(
+        at(path, 1, opening or "empty")
+        for path, text in docs().items()
+        if path.is_relative_to(ROOT / "docs")
+        if not (opening := _opening(text)).startswith("For ")
+    )
+
+
+def _opening(text: str) -> str:
+    """The first line of prose under the title."""
+    title, *rest = (line for _, line in prose(text) if line.strip() and not line.startswith("<!--"))
+    return rest[0] if title.startswith("# ") and rest else ""
+
+
+def test_the_index_and_the_readme_link_every_page():
+    pages = {path for path in docs() if path.is_relative_to(ROOT / "docs")}
+    none_of(
+        at(index, 1, f"does not link {page.relative_to(ROOT)}")
+        for index, linked in ((INDEX, pages - {INDEX}), (ROOT / "README.md", pages - set(rules())))
+        for page in sorted(linked - _linked(index))
+    )
+
+
+def _linked(page: Path) -> set[Path]:
+    return {_target(page, match["target"]) for match in LINK.finditer(page.read_text("utf-8"))}
 
 
 def _target(page: Path, target: str) -> Path:

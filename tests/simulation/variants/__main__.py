@@ -103,6 +103,8 @@ def table() -> str:
     lines = [
         "# Broken variants of the daemon, and what catches them",
         "",
+        "For those who ask whether the checkers of the [simulation](../develop/simulation.md) would notice a fault.",
+        "",
         "Each variant is a patch of the source, applied for the length of a test (`tests/simulation/variants`). The",
         "test runs the seed named here, with our workers only, and expects the violation beside it; unbroken, the",
         "same seed passes. *Caught* is how many of the small plans (workers times shards at most 32) among the first",
