@@ -1,6 +1,6 @@
 """Which checkpoint requests of a processor are legal, and what they write. A pure state machine.
 
-Rules: leases#checkpoint-range; protocol#checkpoint-range; leases#shard-end-checkpoint (at the shard's end the last
+Rules: protocol#checkpoint-range; protocol#checkpoint-at-shard-end (at the shard's end the last
 delivered position is written as SHARD_END even if it was stored before). Positions only: the row is `writes`' and
 `keeper`'s business.
 

@@ -1,6 +1,6 @@
 """How fast a lease's shard delivers: the value of `throughputKBps`. Pure arithmetic.
 
-Rules: leases#throughput-figure. One sample per renewal: the bytes since the previous one over the renewal interval,
+Rules: metrics#lease-throughput. One sample per renewal: the bytes since the previous one over the renewal interval,
 smoothed with an exponential moving average.
 """
 

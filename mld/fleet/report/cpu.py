@@ -1,6 +1,6 @@
 """How busy the processors are: parsers and formulas for each source of the figure. Pure.
 
-Rules: coordination#load-figures: no figure instead of a division by zero or a backwards step, and time that never
+Rules: metrics#cpu-formulas: no figure instead of a division by zero or a backwards step, and time that never
 jumps. The formulas are Java's, so that a mixed fleet compares like with like: waiting for a disk counts
 as busy, interrupts and stolen time do not count at all. (`psutil.cpu_percent` decides all three otherwise.) Only the
 first reading differs: Java calls it 0, here it is no figure.

@@ -1,6 +1,6 @@
 """Where this process runs, and how busy its processors are there.
 
-Rules: coordination#load-sources. The sources are tried in Java's order until one works, and nothing is
+Rules: metrics#cpu-sources. The sources are tried in Java's order until one works, and nothing is
 asked of the network but the metadata service that an environment variable names. Java reads `/proc/stat` on EC2 only
 and asks the instance's metadata to find out; here it is simply the last source. A control group with a limit of its own
 comes before it outside of ECS and EKS, too: a container held to two processors is busy when these two are.

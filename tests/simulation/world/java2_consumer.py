@@ -1,7 +1,7 @@
 """The shard consumer of a Java 2.x worker and the processor in it. Part of `java2`.
 
-Rules: shards#what-java-does-differently, retrieval#what-java-does-differently; leases#checkpoint-range. Written from a
-description of Java alone.
+Rules: shards#what-java-does-differently, retrieval#what-java-does-differently; protocol#checkpoint-range. Written
+from a description of Java alone.
 """
 
 from __future__ import annotations

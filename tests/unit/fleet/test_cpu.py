@@ -1,4 +1,4 @@
-"""CPU figures: parsers and formulas (coordination#load-figures)."""
+"""CPU figures: parsers and formulas (metrics#cpu-formulas)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where CPU figures come from: trees of /proc and /sys, a metadata service (coordination#load-sources)."""
+"""Where CPU figures come from: trees of /proc and /sys, a metadata service (metrics#cpu-sources)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are legal and what they write (protocol#checkpoint-range; leases#checkpoint-range)."""
+"""Which checkpoints are legal and what they write (protocol#checkpoint-range)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The throughput value of a lease (leases#throughput-figure)."""
+"""The throughput value of a lease (metrics#lease-throughput)."""
 
 from __future__ import annotations
 
