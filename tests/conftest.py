@@ -1,4 +1,4 @@
-"""What holds for every test: how Hypothesis searches.
+"""What holds for every test: how Hypothesis searches, and which servers there are: one of a kind for a test process.
 
 No example has a deadline, and slow drawing is no failure: how long an example takes says something about the machine
 and its load, not about the code. In CI the examples are the same in every run, so that a change is judged by what it
@@ -8,6 +8,15 @@ changes.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.world import MakeWorld, World
+    from tests.support.servers import EmbeddedAws, KinesisLocal, Ministack, Moto, ServerProcess
 
 try:
     from hypothesis import HealthCheck, settings
@@ -18,3 +27,61 @@ else:
         "mld", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
     )
     settings.load_profile("mld")
+
+
+# The modules below are imported when a test wants them: the environments of `make test-lakehouse` do not have them.
+
+
+@pytest.fixture(scope="session")
+def aws_server() -> Iterator[EmbeddedAws]:
+    """Has moto's DynamoDB. Each test has a stream and a table of its own."""
+    from tests.support.servers import EmbeddedAws
+
+    with EmbeddedAws() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kinesis_local() -> Iterator[KinesisLocal]:
+    from tests.support.servers import KinesisLocal
+
+    with KinesisLocal() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[Ministack]:
+    from tests.support.servers import Ministack
+
+    with Ministack() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Moto]:
+    from tests.support.servers import Moto
+
+    with Moto() as server:
+        yield server
+
+
+@pytest.fixture
+def aws(aws_server: EmbeddedAws) -> Iterator[EmbeddedAws]:
+    """The embedded AWS without faults, before and after."""
+    yield aws_server
+    aws_server.clear_faults()
+
+
+@pytest.fixture
+def make_world(aws: EmbeddedAws, tmp_path: Path) -> Iterator[MakeWorld]:
+    from tests.integration.world import World
+
+    made: list[World] = []
+
+    def make(shards: int = 1, kinesis: ServerProcess | None = None) -> World:
+        made.append(World(aws, tmp_path, shards=shards, kinesis=kinesis))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()

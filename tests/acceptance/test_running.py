@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.commands import CRON_PATH, MLD, ROOT
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import ENVIRONMENT, World
+from tests.integration.world import ENVIRONMENT, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 from tests.support.servers import ACCOUNT, require

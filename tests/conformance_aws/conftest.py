@@ -47,17 +47,15 @@ class Target:
 
 
 @pytest.fixture(scope="session")
-def target() -> Iterator[Target]:
-    endpoint = os.environ.get("MLD_CONFORMANCE_ENDPOINT", "")
-    with contextlib.ExitStack() as stack:
-        if endpoint:
-            name = os.environ.get("MLD_CONFORMANCE_TARGET", "aws" if endpoint == "aws" else "other")
-            found = Target(name, None if endpoint == "aws" else endpoint)
-        else:
-            server = stack.enter_context(EmbeddedAws())
-            found = Target("embedded", server.endpoint, server)
-        stack.callback(found.close)
-        yield found
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    if endpoint := os.environ.get("MLD_CONFORMANCE_ENDPOINT", ""):
+        name = os.environ.get("MLD_CONFORMANCE_TARGET", "aws" if endpoint == "aws" else "other")
+        found = Target(name, None if endpoint == "aws" else endpoint)
+    else:
+        server: EmbeddedAws = request.getfixturevalue("aws_server")
+        found = Target("embedded", server.endpoint, server)
+    yield found
+    found.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

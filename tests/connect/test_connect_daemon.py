@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import MakeWorld, aws, aws_server, make_world  # noqa: F401 - fixtures
 from tests.integration.test_spark import SESSION_S, processes, put_malformed, rows, start, texts, wanted
+from tests.integration.world import MakeWorld
 from tests.support.spark_servers import ConnectServer, spark_home
 
 SERVER = os.environ.get("MLD_CONNECT_SERVER", "")
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def test_every_record_once_through_a_server_that_is_restarted(
-    make_world: MakeWorld,  # noqa: F811
+    make_world: MakeWorld,
     tmp_path: Path,
 ) -> None:
     logs = tmp_path / "server"

@@ -1,7 +1,6 @@
 """What DynamoDB does with the requests our adapters send, whatever stands behind the `Service`: the proof of the twin.
 
-Subclasses supply `service`, and `table`: the name of an empty on-demand table with hash key `leaseKey` and the owner
-index.
+Subclasses supply `service`; `table` is an empty on-demand table with hash key `leaseKey` and the owner index.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import pytest
 
 from mld.aws.service import Service
 from mld.errors import AwsError
+from tests.support.tables import unique_table
 
 INDEX = "LeaseOwnerToLeaseKeyIndex"
 OWNER_INDEX: dict[str, Any] = {
@@ -127,6 +127,21 @@ def case_id(value: Any) -> str | None:
 
 class DynamoContract:
     """Requests by their raw parameters."""
+
+    @pytest.fixture
+    async def table(self, service: Service) -> str:
+        name = unique_table()
+        await service.call(
+            "CreateTable",
+            {
+                "TableName": name,
+                "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+                "AttributeDefinitions": DEFINITIONS,
+                "BillingMode": "PAY_PER_REQUEST",
+                "GlobalSecondaryIndexes": [OWNER_INDEX],
+            },
+        )
+        return name
 
     async def _row(self, service: Service, table: str, key: str = "row") -> dict[str, Any] | None:
         params = {"TableName": table, "Key": {"leaseKey": {"S": key}}, "ConsistentRead": True}

@@ -1,4 +1,4 @@
-"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeat.beats`). Subclasses supply the fixtures.
+"""What a `HeartbeatTable` must do on any DynamoDB (`mld.fleet.heartbeat.beats`). Subclasses supply `service`.
 
 `heartbeats` is over an existing lease table, and fences as `me`; `rows` plants and reads raw rows.
 """
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from mld.aws.service import Service
 from mld.fleet.heartbeat.beats import HeartbeatRow
 from mld.fleet.heartbeat.heartbeat_table import BeatRefusal, HeartbeatTable
-from tests.contract.lease_table import RACERS, RawRows
+from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
+from tests.support.tables import RawRows, make_table, unique_table
 
 E1, E2 = "a" * 16, "b" * 16
 REPORT = {
@@ -28,6 +30,20 @@ def report(value: str | None = None, **more: Any) -> dict[str, dict[str, Any]]:
 
 
 class HeartbeatTableContract:
+    @pytest.fixture
+    async def table(self, service: Service) -> str:
+        name = unique_table()
+        await make_table(service, name, "leaseKey")
+        return name
+
+    @pytest.fixture
+    def heartbeats(self, service: Service, table: str) -> HeartbeatTable:
+        return HeartbeatTable(service, table, "me", request_timeout_s=REQUEST_TIMEOUT_S)
+
+    @pytest.fixture
+    def rows(self, service: Service, table: str) -> RawRows:
+        return RawRows(service, table)
+
     async def test_no_report_reads_as_none(self, heartbeats: HeartbeatTable) -> None:
         assert await heartbeats.read("w") is None
 

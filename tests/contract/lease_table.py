@@ -1,4 +1,4 @@
-"""What every `LeaseTable` must do, whatever stands behind it (leases#conditional-writes). Subclasses have the fixtures.
+"""What every `LeaseTable` must do, whatever stands behind it (leases#conditional-writes). Subclasses supply `service`.
 
 `lease_table` is a table made ready by `ensure`; `rows` plants and reads raw rows, as another program would.
 """
@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
+from mld.aws.service import Service
+from mld.clock import LoopClock
+from mld.errors import TableMissingError
+from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import IndexStatus, LeaseTable, Refusal
 from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.streams import HashRange
+from tests.support.patience import PATIENCE_S
+from tests.support.tables import RawRows, unique_table
 
 FIRST = Position("49039857314204006299212589664082056738427629321519628402", 3)
 SECOND = Position("49039857314204006299212589664082056738427629458958581874")
-RACE_ROUNDS = 25
+RACE_ROUNDS = 5
+REQUEST_TIMEOUT_S = PATIENCE_S
 RACERS = 16
 INDEX_POLLS_MAX = 100
 INDEX_POLL_S = 0.1
-
-
-class RawRows(Protocol):
-    """The table as others see it."""
-
-    async def put(self, row: dict[str, dict[str, Any]]) -> None: ...
-
-    async def get(self, key: str) -> dict[str, dict[str, Any]] | None: ...
 
 
 def new_lease(key: str = "shardId-000000000007", **changes: Any) -> Lease:
@@ -64,7 +63,27 @@ async def index_is_active(table: LeaseTable) -> None:
     pytest.fail("the owner index does not become active")
 
 
+def adapter(service: Service, name: str, **options: Any) -> DynamoLeaseTable:
+    return DynamoLeaseTable(service, LoopClock(), table_name=name, request_timeout_s=REQUEST_TIMEOUT_S, **options)
+
+
 class LeaseTableContract:
+    scan_segments = 1
+
+    @pytest.fixture
+    def table_name(self) -> str:
+        return unique_table()
+
+    @pytest.fixture
+    async def lease_table(self, service: Service, table_name: str) -> DynamoLeaseTable:
+        table = adapter(service, table_name, scan_segments=self.scan_segments)
+        assert await table.ensure()
+        return table
+
+    @pytest.fixture
+    def rows(self, service: Service, table_name: str) -> RawRows:
+        return RawRows(service, table_name)
+
     # --- the note of failures
 
     async def test_a_note_of_failures_stays_until_the_next_checkpoint(self, lease_table: LeaseTable) -> None:
@@ -82,6 +101,30 @@ class LeaseTableContract:
         assert lease.failing is None
 
     # --- table and reads
+
+    async def test_a_missing_table_is_told_from_an_unavailable_one(self, service: Service) -> None:
+        with pytest.raises(TableMissingError):
+            await adapter(service, "missing").scan()
+
+    async def test_a_table_is_created_with_all_its_options(self, service: Service, table_name: str) -> None:
+        table = adapter(
+            service,
+            table_name,
+            billing_mode="PROVISIONED",
+            read_capacity=7,
+            write_capacity=8,
+            deletion_protection=True,
+            point_in_time_recovery=True,
+            tags={"team": "clicks"},
+        )
+        assert await table.ensure()
+        assert not await table.ensure()
+        described = (await service.call("DescribeTable", {"TableName": table_name}))["Table"]
+        assert described["DeletionProtectionEnabled"] is True
+        assert described["ProvisionedThroughput"]["ReadCapacityUnits"] == 7
+        backups = await service.call("DescribeContinuousBackups", {"TableName": table_name})
+        recovery = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
+        assert recovery["PointInTimeRecoveryStatus"] == "ENABLED"
 
     async def test_ensure_of_an_existing_table_creates_nothing(self, lease_table: LeaseTable) -> None:
         assert not await lease_table.ensure()

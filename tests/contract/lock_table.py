@@ -1,4 +1,4 @@
-"""What a `LockTable` must do on any DynamoDB (coordination#leader-lock). Subclasses supply the fixtures.
+"""What a `LockTable` must do on any DynamoDB (coordination#leader-lock). Subclasses supply `service`.
 
 `lock_table` is over an existing table with the hash key of `place`; `rows` plants and reads raw rows.
 """
@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from mld.aws.service import Service
 from mld.errors import TableMissingError
 from mld.fleet.leader.lock import LEASE_S, DamagedLock, LockRow
 from mld.fleet.leader.lock_table import LockRefusal, LockTable
 from mld.fleet.values import Place
-from tests.contract.lease_table import RACERS, RawRows
+from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
+from tests.support.tables import RawRows, make_table, unique_table
 
 ROW = {
     "ownerName": {"S": "w-1"},
@@ -28,6 +30,20 @@ class LockTableContract:
     def key(self, request: pytest.FixtureRequest) -> str:
         """The hash key of the lease table and of the legacy table."""
         return str(request.param)
+
+    @pytest.fixture
+    async def place(self, service: Service, key: str) -> Place:
+        place = Place(unique_table(), key)
+        await make_table(service, place.table, key)
+        return place
+
+    @pytest.fixture
+    def lock_table(self, service: Service, place: Place) -> LockTable:
+        return LockTable(service, place, request_timeout_s=REQUEST_TIMEOUT_S)
+
+    @pytest.fixture
+    def rows(self, service: Service, place: Place) -> RawRows:
+        return RawRows(service, place.table, place.key)
 
     @staticmethod
     def raw(key: str, **changes: Any) -> dict[str, dict[str, Any]]:
@@ -130,7 +146,7 @@ class LockTableContract:
             assert [name for name, answer in zip(names, answers, strict=True) if answer is None] == [winner.owner]
             assert await lock_table.release(winner.owner, winner.version) is None
 
-    async def test_a_missing_table_is_named(self, lock_table: LockTable) -> None:
-        missing = LockTable(lock_table._service, Place("missing", "key"), request_timeout_s=30.0)
+    async def test_a_missing_table_is_named(self, service: Service) -> None:
+        missing = LockTable(service, Place("missing", "key"), request_timeout_s=REQUEST_TIMEOUT_S)
         with pytest.raises(TableMissingError, match="missing"):
             await missing.read()

@@ -1,4 +1,4 @@
-"""What a `ReportsTable` must do on any DynamoDB (coordination#worker-report-row). Subclasses have the fixtures.
+"""What a `ReportsTable` must do on any DynamoDB (coordination#worker-report-row). Subclasses supply `service`.
 
 `reports_table` is over an existing table with the hash key `key`; `rows` plants and reads raw rows.
 """
@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from mld.aws.service import Service
 from mld.errors import TableMissingError
 from mld.fleet.report.reports import own_report, parse_row
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
-from tests.contract.lease_table import RawRows
+from tests.contract.lease_table import REQUEST_TIMEOUT_S
+from tests.support.tables import RawRows, make_table, unique_table
 
 ME = "host-1:9f3c"
 NOW = 1_784_640_030
@@ -30,6 +32,20 @@ class ReportsTableContract:
     def key(self, request: pytest.FixtureRequest) -> str:
         """The hash key of the lease table and of the legacy table."""
         return str(request.param)
+
+    @pytest.fixture
+    async def place(self, service: Service, key: str) -> Place:
+        place = Place(unique_table(), key)
+        await make_table(service, place.table, key)
+        return place
+
+    @pytest.fixture
+    def reports_table(self, service: Service, place: Place) -> ReportsTable:
+        return ReportsTable(service, place, request_timeout_s=REQUEST_TIMEOUT_S)
+
+    @pytest.fixture
+    def rows(self, service: Service, place: Place) -> RawRows:
+        return RawRows(service, place.table, place.key)
 
     @staticmethod
     def java_row(key: str, worker: str = "java", **changes: Any) -> dict[str, dict[str, Any]]:
@@ -164,13 +180,10 @@ class ReportsTableContract:
         assert [each.worker for each in found] == (["java"] if key == "wid" else [])
 
     async def test_a_missing_table_is_told_from_an_unavailable_one(
-        self, reports_table: ReportsTable, missing: ReportsTable
+        self, service: Service, reports_table: ReportsTable, key: str
     ) -> None:
+        missing = ReportsTable(service, Place("no-such-table", key), request_timeout_s=REQUEST_TIMEOUT_S)
         assert (await reports_table.scan()).reports == ()
         for call in (missing.scan(), missing.write(report(1.0)), missing.delete_own(ME, NOW)):
             with pytest.raises(TableMissingError):
                 await call
-
-
-def missing_place(key: str) -> Place:
-    return Place("no-such-table", key)

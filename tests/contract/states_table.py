@@ -1,6 +1,6 @@
 """What a `StatesTable` must do, whatever stands behind it (coordination#state-writes).
 
-Subclasses supply `service`, and `tables`: a lease table and a legacy coordinator table, both empty.
+Subclasses supply `service`; `tables` are a lease table and a legacy coordinator table, both empty.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from mld.fleet.migrate.row_mover import RowMover
 from mld.fleet.migrate.states import CLIENT_VERSION, TABLE_MIGRATION, UnreadableStateError, advanced, first_row, item_of
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.values import ClientVersion, Place, TableStatus
+from tests.contract.lease_table import RACERS, REQUEST_TIMEOUT_S
+from tests.support.tables import unique_table
 
 ME = "host-1:9f3c"
 NOW_MS = 1_784_640_000_123
-RACERS = 8
 UPGRADE = first_row(CLIENT_VERSION, ClientVersion.UPGRADE_FROM_2X, ME, NOW_MS)
 FLIPPED = advanced(UPGRADE, ClientVersion.V3X_WITH_ROLLBACK, ME, NOW_MS + 1)
 PENDING = first_row(TABLE_MIGRATION, TableStatus.PENDING, ME, NOW_MS)
@@ -37,7 +38,7 @@ class Tables:
         self.legacy = Place(f"{prefix}-CoordinatorState", "key")
 
     async def create(self) -> None:
-        tables = LegacyTables(self._service, LoopClock(), request_timeout_s=30.0)
+        tables = LegacyTables(self._service, LoopClock(), request_timeout_s=REQUEST_TIMEOUT_S)
         for place in (self.leases, self.legacy):
             await tables.ensure(LegacyTable(place.table, place.key))
 
@@ -61,8 +62,14 @@ class Tables:
 
 class StatesTableContract:
     @pytest.fixture
+    async def tables(self, service: Service) -> Tables:
+        tables = Tables(service, unique_table())
+        await tables.create()
+        return tables
+
+    @pytest.fixture
     async def states(self, service: Service, tables: Tables) -> StatesTable:
-        return StatesTable(service, request_timeout_s=30.0)
+        return StatesTable(service, request_timeout_s=REQUEST_TIMEOUT_S)
 
     # --- single rows
 
@@ -234,7 +241,7 @@ class StatesTableContract:
     # --- the legacy tables themselves
 
     async def test_a_legacy_table_is_found_created_and_created_once(self, service: Service, tables: Tables) -> None:
-        legacy = LegacyTables(service, LoopClock(), request_timeout_s=30.0)
+        legacy = LegacyTables(service, LoopClock(), request_timeout_s=REQUEST_TIMEOUT_S)
         name = f"{tables.leases.table}-WorkerMetricStats"
         table = LegacyTable(
             name,
@@ -260,4 +267,4 @@ class StatesTableContract:
 
     @staticmethod
     def mover(service: Service) -> RowMover:
-        return RowMover(StatesTable(service, request_timeout_s=30.0), worker_id=ME)
+        return RowMover(StatesTable(service, request_timeout_s=REQUEST_TIMEOUT_S), worker_id=ME)

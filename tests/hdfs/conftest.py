@@ -12,9 +12,6 @@ import pytest
 from processors.spark.hadoop_store import HadoopStore
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.fetch import installed
-from tests.integration.conftest import aws, aws_server, make_world
-
-__all__ = ["aws", "aws_server", "make_world"]
 
 USER = "worker"
 """As whom Spark writes; the directories of the tests are its own, all others the superuser's."""

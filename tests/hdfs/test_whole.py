@@ -20,8 +20,8 @@ from processors.spark.sinks.making import make_sink
 from processors.spark.spool import Spool
 from processors.spark.streaming_making import make_engine
 from tests.hdfs.cluster import Cluster
-from tests.integration.conftest import MakeWorld
 from tests.integration.test_spark import SESSION_S, processes, put_malformed, start, wanted
+from tests.integration.world import MakeWorld
 from tests.unit.spark.twins import line_of, settings_of
 
 A = Shard("s", "a")

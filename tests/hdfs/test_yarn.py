@@ -10,8 +10,8 @@ import pytest
 
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.test_whole import texts
-from tests.integration.conftest import MakeWorld
 from tests.integration.test_spark import SESSION_S, start, wanted
+from tests.integration.world import MakeWorld
 
 CONF = {
     "spark.yarn.jars": f"local:{Path(pyspark.__file__).parent}/jars/*",

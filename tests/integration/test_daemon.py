@@ -7,8 +7,7 @@ import signal
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import ASSIGNED, SHORT_LEASE, TAKEN, World
+from tests.integration.world import ASSIGNED, SHORT_LEASE, TAKEN, MakeWorld, World
 from tests.support.servers import ServerProcess
 
 pytestmark = pytest.mark.slow

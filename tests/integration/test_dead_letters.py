@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ import pytest
 from mld.aws.letters import Letter, letter_box_of
 from mld.aws.sessions import client_factory
 from mld.errors import DeadLetterError
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import World
+from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.fleet import settings_of
 from tests.support.kpl import User, aggregate
@@ -140,12 +138,6 @@ def test_a_letter_that_cannot_be_written_leaves_the_record_where_it_is(make_worl
 
 
 # --- services --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Moto]:
-    with Moto() as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import SHORT_LEASE, TAKEN, World
+from tests.integration.world import SHORT_LEASE, TAKEN, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.forward_proxy import ForwardProxy
 

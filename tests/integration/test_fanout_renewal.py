@@ -21,9 +21,8 @@ from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of, page_of_event
 from mld.retrieval.registration import RegisteredConsumer, Retries
-from tests.integration.conftest import MakeWorld
 from tests.integration.test_wire_servers import wire_of
-from tests.integration.world import World
+from tests.integration.world import MakeWorld, World
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow

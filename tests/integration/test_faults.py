@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import SHORT_LEASE, World
+from tests.integration.world import SHORT_LEASE, MakeWorld, World
 
 pytestmark = pytest.mark.slow
 

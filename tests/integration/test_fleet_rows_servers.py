@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -21,11 +21,10 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis
 from tests.support.fleet import STREAM, settings_of
 from tests.support.patience import PATIENCE_S
-from tests.support.servers import EmbeddedAws, Ministack, ServerProcess
+from tests.support.services import boto_service
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.kinesis_model import ModelStreams
 
-THREADS_MAX = 16
 WITHIN_S = PATIENCE_S
 REQUEST_TIMEOUT_S = PATIENCE_S
 INDEX = "LeaseOwnerToLeaseKeyIndex"
@@ -34,18 +33,6 @@ V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 COMPATIBLE = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"}
 Item = dict[str, Any]
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def embedded_aws() -> Iterator[ServerProcess]:
-    with EmbeddedAws() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def ministack() -> Iterator[ServerProcess]:
-    with Ministack() as server:
-        yield server
 
 
 class Patient:
@@ -59,7 +46,7 @@ class Patient:
         return answer
 
 
-class World:
+class Application:
     """One application on a server, its workers, and the tables as other programs see them."""
 
     def __init__(self, service: BotoService, shards: int) -> None:
@@ -173,113 +160,110 @@ def owned(items: Mapping[str, Item], worker: str) -> list[str]:
     )
 
 
-class FleetRows:
-    @pytest.fixture
-    async def world(self, server: ServerProcess) -> AsyncIterator[World]:
-        service = BotoService(lambda: server.client("dynamodb"), threads_max=THREADS_MAX, name="dynamodb")
-        world = World(service, shards=2)
-        yield world
-        await world.close()
-        await service.close()
-
-    async def test_a_single_table_has_all_rows_and_a_java_follower_gets_its_share(self, world: World) -> None:
-        world.start("w1", **V3X)
-        items = await world.until(lambda items: len(owned(items, "w1")) == 2 and "w1" in items)
-        lock = items["Leader"]
-        assert lock == {
-            "leaseKey": {"S": "Leader"},
-            "entityType": {"S": "LEADER"},
-            "ownerName": {"S": "w1"},
-            "leaseDuration": {"S": "120000"},
-            "recordVersionNumber": lock["recordVersionNumber"],
-        }
-        report = items["w1"]
-        assert report["entityType"] == {"S": "WORKER_METRIC_STATS"}
-        assert (report["sts"], report["opr"], report["sup"]) == ({"M": {}}, {"M": {}}, {"N": "1"})
-        assert report["slu"] == report["lut"]
-        assert items["Migration3.0"]["cv"] == {"S": "CLIENT_VERSION_3X"}
-        assert await world.owned_by_index("w1") == owned(items, "w1")
-
-        await world.report("java-1")
-        items = await world.until(lambda items: len(owned(items, "java-1")) == 1)
-        (key,) = owned(items, "java-1")
-        before = items[key]
-        assert before["ownerSwitchesSinceCheckpoint"] == {"N": "0"}, "a graceful handoff is no switch"
-        assert await world.owned_by_index("java-1") == [key]
-        await world.renew(before)
-
-        await world.stop()
-        items = await world.items()
-        assert len(owned(items, "java-1")) == 2
-        assert "Leader" not in items
-        assert "w1" not in items
-
-    async def test_a_java_leaders_handoff_is_completed(self, world: World) -> None:
-        world.start("w1", **V3X)
-        items = await world.until(lambda items: len(owned(items, "w1")) == 2 and "w1" in items)
-        await world.report("java-1")
-        key = owned(items, "w1")[0]
-        params = {
-            "TableName": world.table,
-            "Key": {"leaseKey": {"S": key}},
-            "ConditionExpression": "#k = :k AND #o = :me AND attribute_not_exists(#c)",
-            "UpdateExpression": "SET #o = :new, #c = :me",
-            "ExpressionAttributeNames": {"#k": "leaseKey", "#o": "leaseOwner", "#c": "checkpointOwner"},
-            "ExpressionAttributeValues": {":k": {"S": key}, ":me": {"S": "w1"}, ":new": {"S": "java-1"}},
-            "ReturnValues": "ALL_NEW",
-        }
-        begun = (await world.service.call("UpdateItem", params))["Attributes"]
-        items = await world.until(lambda items: "checkpointOwner" not in items[key])
-        assert items[key]["leaseOwner"] == {"S": "java-1"}
-        assert int(items[key]["leaseCounter"]["N"]) >= int(begun["leaseCounter"]["N"]) + 2, "renewed, then given"
-        assert items[key]["ownerSwitchesSinceCheckpoint"] == begun["ownerSwitchesSinceCheckpoint"]
-
-    async def test_legacy_tables_have_the_rows_that_are_no_leases(self, world: World) -> None:
-        await world.create(world.states, "key")
-        await world.create(world.reports, "wid")
-        world.start("w1", **V3X)
-        items = await world.until(lambda items: "TableMigration3.5" in items, world.states, "key")
-        assert set(items) == {"Leader", "Migration3.0", "TableMigration3.5"}
-        row = items["TableMigration3.5"]
-        past = {"tm": {"S": "TABLE_MIGRATION_STATUS_INIT"}, "mb": {"S": "w1"}, "mts": row["mts"]}
-        assert row == {
-            "key": {"S": "TableMigration3.5"},
-            "entityType": {"S": "TABLE_MIGRATION"},
-            **past,
-            "h": {"L": [{"M": past}]},
-        }
-        assert set((await world.items(world.reports, "wid"))["w1"]) >= {"wid", "entityType", "lut", "sts", "opr", "sup"}
-        leases = await world.until(lambda items: len(owned(items, "w1")) == 2)
-        assert all(item["entityType"] == {"S": "LEASE"} for item in leases.values())
-        await world.stop()
-        assert await world.items(world.reports, "wid") == {}
-        assert "Leader" not in await world.items(world.states, "key")
-
-    async def test_in_upgrade_there_is_a_state_an_index_and_a_report_and_no_lock(self, world: World) -> None:
-        world.start("w1", **COMPATIBLE)
-        items = await world.until(lambda items: len(owned(items, "w1")) == 2 and "w1" in items)
-        row = items["Migration3.0"]
-        past = {"cv": {"S": "CLIENT_VERSION_INIT"}, "mb": {"S": "w1"}, "mts": row["mts"]}
-        assert row == {
-            "leaseKey": {"S": "Migration3.0"},
-            "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
-            "cv": {"S": "CLIENT_VERSION_UPGRADE_FROM_2X"},
-            "mb": {"S": "w1"},
-            "mts": row["mts"],
-            "h": {"L": [{"M": past}]},
-        }
-        assert "Leader" not in items
-        assert await world.owned_by_index("w1") == owned(items, "w1")
+@pytest.fixture(params=["aws_server", pytest.param("ministack", marks=pytest.mark.ministack)])
+async def application(request: pytest.FixtureRequest) -> AsyncIterator[Application]:
+    service = boto_service(request.getfixturevalue(request.param))
+    application = Application(service, shards=2)
+    yield application
+    await application.close()
+    await service.close()
 
 
-class TestFleetRowsOnMoto(FleetRows):
-    @pytest.fixture
-    def server(self, embedded_aws: ServerProcess) -> ServerProcess:
-        return embedded_aws
+async def test_a_single_table_has_all_rows_and_a_java_follower_gets_its_share(application: Application) -> None:
+    application.start("w1", **V3X)
+    items = await application.until(lambda items: len(owned(items, "w1")) == 2 and "w1" in items)
+    lock = items["Leader"]
+    assert lock == {
+        "leaseKey": {"S": "Leader"},
+        "entityType": {"S": "LEADER"},
+        "ownerName": {"S": "w1"},
+        "leaseDuration": {"S": "120000"},
+        "recordVersionNumber": lock["recordVersionNumber"],
+    }
+    report = items["w1"]
+    assert report["entityType"] == {"S": "WORKER_METRIC_STATS"}
+    assert (report["sts"], report["opr"], report["sup"]) == ({"M": {}}, {"M": {}}, {"N": "1"})
+    assert report["slu"] == report["lut"]
+    assert items["Migration3.0"]["cv"] == {"S": "CLIENT_VERSION_3X"}
+    assert await application.owned_by_index("w1") == owned(items, "w1")
+
+    await application.report("java-1")
+    items = await application.until(lambda items: len(owned(items, "java-1")) == 1)
+    (key,) = owned(items, "java-1")
+    before = items[key]
+    assert before["ownerSwitchesSinceCheckpoint"] == {"N": "0"}, "a graceful handoff is no switch"
+    assert await application.owned_by_index("java-1") == [key]
+    await application.renew(before)
+
+    await application.stop()
+    items = await application.items()
+    assert len(owned(items, "java-1")) == 2
+    assert "Leader" not in items
+    assert "w1" not in items
 
 
-@pytest.mark.ministack
-class TestFleetRowsOnMinistack(FleetRows):
-    @pytest.fixture
-    def server(self, ministack: ServerProcess) -> ServerProcess:
-        return ministack
+async def test_a_java_leaders_handoff_is_completed(application: Application) -> None:
+    application.start("w1", **V3X)
+    items = await application.until(lambda items: len(owned(items, "w1")) == 2 and "w1" in items)
+    await application.report("java-1")
+    key = owned(items, "w1")[0]
+    params = {
+        "TableName": application.table,
+        "Key": {"leaseKey": {"S": key}},
+        "ConditionExpression": "#k = :k AND #o = :me AND attribute_not_exists(#c)",
+        "UpdateExpression": "SET #o = :new, #c = :me",
+        "ExpressionAttributeNames": {"#k": "leaseKey", "#o": "leaseOwner", "#c": "checkpointOwner"},
+        "ExpressionAttributeValues": {":k": {"S": key}, ":me": {"S": "w1"}, ":new": {"S": "java-1"}},
+        "ReturnValues": "ALL_NEW",
+    }
+    begun = (await application.service.call("UpdateItem", params))["Attributes"]
+    items = await application.until(lambda items: "checkpointOwner" not in items[key])
+    assert items[key]["leaseOwner"] == {"S": "java-1"}
+    assert int(items[key]["leaseCounter"]["N"]) >= int(begun["leaseCounter"]["N"]) + 2, "renewed, then given"
+    assert items[key]["ownerSwitchesSinceCheckpoint"] == begun["ownerSwitchesSinceCheckpoint"]
+
+
+async def test_legacy_tables_have_the_rows_that_are_no_leases(application: Application) -> None:
+    await application.create(application.states, "key")
+    await application.create(application.reports, "wid")
+    application.start("w1", **V3X)
+    items = await application.until(lambda items: "TableMigration3.5" in items, application.states, "key")
+    assert set(items) == {"Leader", "Migration3.0", "TableMigration3.5"}
+    row = items["TableMigration3.5"]
+    past = {"tm": {"S": "TABLE_MIGRATION_STATUS_INIT"}, "mb": {"S": "w1"}, "mts": row["mts"]}
+    assert row == {
+        "key": {"S": "TableMigration3.5"},
+        "entityType": {"S": "TABLE_MIGRATION"},
+        **past,
+        "h": {"L": [{"M": past}]},
+    }
+    assert set((await application.items(application.reports, "wid"))["w1"]) >= {
+        "wid",
+        "entityType",
+        "lut",
+        "sts",
+        "opr",
+        "sup",
+    }
+    leases = await application.until(lambda items: len(owned(items, "w1")) == 2)
+    assert all(item["entityType"] == {"S": "LEASE"} for item in leases.values())
+    await application.stop()
+    assert await application.items(application.reports, "wid") == {}
+    assert "Leader" not in await application.items(application.states, "key")
+
+
+async def test_in_upgrade_there_is_a_state_an_index_and_a_report_and_no_lock(application: Application) -> None:
+    application.start("w1", **COMPATIBLE)
+    items = await application.until(lambda items: len(owned(items, "w1")) == 2 and "w1" in items)
+    row = items["Migration3.0"]
+    past = {"cv": {"S": "CLIENT_VERSION_INIT"}, "mb": {"S": "w1"}, "mts": row["mts"]}
+    assert row == {
+        "leaseKey": {"S": "Migration3.0"},
+        "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+        "cv": {"S": "CLIENT_VERSION_UPGRADE_FROM_2X"},
+        "mb": {"S": "w1"},
+        "mts": row["mts"],
+        "h": {"L": [{"M": past}]},
+    }
+    assert "Leader" not in items
+    assert await application.owned_by_index("w1") == owned(items, "w1")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import World
+from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
 

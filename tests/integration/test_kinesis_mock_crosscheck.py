@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from tests.support.servers import ROOT, KinesisLocal, Ministack, ServerProcess
+from tests.support.servers import ROOT, ServerProcess
 
 SUITE_TIMEOUT_S = 300
 POLLING_AND_RESHARDING = ("test_streams.py", "test_shards.py", "test_records.py", "test_consumers.py")
@@ -31,16 +31,14 @@ def run_suite(server: ServerProcess, name: str, files: tuple[str, ...]) -> subpr
 @pytest.mark.node
 @pytest.mark.slow
 @pytest.mark.timeout(SUITE_TIMEOUT_S + 60)
-def test_an_independent_kinesis_agrees_on_polling_and_resharding() -> None:
-    with KinesisLocal() as server:
-        outcome = run_suite(server, "kinesis-local", POLLING_AND_RESHARDING)
+def test_an_independent_kinesis_agrees_on_polling_and_resharding(kinesis_local: ServerProcess) -> None:
+    outcome = run_suite(kinesis_local, "kinesis-local", POLLING_AND_RESHARDING)
     assert outcome.returncode == 0, outcome.stdout[-8000:] + outcome.stderr[-2000:]
 
 
 @pytest.mark.ministack
 @pytest.mark.slow
 @pytest.mark.timeout(SUITE_TIMEOUT_S + 60)
-def test_an_independent_dynamodb_agrees_on_what_leases_need() -> None:
-    with Ministack() as server:
-        outcome = run_suite(server, "ministack", ("test_dynamodb.py",))
+def test_an_independent_dynamodb_agrees_on_what_leases_need(ministack: ServerProcess) -> None:
+    outcome = run_suite(ministack, "ministack", ("test_dynamodb.py",))
     assert outcome.returncode == 0, outcome.stdout[-8000:] + outcome.stderr[-2000:]

@@ -20,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import ENVIRONMENT, World
+from tests.integration.world import ENVIRONMENT, MakeWorld, World
 from tests.support.daemon import ROOT, Daemon
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.servers import free_port

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
 from tests.integration.history import Put
-from tests.integration.world import World
+from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'
 
 from processors.spark.starting import StartError
 from tests.integration import test_spark
-from tests.integration.conftest import MakeWorld
+from tests.integration.world import MakeWorld
 from tests.support.daemon import Daemon
 from tests.support.spark_bed import bed
 

@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
 from processors.spark.outcomes import Outcome
-from tests.integration.conftest import MakeWorld
 from tests.integration.test_spark import SESSION_S, start, texts, wanted
+from tests.integration.world import MakeWorld
 from tests.support.daemon import until
 from tests.support.spark_bed import Bed, bed
 from tests.support.spark_servers import Cluster

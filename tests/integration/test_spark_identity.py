@@ -7,9 +7,8 @@ from collections import Counter
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
 from tests.integration.test_spark import SESSION_S, TEST_S, start, texts, wanted
-from tests.integration.world import World
+from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(TEST_S)]

@@ -24,7 +24,7 @@ from processors.spark.spool import Spool
 from processors.spark.streaming_making import make_engine
 from processors.spark.testing import session
 from tests.integration import test_spark as whole
-from tests.integration.conftest import MakeWorld
+from tests.integration.world import MakeWorld
 from tests.unit.spark.twins import line_of, settings_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

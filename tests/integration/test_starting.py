@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import ENVIRONMENT, World
+from tests.integration.world import ENVIRONMENT, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import free_port

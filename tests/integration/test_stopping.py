@@ -8,8 +8,7 @@ import time
 import pytest
 
 from mld.daemon import SIGNAL_ECHO_S
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import World
+from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 
 pytestmark = pytest.mark.slow

@@ -5,80 +5,38 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from mld.aws.client import BotoService, keep_raw_body
+from mld.aws.client import BotoService
 from mld.aws.kinesis import KinesisStreams, RawPages
 from mld.aws.service import RawService
-from mld.aws.servicetime import ServiceTime
-from mld.aws.wire.client import WireService
 from mld.errors import IteratorExpiredError, StreamError, StreamNotFoundError
 from mld.positions import LATEST
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import RawPage, page_of
 from mld.streams import IteratorType, Page, StartingPoint
-from tests.integration import test_dynamo_servers as dynamo
-from tests.integration.conftest import MakeWorld
+from tests.integration.world import MakeWorld
 from tests.support.kpl import User, aggregate
-from tests.support.patience import PATIENCE_S
-from tests.support.servers import ACCOUNT, Ministack, ServerProcess
+from tests.support.servers import ServerProcess
+from tests.support.services import boto_service, wire_service
 
 SHARD = "shardId-000000000000"
 HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
 _numbers = itertools.count(1)
 
 
-def wire_of(server: ServerProcess, service: str) -> WireService:
-    from botocore.credentials import Credentials
-
-    client = server.client(service)
-    if service == "kinesis":
-        keep_raw_body(client, "GetRecords")
-    return WireService(
-        BotoService(lambda: client, threads_max=2, name=service),
-        credentials=lambda: Credentials(ACCOUNT, "local"),
-        ca_bundle=lambda: None,
-        threads_max=4,
-        calls_max=4,
-        name=service,
-        read_timeout_s=PATIENCE_S,
-        connect_timeout_s=PATIENCE_S,
-        service_time=ServiceTime(),
-    )
+@pytest.fixture(
+    params=[pytest.param("aws_server", id="embedded"), pytest.param("kinesis_local", marks=pytest.mark.node)]
+)
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    server: ServerProcess = request.getfixturevalue(request.param)
+    return server
 
 
-@pytest.fixture(scope="module")
-def ministack() -> Iterator[ServerProcess]:
-    with Ministack() as server:
-        yield server
-
-
-class WireContract:
-    @pytest.fixture
-    async def service(self, server: ServerProcess) -> AsyncIterator[WireService]:
-        service = wire_of(server, "dynamodb")
-        await service.open()
-        yield service
-        await service.close()
-
-
-class TestWireOnMoto(WireContract, dynamo.TestDynamoOnMoto):
-    @pytest.fixture
-    def server(self, aws_server: ServerProcess) -> ServerProcess:
-        return aws_server
-
-
-@pytest.mark.ministack
-class TestWireOnMinistack(WireContract, dynamo.TestDynamoOnMinistack):
-    @pytest.fixture
-    def server(self, ministack: ServerProcess) -> ServerProcess:
-        return ministack
-
-
-class KinesisContract:
+class TestKinesis:
     @pytest.fixture
     def stream(self, server: ServerProcess) -> str:
         name = f"wire-{os.getpid()}-{next(_numbers)}"
@@ -94,12 +52,7 @@ class KinesisContract:
 
     @pytest.fixture(params=["wire", "botocore"])
     async def service(self, server: ServerProcess, request: pytest.FixtureRequest) -> AsyncIterator[RawService]:
-        if request.param == "wire":
-            service: Any = wire_of(server, "kinesis")
-        else:
-            client = server.client("kinesis")
-            keep_raw_body(client, "GetRecords")
-            service = BotoService(lambda: client, threads_max=2, name="kinesis")
+        service: Any = (wire_service if request.param == "wire" else boto_service)(server, "kinesis")
         await service.open()
         yield service
         await service.close()
@@ -136,19 +89,6 @@ class KinesisContract:
         with pytest.raises(StreamError) as caught:
             await streams.get_records("no iterator", None)
         assert not isinstance(caught.value, IteratorExpiredError)
-
-
-class TestKinesisOnTheEmbeddedAws(KinesisContract):
-    @pytest.fixture
-    def server(self, aws_server: ServerProcess) -> ServerProcess:
-        return aws_server
-
-
-@pytest.mark.node
-class TestKinesisOnKinesisLocal(KinesisContract):
-    @pytest.fixture
-    def server(self, kinesis_local: ServerProcess) -> ServerProcess:
-        return kinesis_local
 
 
 def streams_of(service: RawService, stream: str) -> KinesisStreams:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import MakeWorld
-from tests.integration.world import ENVIRONMENT, World
+from tests.integration.world import ENVIRONMENT, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.fetch_kclpy import installed
 from tests.support.patience import PATIENCE_S

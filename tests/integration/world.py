@@ -46,6 +46,7 @@ ASSIGNED = {
 # kinesis-local takes an access key of twelve digits for the account; the embedded AWS does not look at it.
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": "local"}
 _numbers = itertools.count(1)
+MakeWorld = Callable[..., "World"]
 
 
 class World:

@@ -26,6 +26,7 @@ from typing import IO, Any, Self
 import botocore.session
 import pytest
 from botocore.config import Config
+from botocore.loaders import create_loader
 
 from tests.support.patience import PATIENCE_S
 
@@ -40,6 +41,7 @@ START_TIMEOUT_S = PATIENCE_S
 STOP_TIMEOUT_S = PATIENCE_S
 CONTROL_TIMEOUT_S = PATIENCE_S
 _PROBE_PAUSE_S = 0.1
+_loader = create_loader()  # keeps the models of the services, which take 0.1 s of CPU to read
 
 
 class ServerError(RuntimeError):
@@ -59,7 +61,9 @@ def require(found: bool, what: str) -> None:
 def make_client(service: str, endpoint: str, *, region: str = REGION, timeout_s: float = PATIENCE_S) -> Any:
     """A botocore client without retries and without real credentials. The access key of twelve digits is what
     kinesis-local and ministack take for the account."""
-    return botocore.session.Session().create_client(
+    session = botocore.session.Session()
+    session.register_component("data_loader", _loader)
+    return session.create_client(
         service,
         region_name=region,
         endpoint_url=endpoint,

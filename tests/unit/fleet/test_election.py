@@ -28,7 +28,7 @@ from mld.fleet.leader.election import (
 from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, LeaderDecider, Place
-from tests.contract.test_lock_table_memory import make_table
+from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, server_error, throttled
 from tests.virtual_time import run_virtual
 

@@ -18,7 +18,7 @@ from mld.fleet.report.reporter import RETRY_S_MAX, SAMPLES_MAX, Activity, Report
 from mld.fleet.report.reports import parse_row
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
-from tests.contract.test_lock_table_memory import make_table
+from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
 from tests.virtual_time import run_virtual
 

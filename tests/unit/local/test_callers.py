@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -236,12 +236,6 @@ async def test_nothing_else_of_moto_is_served(
     status, _, text = await speak(server.port, method, target, [LOCAL, *fields.items()], b"")
     assert (status, server.calls) == (400, calls)
     assert b"UnknownServiceException" in text and b"serves Kinesis, DynamoDB, CloudWatch, STS and Glue" in text
-
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[EmbeddedAws]:
-    with EmbeddedAws() as running:
-        yield running
 
 
 @pytest.mark.parametrize(
