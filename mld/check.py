@@ -22,12 +22,12 @@ from properties.deadletter import in_words
 from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
 from properties.errors import ConfigurationError
 from properties.keytypes import Section
-from properties.loader import Loaded, load
+from properties.loader import LoadedConfiguration, load
 from properties.printable import printable
 from properties.remarks import Level, Remark
 from properties.settings import Settings
 from properties.spark import CONF_PREFIX, PREFIX, PROGRAM
-from properties.values import ClientVersion, Heartbeat
+from properties.values import ClientVersionConfig, HeartbeatSetting
 
 EXIT_OK = 0
 EXIT_CONFIGURATION = 2
@@ -80,7 +80,7 @@ def print_check(
     return EXIT_OK
 
 
-def _sessions(loaded: Loaded) -> dict[str, Any] | None:
+def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:
     """The session hosts of this application, and where the UI of the next one will be; None without `mld-spark`."""
     given = {value.key: value.value or "" for value in loaded.effective if value.section is Section.SPARK}
     program = PurePath(loaded.settings.executable_name.split(" ")[0]).name
@@ -116,7 +116,7 @@ def _prices(settings: Settings, leases: Collection[int], workers: Collection[int
                 kind.value: round(
                     price.units(lease_count, worker_count, rates.with_heartbeat(kind)).dollars_per_month, 2
                 )
-                for kind in Heartbeat
+                for kind in HeartbeatSetting
             }
 
 
@@ -124,11 +124,11 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
     table = Table(title="What a fleet at rest costs in DynamoDB, dollars a month", title_justify="left")
     for column in ("leases", "workers"):
         table.add_column(column, justify="right")
-    for kind in Heartbeat:
+    for kind in HeartbeatSetting:
         chosen = " (this file)" if kind is settings.heartbeat else ""
         table.add_column(f"mld.heartbeat={kind.value}{chosen}", justify="right")
     for row in prices:
-        dollars = (f"{row[kind.value]:,.2f}" for kind in Heartbeat)
+        dollars = (f"{row[kind.value]:,.2f}" for kind in HeartbeatSetting)
         table.add_row(f"{row['leases']:,}", f"{row['workers']:,}", *dollars)
     console.print(table)
     notes = [
@@ -136,7 +136,7 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
         f"{price.READ_DOLLARS_PER_MILLION} a million read units. Prices change: check them, and those of your region.",
         f"Checkpoints come on top: {price.checkpoint_dollars():.2f} a month for one a second.",
     ]
-    if settings.client_version_config is not ClientVersion.VERSION_3X:
+    if settings.client_version_config is not ClientVersionConfig.VERSION_3X:
         notes.append("For a fleet in 3.x mode, which this one may not have reached yet.")
     for note in notes:
         console.print(Text(note, style="dim"), soft_wrap=True)

@@ -39,7 +39,7 @@ from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.taking import TakingRules
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.readers import fan_out_of, readers_of
+from mld.reader_factory import fan_out_of, readers_of
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
 from mld.shard_coordinator import ShardCoordinator

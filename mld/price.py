@@ -20,7 +20,7 @@ from mld.leases.lease import RENEWALS_PER_LEASE
 from mld.leases.taker import EPSILON_S
 from mld.shards.auditor import INTERVAL_S as AUDIT_INTERVAL_S
 from properties.settings import Settings
-from properties.values import Heartbeat
+from properties.values import HeartbeatSetting
 
 LIST_PRICE = "on-demand list prices of us-east-1, as of November 2024"
 WRITE_DOLLARS_PER_MILLION, READ_DOLLARS_PER_MILLION = 0.625, 0.125
@@ -57,7 +57,7 @@ class Rates:
     lease_duration_s: float
     assignment_interval_s: float
     report_period_s: float
-    heartbeat: Heartbeat
+    heartbeat: HeartbeatSetting
 
     @classmethod
     def of(cls, settings: Settings) -> Rates:
@@ -68,13 +68,13 @@ class Rates:
             heartbeat=settings.heartbeat,
         )
 
-    def with_heartbeat(self, heartbeat: Heartbeat) -> Rates:
+    def with_heartbeat(self, heartbeat: HeartbeatSetting) -> Rates:
         return replace(self, heartbeat=heartbeat)
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
     """Of an hour of a fleet at rest; at least one lease and one worker."""
-    by_worker = rates.heartbeat is Heartbeat.WORKER
+    by_worker = rates.heartbeat is HeartbeatSetting.WORKER
     holders = min(leases, workers)
     renewals = (
         workers * _per_hour(rates.lease_duration_s / HEARTBEATS_PER_LEASE)
@@ -101,7 +101,7 @@ def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
     if workers == 1:
         return _per_hour(_alone_look_s(rates))
     lookers = min(LOOKERS, workers)
-    is_whole = part_count(leases, is_carried=rates.heartbeat is Heartbeat.WORKER) == 1
+    is_whole = part_count(leases, is_carried=rates.heartbeat is HeartbeatSetting.WORKER) == 1
     seldom = workers - lookers if is_whole else workers
     return lookers * _per_hour(LOOK_PERIOD_S) + seldom * _per_hour(slow_period_s(leases, rates.lease_duration_s))
 
@@ -116,7 +116,9 @@ def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
         look_s = _alone_look_s(rates)
         between_looks = math.ceil(look_s / (ALONE_PERIODS * PERIOD_S)) - 1
         return between_looks * _per_hour(look_s) if between_looks else _per_hour(QUERY_SPACING_S_MAX)
-    lookers = min(LOOKERS, workers) if part_count(leases, is_carried=rates.heartbeat is Heartbeat.WORKER) == 1 else 0
+    lookers = (
+        min(LOOKERS, workers) if part_count(leases, is_carried=rates.heartbeat is HeartbeatSetting.WORKER) == 1 else 0
+    )
     return lookers * _per_hour(LOOK_PERIOD_S) + (workers - lookers) * _per_hour(PERIOD_S)
 
 

@@ -1,4 +1,4 @@
-"""Checks that the top-level packages next to `mld` are ours: their names are common, and a stranger may come first.
+"""Checks that the top-level packages next to `mld` are ours: their names are common, and another one may come first.
 
 `protocol`, `properties` and `processors` sit at the top level by the project's agreed layout.
 """
@@ -23,5 +23,5 @@ def check_siblings() -> None:
             found = places[0] if places else "nowhere"
             raise ImportedSiblingError(
                 f"the package {name!r} is expected in {home} but is found in {found}: another package of that name "
-                "comes first on the Python path; run bin/mld, or remove the stranger from PYTHONPATH"
+                "comes first on the Python path; run bin/mld, or remove the other one from PYTHONPATH"
             )

@@ -4,8 +4,8 @@
 """
 
 from properties.errors import ConfigurationError
-from properties.loader import Loaded, load
+from properties.loader import LoadedConfiguration, load
 from properties.remarks import Level, Remark
 from properties.settings import Settings
 
-__all__ = ["ConfigurationError", "Level", "Loaded", "Remark", "Settings", "load"]
+__all__ = ["ConfigurationError", "Level", "LoadedConfiguration", "Remark", "Settings", "load"]

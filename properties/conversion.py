@@ -1,7 +1,7 @@
 """The text of a value -> the value. One function, `convert`; it raises `BadValue` where Java would quietly take 0.
 
 Rules: configuration#value-conversion. Every value is trimmed, and text that is not a value of its kind is an error.
-Range and zero rule are not looked at here (see `checks`).
+Range and zero rule are not looked at here (see `validation`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from properties.deadletter import NoDeadLetter
 from properties.deadletter import parse as parse_dead_letter
-from properties.keytypes import INT_MAX, LONG_MAX, Key, Kind
-from properties.values import DeadLetter, InitialPosition, InitialPositionKind, StreamArn
+from properties.keytypes import INT_MAX, LONG_MAX, Key, ValueKind
+from properties.values import DeadLetter, InitialPositionKind, InitialPositionSetting, StreamArn
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim() removes
 _TRUE = frozenset({"true", "yes", "y", "on", "1"})
@@ -52,38 +52,38 @@ def convert(key: Key, text: str) -> object:
     """The value of a trimmed text for `key`. Raises BadValue. CREDENTIALS are parsed elsewhere (`credentials`)."""
     _refuse_foul_characters(text)
     match key.kind:
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             return text
-        case Kind.INT:
+        case ValueKind.INT:
             return _integer(text, INT_MAX)
-        case Kind.LONG:
+        case ValueKind.LONG:
             return _integer(text, LONG_MAX)
-        case Kind.DOUBLE:
+        case ValueKind.DOUBLE:
             return _decimal(text)
-        case Kind.BOOL:
+        case ValueKind.BOOL:
             return _boolean(text)
-        case Kind.CHOICE:
+        case ValueKind.CHOICE:
             assert key.choices is not None
             return _choice(text, key.choices)
-        case Kind.INITIAL_POSITION:
+        case ValueKind.INITIAL_POSITION:
             return _initial_position(text)
-        case Kind.EPOCH_SECONDS:
+        case ValueKind.EPOCH_SECONDS:
             return _epoch_seconds(text)
-        case Kind.DURATION:
+        case ValueKind.DURATION:
             return _duration(text)
-        case Kind.TAGS:
+        case ValueKind.TAGS:
             return _tags(text)
-        case Kind.DIMENSIONS:
+        case ValueKind.DIMENSIONS:
             return tuple(sorted({token for token in _DIMENSION_SEPARATORS.split(text) if token}))
-        case Kind.URL:
+        case ValueKind.URL:
             return _url(text)
-        case Kind.REGION:
+        case ValueKind.REGION:
             return _region(text)
-        case Kind.STREAM_ARN:
+        case ValueKind.STREAM_ARN:
             return _stream_arn(text)
-        case Kind.DEAD_LETTER:
+        case ValueKind.DEAD_LETTER:
             return _dead_letter(text)
-        case Kind.CREDENTIALS:
+        case ValueKind.CREDENTIALS:
             raise AssertionError("credentials have a parser of their own")
 
 
@@ -125,25 +125,25 @@ def _choice(text: str, choices: type[Enum]) -> Enum:
     raise BadValue("has no such value", f"use one of {names}")
 
 
-def _initial_position(text: str) -> InitialPosition:
+def _initial_position(text: str) -> InitialPositionSetting:
     match text.upper():
         case "LATEST":
-            return InitialPosition(InitialPositionKind.LATEST)
+            return InitialPositionSetting(InitialPositionKind.LATEST)
         case "TRIM_HORIZON":
-            return InitialPosition(InitialPositionKind.TRIM_HORIZON)
+            return InitialPositionSetting(InitialPositionKind.TRIM_HORIZON)
         case "AT_TIMESTAMP":
             remedy = "remove it and set initialPositionInStreamExtended to the epoch seconds"
             raise BadValue("AT_TIMESTAMP needs a time", remedy)
     raise BadValue("has no such value", "use LATEST or TRIM_HORIZON")
 
 
-def _epoch_seconds(text: str) -> InitialPosition:
+def _epoch_seconds(text: str) -> InitialPositionSetting:
     seconds = _integer(text, LONG_MAX)
     if seconds >= EPOCH_SECONDS_MAX:
         raise BadValue("looks like epoch milliseconds", f"write epoch seconds: {seconds // 1000}")
     if seconds < 0:
         raise BadValue("is before 1970", "write epoch seconds, for example 1767225600")
-    return InitialPosition(InitialPositionKind.AT_TIMESTAMP, seconds)
+    return InitialPositionSetting(InitialPositionKind.AT_TIMESTAMP, seconds)
 
 
 def _duration(text: str) -> timedelta:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from properties.checks import Given
 from properties.deadletter import Asked, objections
 from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.keytypes import Section
@@ -24,11 +23,12 @@ from properties.retrieval import (
 )
 from properties.settings import Settings
 from properties.spark import PROGRAM as SPARK_PROGRAM
+from properties.validation import Given
 from properties.values import (
     ChildFailurePolicy,
-    ClientVersion,
+    ClientVersionConfig,
     DeadLetter,
-    Heartbeat,
+    HeartbeatSetting,
     RetrievalMode,
     StreamArn,
     WireClient,
@@ -169,16 +169,16 @@ def _initial_position(derivation: Derivation) -> None:
 
 
 def _heartbeat(derivation: Derivation) -> None:
-    if derivation.values["heartbeat"] is not Heartbeat.WORKER:
+    if derivation.values["heartbeat"] is not HeartbeatSetting.WORKER:
         return
     version = derivation.values["client_version_config"]
-    if version is not ClientVersion.VERSION_3X:
-        assert isinstance(version, ClientVersion)
+    if version is not ClientVersionConfig.VERSION_3X:
+        assert isinstance(version, ClientVersionConfig)
         derivation.say(
             Level.ERROR,
             "mld.heartbeat",
             f"worker is for fleets in 3.x mode only, and clientVersionConfig is {version.value}",
-            f"set clientVersionConfig={ClientVersion.VERSION_3X.value}, or mld.heartbeat=lease",
+            f"set clientVersionConfig={ClientVersionConfig.VERSION_3X.value}, or mld.heartbeat=lease",
         )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from properties.checks import Given, display, display_value
 from properties.derive import Derivation
 from properties.keys import KEYS
 from properties.keytypes import Effect, Key, Section
 from properties.remarks import Remark
+from properties.validation import Given, display, display_value
 
 DEFAULT_SOURCE = "default"
 

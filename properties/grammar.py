@@ -36,7 +36,7 @@ class GrammarError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """One key and its value, unescaped, trailing blanks kept; `line` (from 1) is where the key starts."""
 
     key: str
@@ -44,7 +44,7 @@ class Entry:
     line: int
 
 
-def parse(data: bytes) -> list[Entry]:
+def parse(data: bytes) -> list[FileEntry]:
     """All entries of a file in their order, duplicates and empty keys included.
 
     Raises GrammarError for a malformed `\\u` escape.
@@ -82,13 +82,13 @@ def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
         yield pending, first
 
 
-def _entry(text: str, line: int) -> Entry:
+def _entry(text: str, line: int) -> FileEntry:
     key = _KEY.match(text)
     assert key is not None  # the pattern matches the empty string
     separator = _SEPARATOR.match(text, key.end())
     assert separator is not None
     try:
-        return Entry(_unescape(key.group()), _unescape(text[separator.end() :]), line)
+        return FileEntry(_unescape(key.group()), _unescape(text[separator.end() :]), line)
     except ValueError:
         raise GrammarError(line) from None
 

@@ -9,24 +9,26 @@ operators: one sentence, no class names.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
-from properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Kind, Section, snake_case
+from properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Section, ValueKind, snake_case
 from properties.redaction import Shown
 from properties.values import (
     AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,
-    ClientVersion,
-    Heartbeat,
-    InitialPosition,
+    ClientVersionConfig,
+    HeartbeatSetting,
     InitialPositionKind,
+    InitialPositionSetting,
     MetadataLayout,
     MetricsLevel,
     RetrievalMode,
     WireClient,
 )
 
-BOOL, CHOICE, DOUBLE, INT, LONG, TEXT = Kind.BOOL, Kind.CHOICE, Kind.DOUBLE, Kind.INT, Kind.LONG, Kind.TEXT
+BOOL, CHOICE, DOUBLE = ValueKind.BOOL, ValueKind.CHOICE, ValueKind.DOUBLE
+INT, LONG, TEXT = ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
 
 FAILOVER_MILLIS_MIN = 100  # leases are renewed every third of it less 25 ms; below this nothing can keep up
 READ_INTERVAL_MILLIS_MIN = 200  # Kinesis allows five reads a second and shard
@@ -66,7 +68,7 @@ _APPLICATION = (
         default_text="required", shown_as=Shown.FULL),
     Key("streamName", TEXT, Section.APPLICATION, "Stream to read.", default_text="required, or streamArn",
         shown_as=Shown.FULL),
-    Key("streamArn", Kind.STREAM_ARN, Section.APPLICATION,
+    Key("streamArn", ValueKind.STREAM_ARN, Section.APPLICATION,
         "ARN of the stream to read; its name wins over streamName.",
         note="Its region is used when regionName is absent; Java never uses it."),
     Key("tableName", TEXT, Section.APPLICATION, "Name of the lease table.", default_text="applicationName",
@@ -74,19 +76,19 @@ _APPLICATION = (
 )  # fmt: skip
 
 _AWS = (
-    Key(CREDENTIALS_PREFIX, Kind.CREDENTIALS, Section.AWS, "Credentials for Kinesis, and for the others by default.",
-        default_text="required"),
-    Key(f"{CREDENTIALS_PREFIX}DynamoDB", Kind.CREDENTIALS, Section.AWS, "Credentials for DynamoDB.",
+    Key(CREDENTIALS_PREFIX, ValueKind.CREDENTIALS, Section.AWS,
+        "Credentials for Kinesis, and for the others by default.", default_text="required"),
+    Key(f"{CREDENTIALS_PREFIX}DynamoDB", ValueKind.CREDENTIALS, Section.AWS, "Credentials for DynamoDB.",
         default_text=CREDENTIALS_PREFIX),
-    Key(f"{CREDENTIALS_PREFIX}CloudWatch", Kind.CREDENTIALS, Section.AWS, "Credentials for CloudWatch.",
+    Key(f"{CREDENTIALS_PREFIX}CloudWatch", ValueKind.CREDENTIALS, Section.AWS, "Credentials for CloudWatch.",
         default_text=CREDENTIALS_PREFIX, effect=Effect.LATER, note=_NO_METRICS),
-    Key("regionName", Kind.REGION, Section.AWS, "Region of Kinesis, DynamoDB and CloudWatch.",
+    Key("regionName", ValueKind.REGION, Section.AWS, "Region of Kinesis, DynamoDB and CloudWatch.",
         default_text="region of streamArn, AWS_REGION, AWS_DEFAULT_REGION, profile, instance metadata"),
-    Key("kinesisEndpoint", Kind.URL, Section.AWS, "Endpoint of Kinesis.", default_text="that of the region",
+    Key("kinesisEndpoint", ValueKind.URL, Section.AWS, "Endpoint of Kinesis.", default_text="that of the region",
         aliases=("kinesisClient.endpointOverride",)),
-    Key("dynamoDBEndpoint", Kind.URL, Section.AWS, "Endpoint of DynamoDB.", default_text="that of the region",
+    Key("dynamoDBEndpoint", ValueKind.URL, Section.AWS, "Endpoint of DynamoDB.", default_text="that of the region",
         aliases=("dynamoDbClient.endpointOverride",)),
-    Key("cloudWatchEndpoint", Kind.URL, Section.AWS, "Endpoint of CloudWatch.", default_text="that of the region",
+    Key("cloudWatchEndpoint", ValueKind.URL, Section.AWS, "Endpoint of CloudWatch.", default_text="that of the region",
         aliases=("cloudWatchClient.endpointOverride",), effect=Effect.LATER,
         note=f"Java knows only the dotted form. {_NO_METRICS}"),
 )  # fmt: skip
@@ -96,19 +98,20 @@ def _client_keys(prefix: str, field: str, service: str, effect: Effect, note: st
     """The dotted keys of one AWS client (configuration#dotted-keys)."""
     timeouts = ("apiCallTimeout", "apiCallAttemptTimeout")
     return (
-        Key(f"{prefix}.region", Kind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
+        Key(f"{prefix}.region", ValueKind.REGION, Section.AWS, f"Region of {service}; wins over regionName.",
             default_text="regionName", effect=effect, note=note, field_name=f"{field}_region"),
         Key(f"{prefix}.dualstackEnabled", BOOL, Section.AWS, f"Use the dual-stack (IPv6) endpoint of {service}.",
             default=False, effect=effect, note=note, field_name=f"{field}_dualstack_enabled"),
         Key(f"{prefix}.fipsEnabled", BOOL, Section.AWS, f"Use the FIPS endpoint of {service}.",
             default=False, effect=effect, note=note, field_name=f"{field}_fips_enabled"),
-        Key(f"{prefix}.proxyUrl", Kind.URL, Section.AWS,
+        Key(f"{prefix}.proxyUrl", ValueKind.URL, Section.AWS,
             f"Proxy on the way to {service}, as http://[user:password@]host:port; NO_PROXY does not apply to it.",
             default_text="HTTPS_PROXY or HTTP_PROXY, by the endpoint's scheme, and NO_PROXY",
             effect=effect, note=note or _OWN_PROXY, field_name=f"{field}_proxy_url"),
     ) + tuple(
-        Key(f"{prefix}.overrideConfiguration.{name}", Kind.DURATION, Section.AWS, f"{title} of calls to {service}.",
-            effect=Effect.UNSUPPORTED, note=_SDK_TIMEOUT, field_name=f"{field}_{snake}")
+        Key(f"{prefix}.overrideConfiguration.{name}", ValueKind.DURATION, Section.AWS,
+            f"{title} of calls to {service}.", effect=Effect.UNSUPPORTED, note=_SDK_TIMEOUT,
+            field_name=f"{field}_{snake}")
         for name, title, snake in zip(
             timeouts, ("Time-out", "Time-out of each attempt"), ("api_call_timeout", "api_call_attempt_timeout"),
             strict=True)
@@ -155,45 +158,30 @@ _LEASES = (
     Key("listShardsBackoffTimeInMillis", LONG, Section.LEASES, "Pause between throttled ListShards attempts.",
         default=1_500, minimum=1),
     Key("maxListShardsRetryAttempts", INT, Section.LEASES, "Most ListShards attempts.", default=50, minimum=1),
-    Key("initialPositionInStream", Kind.INITIAL_POSITION, Section.LEASES,
-        "Where an application without checkpoints starts.", default=InitialPosition(InitialPositionKind.LATEST),
+    Key("initialPositionInStream", ValueKind.INITIAL_POSITION, Section.LEASES,
+        "Where an application without checkpoints starts.", default=InitialPositionSetting(InitialPositionKind.LATEST),
         default_text="LATEST", field_name="initial_position"),
-    Key("initialPositionInStreamExtended", Kind.EPOCH_SECONDS, Section.LEASES,
+    Key("initialPositionInStreamExtended", ValueKind.EPOCH_SECONDS, Section.LEASES,
         "Time at which an application without checkpoints starts; wins over initialPositionInStream.",
         note="Seconds, not milliseconds.", field_name="initial_position_at"),
 )  # fmt: skip
 
-_HANDOFF_PREFIX = ("gracefulLeaseHandoffConfigBean.",)
-_ASSIGNMENT_PREFIX = ("workerUtilizationAwareAssignmentConfigBean.",)
-
 
 def _dotted(
-    section: Section, prefixes: tuple[str, ...], name: str, kind: Kind, meaning: str, default: object,
-    *, boxed: bool = False, minimum: float | None = None, maximum: float | None = None, field_name: str = "",
-) -> Key:  # fmt: skip
-    """A key with its dotted spelling."""
-    aliases = tuple(prefix + name for prefix in prefixes)
-    return Key(name, kind, section, meaning, default=default, aliases=aliases, boxed=boxed, minimum=minimum,
-               maximum=maximum, field_name=field_name)  # fmt: skip
+    section: Section, bean: str, name: str, kind: ValueKind, meaning: str, default: object, **more: object
+) -> Key:
+    """A key that may also be written with the name of a Java bean before it."""
+    return Key(name, kind, section, meaning, default, aliases=(f"{bean}.{name}",), **more)  # type: ignore[arg-type]
 
 
-def _handoff(name: str, kind: Kind, meaning: str, default: object, *, minimum: float | None = None) -> Key:
-    return _dotted(Section.HANDOFF, _HANDOFF_PREFIX, name, kind, meaning, default, boxed=True,
-                  minimum=minimum)  # fmt: skip
-
-
-def _assignment(
-    name: str, kind: Kind, meaning: str, default: object,
-    *, boxed: bool = False, minimum: float | None = None, maximum: float | None = None, field_name: str = "",
-) -> Key:  # fmt: skip
-    return _dotted(Section.ASSIGNMENT, _ASSIGNMENT_PREFIX, name, kind, meaning, default, boxed=boxed,
-                  minimum=minimum, maximum=maximum, field_name=field_name)  # fmt: skip
-
+_handoff = partial(_dotted, Section.HANDOFF, "gracefulLeaseHandoffConfigBean")
+_assignment = partial(_dotted, Section.ASSIGNMENT, "workerUtilizationAwareAssignmentConfigBean")
 
 _HANDOFF_KEYS = (
-    _handoff("isGracefulLeaseHandoffEnabled", BOOL, "Let the old owner finish before a lease moves.", True),
+    _handoff("isGracefulLeaseHandoffEnabled", BOOL, "Let the old owner finish before a lease moves.", True,
+             boxed=True),
     _handoff("gracefulLeaseHandoffTimeoutMillis", LONG, "Shortest wait before a requested handoff is forced.",
-             30_000, minimum=0),
+             30_000, boxed=True, minimum=0),
 )  # fmt: skip
 
 _ASSIGNMENT_KEYS = (
@@ -209,10 +197,9 @@ _ASSIGNMENT_KEYS = (
     _assignment("reBalanceThresholdPercentage", INT, "Band around the fleet's average that is left alone.", 10,
                 minimum=1, maximum=100, field_name="rebalance_threshold_percentage"),
     _assignment("allowThroughputOvershoot", BOOL, "Move one lease even if it exceeds the target.", True, boxed=True),
-    Key("staleWorkerMetricsEntryCleanupDuration", Kind.DURATION, Section.ASSIGNMENT,
-        "Age at which rows of vanished workers are deleted.", default=timedelta(hours=24), default_text="PT24H",
-        boxed=True,
-        aliases=(_ASSIGNMENT_PREFIX[0] + "staleWorkerMetricsEntryCleanupDuration",)),
+    _assignment("staleWorkerMetricsEntryCleanupDuration", ValueKind.DURATION,
+                "Age at which rows of vanished workers are deleted.", timedelta(hours=24), default_text="PT24H",
+                boxed=True),
     _assignment("varianceBalancingFrequency", INT, "Re-balance at every n-th run.", 3, minimum=1),
     _assignment("workerMetricsEMAAlpha", DOUBLE, "Weight of the newest sample, 0 to 1.", 0.5, minimum=0, maximum=1),
 )  # fmt: skip
@@ -221,7 +208,7 @@ _ASSIGNMENT_KEYS = (
 def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> tuple[Key, ...]:
     """The keys of one legacy table (configuration#derived-names): its name, and the rest for creating it."""
 
-    def key(suffix: str, kind: Kind, meaning: str, default: object, **more: object) -> Key:
+    def key(suffix: str, kind: ValueKind, meaning: str, default: object, **more: object) -> Key:
         name = stem + suffix
         row: dict[str, object] = {"aliases": (f"{bean}.{name}",), "note": _LEGACY_ONLY}
         return Key(name, kind, Section.LEGACY_TABLES, meaning, default, **(row | more))  # type: ignore[arg-type]
@@ -234,7 +221,7 @@ def _legacy_table_keys(stem: str, bean: str, table: str, default_name: str) -> t
         key("WriteCapacity", LONG, f"Write capacity of the {table} table.", 0, minimum=0),
         key("PointInTimeRecoveryEnabled", BOOL, f"Point-in-time recovery of the {table} table.", False, boxed=True),
         key("DeletionProtectionEnabled", BOOL, f"Deletion protection of the {table} table.", False, boxed=True),
-        key("Tags", Kind.TAGS, f"Tags of the {table} table.", ()),
+        key("Tags", ValueKind.TAGS, f"Tags of the {table} table.", ()),
     )  # fmt: skip
 
 
@@ -247,8 +234,8 @@ _LEGACY_TABLE_KEYS = (
 
 _COORDINATOR = (
     Key("clientVersionConfig", CHOICE, Section.COORDINATOR,
-        "Which generations of workers share the application.", default=ClientVersion.VERSION_3X,
-        choices=ClientVersion),
+        "Which generations of workers share the application.", default=ClientVersionConfig.VERSION_3X,
+        choices=ClientVersionConfig),
     Key("migrateAllEntitiesToLeaseTable", BOOL, Section.COORDINATOR,
         "Second phase of the migration to a single table.", default=False),
     Key("tableMigrationCompleteBakeTimeSeconds", LONG, Section.COORDINATOR,
@@ -280,7 +267,7 @@ _LIFECYCLE = (
 _METRICS = (
     Key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.", default=MetricsLevel.DETAILED,
         choices=MetricsLevel, effect=Effect.LATER, note=_NO_METRICS),
-    Key("metricsEnabledDimensions", Kind.DIMENSIONS, Section.METRICS,
+    Key("metricsEnabledDimensions", ValueKind.DIMENSIONS, Section.METRICS,
         "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),
         default_text="ALL", effect=Effect.LATER, note=_NO_METRICS),
     Key("metricsBufferTimeMillis", LONG, Section.METRICS, "Longest time metrics are buffered.", default=10_000,
@@ -308,11 +295,10 @@ _POLLING = (
 )  # fmt: skip
 
 
-def _fanout(name: str, kind: Kind, meaning: str, default: object = None, default_text: str = "") -> Key:
-    minimum = 1 if kind in (INT, LONG) else None
-    return Key(f"fanoutConfig.{name}", kind, Section.FANOUT, meaning, default=default, default_text=default_text,
-               minimum=minimum, field_name=f"fanout_{snake_case(name)}",
-               shown_as=Shown.FULL if kind is TEXT else None)  # fmt: skip
+def _fanout(name: str, kind: ValueKind, meaning: str, default: object = None, default_text: str = "") -> Key:
+    shown, minimum = (Shown.FULL, None) if kind is TEXT else (None, 1)
+    return Key(f"fanoutConfig.{name}", kind, Section.FANOUT, meaning, default, default_text, minimum=minimum,
+               field_name=f"fanout_{snake_case(name)}", shown_as=shown)  # fmt: skip
 
 
 _FANOUT = (
@@ -345,10 +331,10 @@ _OWN = (
         "Failures of a batch after which it is delivered in halves, and of the record then found alone, before that "
         "record is written to mld.deadLetter and passed over.", default_text="off: no record is ever skipped",
         boxed=True, minimum=POISON_ATTEMPTS_MIN, note="Only with mld.childFailurePolicy park."),
-    Key("mld.deadLetter", Kind.DEAD_LETTER, Section.OWN,
+    Key("mld.deadLetter", ValueKind.DEAD_LETTER, Section.OWN,
         "Where such records are written: a directory, s3://bucket/prefix, the ARN of another stream, or the URL of a "
         "queue (SQS).", default_text="none", note="With the credentials of AwsCredentialsProvider."),
-    Key("mld.deadLetterEndpoint", Kind.URL, Section.OWN, "Endpoint of S3, or of Kinesis, for mld.deadLetter.",
+    Key("mld.deadLetterEndpoint", ValueKind.URL, Section.OWN, "Endpoint of S3, or of Kinesis, for mld.deadLetter.",
         default_text="that of the region; kinesisEndpoint for a stream of the region that is read"),
     Key("mld.childStopTimeoutMillis", LONG, Section.OWN,
         "Wait after closing a child's input before TERM is sent, and again before KILL.", default=5_000, boxed=True,
@@ -369,7 +355,7 @@ _OWN = (
     Key("mld.leaseTableBillingMode", CHOICE, Section.OWN, "Billing of a new lease table.",
         default=BillingMode.PAY_PER_REQUEST, choices=BillingMode,
         note="PROVISIONED uses initialLeaseTableReadCapacity and initialLeaseTableWriteCapacity."),
-    Key("mld.leaseTableTags", Kind.TAGS, Section.OWN, "Tags of a new lease table.", default=()),
+    Key("mld.leaseTableTags", ValueKind.TAGS, Section.OWN, "Tags of a new lease table.", default=()),
     Key("mld.metadataLayout", CHOICE, Section.OWN,
         "Where leader lock and worker reports live: auto (beside the leases, unless the tables of KCL 3.0 to 3.4 "
         "exist) or legacy (create those tables if they are missing).", default=MetadataLayout.AUTO,
@@ -379,7 +365,7 @@ _OWN = (
         default=AssignmentStrategy.UTILIZATION, choices=AssignmentStrategy),
     Key("mld.heartbeat", CHOICE, Section.OWN,
         "What a worker renews: each lease (lease), or one row of its own (worker; for fleets without Java workers).",
-        default=Heartbeat.LEASE, choices=Heartbeat,
+        default=HeartbeatSetting.LEASE, choices=HeartbeatSetting,
         note="worker only with clientVersionConfig=CLIENT_VERSION_CONFIG_3X; refused beside Java workers."),
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ LONG_MAX = 2**63 - 1
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """The kind of a value; the text is what the reference page calls it."""
 
     TEXT = "text"
@@ -40,13 +40,13 @@ class Kind(Enum):
     CREDENTIALS = "credentials"
 
 
-NUMERIC_KINDS = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
+NUMERIC_KINDS = frozenset({ValueKind.INT, ValueKind.LONG, ValueKind.DOUBLE})
 _SHOWN_UNLESS_DECLARED = {
-    Kind.TEXT: Shown.HIDDEN,
-    Kind.TAGS: Shown.NAMES,
-    Kind.URL: Shown.ENDPOINT,
-    Kind.DEAD_LETTER: Shown.PLACE,
-    Kind.CREDENTIALS: Shown.PARSED,
+    ValueKind.TEXT: Shown.HIDDEN,
+    ValueKind.TAGS: Shown.NAMES,
+    ValueKind.URL: Shown.ENDPOINT,
+    ValueKind.DEAD_LETTER: Shown.PLACE,
+    ValueKind.CREDENTIALS: Shown.PARSED,
 }
 """A converted value of any other kind is a number or a word that leaves no room for a secret."""
 
@@ -90,7 +90,7 @@ class Key:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     section: Section
     meaning: str
     default: object = None
@@ -106,7 +106,7 @@ class Key:
     shown_as: Shown | None = None
 
     def __post_init__(self) -> None:
-        assert (self.choices is not None) == (self.kind is Kind.CHOICE), self.name
+        assert (self.choices is not None) == (self.kind is ValueKind.CHOICE), self.name
         assert self.effect is Effect.EFFECTIVE or self.note, self.name
 
     @property

@@ -1,6 +1,6 @@
 """`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
 
-The way: grammar -> assignments -> checks (one key each) -> derive (keys together). All problems are collected and
+The way: grammar -> key_lines -> validation (one key each) -> derive (keys together). All problems are collected and
 raised as one ConfigurationError. Reading the file is the only I/O of this package.
 """
 
@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from properties.assignments import all_lines, collect
-from properties.checks import Given, check
 from properties.derive import Derivation, derive, settings_of
 from properties.effective import EffectiveValue, effective_values, remark_to_json
 from properties.errors import ConfigurationError
 from properties.exposure import FileAccess, remarks_on_exposure
-from properties.grammar import Entry, GrammarError, parse
+from properties.grammar import FileEntry, GrammarError, parse
+from properties.key_lines import all_lines, collect
 from properties.keys import BY_NAME
 from properties.keytypes import Effect, Section
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM, SparkLines
 from properties.spark import read as read_spark
+from properties.validation import Given, check
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
@@ -34,7 +34,7 @@ Overrides = Mapping[str, str] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfiguration:
     """What `load` found out; only `settings` and `secrets` may hold secrets, and neither is to be shown."""
 
     path: str
@@ -52,7 +52,7 @@ class Loaded:
         }
 
 
-def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | None = None) -> Loaded:
+def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | None = None) -> LoadedConfiguration:
     """Read, check and complete the configuration.
 
     `overrides` are the ``-D`` of the command line, as a mapping or as texts ``key=value``; `env` serves ``${NAME}`` and
@@ -62,16 +62,16 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
     env = {} if env is None else env
     entries, access = _entries(Path(path), file_name)
     pairs, remarks = _pairs(overrides)
-    assignments, more = collect(file_name, entries, pairs)
+    lines, more = collect(file_name, entries, pairs)
     remarks += more
     remarks += remarks_on_exposure(all_lines(file_name, entries, pairs), file_name, access)
-    if "executableName" not in assignments:
+    if "executableName" not in lines:
         remedy = "give the command of the record processor"
         remarks.append(Remark(Level.ERROR, "executableName", file_name, "is required", remedy))
     given: dict[str, Given] = {}
     failed: set[str] = set()
-    for name, assignment in assignments.items():
-        checked = check(assignment, env)
+    for name, line in lines.items():
+        checked = check(line, env)
         remarks += checked.remarks
         if checked.given is not None:
             given[name] = checked.given
@@ -91,7 +91,7 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
         raise ConfigurationError(problems, remarks)
     secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
     effective = _effective(derivation, spark, remarks)
-    return Loaded(file_name, settings_of(derivation), tuple(remarks), effective, secrets)
+    return LoadedConfiguration(file_name, settings_of(derivation), tuple(remarks), effective, secrets)
 
 
 def _without_pipeline(program: Given | None, spark: SparkLines, file_name: str) -> list[Remark]:
@@ -134,7 +134,7 @@ def _pairs(overrides: Overrides) -> tuple[list[tuple[str, str]], list[Remark]]:
     return pairs, remarks
 
 
-def _entries(path: Path, file_name: str) -> tuple[list[Entry], FileAccess | None]:
+def _entries(path: Path, file_name: str) -> tuple[list[FileEntry], FileAccess | None]:
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from properties.checks import default_text, range_text
 from properties.keys import KEYS
-from properties.keytypes import Effect, Key, Kind, Section
+from properties.keytypes import Effect, Key, Section, ValueKind
 from properties.spark import KEYS as SPARK_KEYS
+from properties.validation import default_text, range_text
 
 ALL_KEYS = (*KEYS, *SPARK_KEYS)
 _NO_LIMIT = 1e300  # Java spells "no limit" as the largest double
@@ -201,7 +201,7 @@ def _type(key: Key) -> str:
 
 
 def _default(key: Key) -> str:
-    if key.kind is Kind.DOUBLE and isinstance(key.default, float) and key.default > _NO_LIMIT:
+    if key.kind is ValueKind.DOUBLE and isinstance(key.default, float) and key.default > _NO_LIMIT:
         return "no limit"
     return default_text(key) or "empty"
 

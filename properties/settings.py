@@ -14,10 +14,10 @@ from properties.values import (
     AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,
-    ClientVersion,
+    ClientVersionConfig,
     DeadLetter,
-    Heartbeat,
-    InitialPosition,
+    HeartbeatSetting,
+    InitialPositionSetting,
     MetadataLayout,
     MetricsLevel,
     RetrievalMode,
@@ -89,7 +89,7 @@ class Settings:
     lease_table_scan_total_segments: int
     list_shards_backoff_time_in_millis: int
     max_list_shards_retry_attempts: int
-    initial_position: InitialPosition
+    initial_position: InitialPositionSetting
 
     is_graceful_lease_handoff_enabled: bool
     graceful_lease_handoff_timeout_millis: int
@@ -121,7 +121,7 @@ class Settings:
     coordinator_state_deletion_protection_enabled: bool
     coordinator_state_tags: Tags
 
-    client_version_config: ClientVersion
+    client_version_config: ClientVersionConfig
     migrate_all_entities_to_lease_table: bool
     table_migration_complete_bake_time_seconds: int
     parent_shard_poll_interval_millis: int
@@ -171,7 +171,7 @@ class Settings:
     lease_table_tags: Tags
     metadata_layout: MetadataLayout
     lease_assignment_strategy: AssignmentStrategy
-    heartbeat: Heartbeat
+    heartbeat: HeartbeatSetting
 
     # Derived: the keys in the file that make retrievalMode DEFAULT poll (see `retrieval`).
     polling_keys_given: tuple[str, ...]

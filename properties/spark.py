@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from properties.assignments import Assignment, all_lines
-from properties.checks import check
-from properties.grammar import Entry
+from properties.grammar import FileEntry
 from properties.harmless import conf_shown, option_shown
-from properties.keytypes import INT_MAX, Effect, Key, Kind, Section
+from properties.key_lines import KeyLine, all_lines
+from properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
 from properties.redaction import Shown, shown_name
 from properties.remarks import Level, Remark
+from properties.validation import check
 
 PROGRAM = "mld-spark"
 PREFIX = "mld.spark."
@@ -26,6 +26,7 @@ SINK_PREFIX = f"{PREFIX}sink."
 CONF_PREFIX = f"{PREFIX}conf."
 DEFAULT_SINK = "default"
 MEBIBYTE = 1024 * 1024
+CHOICE, INT, LONG, TEXT = ValueKind.CHOICE, ValueKind.INT, ValueKind.LONG, ValueKind.TEXT
 
 
 class Format(Enum):
@@ -48,75 +49,75 @@ class OnPoison(Enum):
     STOP = "stop"
 
 
-def _key(name: str, kind: Kind, meaning: str, default: object = None, **more: object) -> Key:
+def _key(name: str, kind: ValueKind, meaning: str, default: object = None, **more: object) -> Key:
     return Key(PREFIX + name, kind, Section.SPARK, meaning, default, boxed=True, **more)  # type: ignore[arg-type]
 
 
 KEYS: tuple[Key, ...] = (
-    _key("pipeline", Kind.TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
+    _key("pipeline", TEXT, "`path/to/pipeline.py:function` or `path/to/pipeline.sql`; relative to the daemon's "
          "working directory.", default_text="required",
          shown_as=Shown.PLACE),
-    _key("pipelineId", Kind.TEXT, "Name of the pipeline in the ledgers of its sinks. Under another name it has no "
+    _key("pipelineId", TEXT, "Name of the pipeline in the ledgers of its sinks. Under another name it has no "
          "marks there, and writes again what it is given again.", "main",
          shown_as=Shown.FULL),
-    _key("streamId", Kind.TEXT, "Names the stream in the ledgers of sinks, instead of its ARN and the time of its "
+    _key("streamId", TEXT, "Names the stream in the ledgers of sinks, instead of its ARN and the time of its "
          "creation. Change it when the stream is deleted and made again.",
          default_text="what kinesis:DescribeStreamSummary says; required below another daemon",
          shown_as=Shown.FULL),
-    _key("format", Kind.CHOICE, "What the data of a record is; all but binary add the column `payload`.",
+    _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`.",
          Format.BINARY, choices=Format),
-    _key("schema", Kind.TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
+    _key("schema", TEXT, "Columns of the payload in Spark's DDL, such as `user STRING, at TIMESTAMP`; for avro "
          "the schema in JSON.", default_text="required by json, csv and avro",
          shown_as=Shown.FULL),
-    _key("mode", Kind.CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
+    _key("mode", CHOICE, "How micro-batches are run: each on its own, or as the source of one streaming query.",
          Mode.BATCH, choices=Mode),
-    _key("triggerIntervalMillis", Kind.LONG, "Shortest time from the start of one micro-batch to that of the next.",
+    _key("triggerIntervalMillis", LONG, "Shortest time from the start of one micro-batch to that of the next.",
          1_000, minimum=10, maximum=3_600_000),
-    _key("maxBatchBytes", Kind.LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
+    _key("maxBatchBytes", LONG, "Bytes of waiting records that start a micro-batch before its time, and about the "
          "most that one holds.", 64 * MEBIBYTE, minimum=1),
-    _key("maxInFlightBytes", Kind.LONG, "Most bytes of records that are accepted and not committed.",
+    _key("maxInFlightBytes", LONG, "Most bytes of records that are accepted and not committed.",
          default_text="four times maxBatchBytes", minimum=1),
-    _key("deadLetter", Kind.TEXT,
+    _key("deadLetter", TEXT,
          "Directory for records that cannot be decoded or processed, as JSON lines with their reasons.",
          shown_as=Shown.PLACE),
-    _key("onPoison", Kind.CHOICE, "What becomes of a record with which the pipeline fails again and again.",
+    _key("onPoison", CHOICE, "What becomes of a record with which the pipeline fails again and again.",
          choices=OnPoison, default_text="stop; deadLetter if mld.spark.deadLetter is set"),
-    _key("attemptsMax", Kind.INT, "Attempts at a micro-batch before it is split in search of the record that fails.",
+    _key("attemptsMax", INT, "Attempts at a micro-batch before it is split in search of the record that fails.",
          3, minimum=1, maximum=100),
-    _key("retryBackoffMillis", Kind.LONG, "Pause before the second attempt; it doubles each time.", 500, minimum=0,
+    _key("retryBackoffMillis", LONG, "Pause before the second attempt; it doubles each time.", 500, minimum=0,
          maximum=600_000),
-    _key("drainTimeoutMillis", Kind.LONG, "Longest wait of a shard that ends or moves for the commits of its records.",
+    _key("drainTimeoutMillis", LONG, "Longest wait of a shard that ends or moves for the commits of its records.",
          20_000, minimum=0),
-    _key("startTimeoutMillis", Kind.LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
-    _key("master", Kind.TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]",
+    _key("startTimeoutMillis", LONG, "Longest wait of a shard for the session to start.", 120_000, minimum=1),
+    _key("master", TEXT, "Spark master: `local[*]`, `spark://…`, `k8s://…`, `yarn`.", "local[*]",
          shown_as=Shown.PLACE),
-    _key("remote", Kind.TEXT, "Spark Connect server, `sc://host:port`; wins over master.",
+    _key("remote", TEXT, "Spark Connect server, `sc://host:port`; wins over master.",
          shown_as=Shown.PLACE),
-    _key("packages", Kind.TEXT, "Maven coordinates of packages to load, with commas between them.",
+    _key("packages", TEXT, "Maven coordinates of packages to load, with commas between them.",
          shown_as=Shown.PLACE),
-    _key("driverMemory", Kind.TEXT, "Heap of the JVM on this machine.", "1g",
+    _key("driverMemory", TEXT, "Heap of the JVM on this machine.", "1g",
          shown_as=Shown.PLACE),
-    _key("javaHome", Kind.TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH",
+    _key("javaHome", TEXT, "JDK or JRE to run.", default_text="JAVA_HOME, else java on PATH",
          shown_as=Shown.PLACE),
-    _key("spool", Kind.TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read.",
+    _key("spool", TEXT, "Directory for records on their way to Spark; on a cluster one that every node can read.",
          default_text="a private directory in TMPDIR",
          shown_as=Shown.PLACE),
-    _key("ledger", Kind.TEXT, "Directory of the ledger of sinks that can keep none of their own.",
+    _key("ledger", TEXT, "Directory of the ledger of sinks that can keep none of their own.",
          shown_as=Shown.PLACE),
-    _key("checkpoint", Kind.TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
+    _key("checkpoint", TEXT, "Directory that all workers share, for the inbox, the state and the progress of "
          "streaming queries.", default_text="required by mode = streaming",
          shown_as=Shown.PLACE),
-    _key("sink.<name>.format", Kind.TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
+    _key("sink.<name>.format", TEXT, "Format of a sink: parquet, json, csv, orc, delta, iceberg, jdbc, …",
          "parquet"),
-    _key("sink.<name>.path", Kind.TEXT, "Directory or table of a sink."),
-    _key("sink.<name>.partitionBy", Kind.TEXT, "Columns by whose values a sink's files are laid out."),
-    _key("sink.<name>.mode", Kind.TEXT, "Save mode of Spark, where the format takes one.", "append"),
-    _key("sink.<name>.writers", Kind.TEXT, "`one`: refuse a sink that another application, pipeline or stream writes; "
+    _key("sink.<name>.path", TEXT, "Directory or table of a sink."),
+    _key("sink.<name>.partitionBy", TEXT, "Columns by whose values a sink's files are laid out."),
+    _key("sink.<name>.mode", TEXT, "Save mode of Spark, where the format takes one.", "append"),
+    _key("sink.<name>.writers", TEXT, "`one`: refuse a sink that another application, pipeline or stream writes; "
          "`shared`: write beside them, each with marks of its own.", "one"),
-    _key("sink.<name>.outputMode", Kind.TEXT, "What a streaming query writes: append (rows that are final), update "
+    _key("sink.<name>.outputMode", TEXT, "What a streaming query writes: append (rows that are final), update "
          "(rows that have changed) or complete (all rows).", "append"),
-    _key("sink.<name>.options.<option>", Kind.TEXT, "An option of the format."),
-    _key("conf.<spark key>", Kind.TEXT, "Any setting of Spark, such as `mld.spark.conf.spark.sql.shuffle.partitions`."),
+    _key("sink.<name>.options.<option>", TEXT, "An option of the format."),
+    _key("conf.<spark key>", TEXT, "Any setting of Spark, such as `mld.spark.conf.spark.sql.shuffle.partitions`."),
 )  # fmt: skip
 
 _FIXED = {key.name: key for key in KEYS if "<" not in key.name}
@@ -172,7 +173,7 @@ class _Sink:
 
 
 def read(
-    file_name: str, entries: Iterable[Entry], overrides: Iterable[tuple[str, str]], env: Mapping[str, str]
+    file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]], env: Mapping[str, str]
 ) -> SparkLines:
     """Every line of the file and every override whose key begins with `mld.spark.`; the last of a key counts."""
     remarks: list[Remark] = []
@@ -188,7 +189,7 @@ def read(
         if key is None:
             remarks.append(_unknown(name, place))
             continue
-        checked = check(Assignment(key, name, raw, place), env)
+        checked = check(KeyLine(key, name, raw, place), env)
         remarks += checked.remarks
         if checked.given is None:
             continue
@@ -223,10 +224,10 @@ def _key_of(name: str) -> Key | None:
     if name in _FIXED:
         return _FIXED[name]
     if name.startswith(CONF_PREFIX) and len(name) > len(CONF_PREFIX):
-        return Key(name, Kind.TEXT, Section.SPARK, "", shown_as=conf_shown(name.removeprefix(CONF_PREFIX)))
+        return Key(name, TEXT, Section.SPARK, "", shown_as=conf_shown(name.removeprefix(CONF_PREFIX)))
     if name.startswith(SINK_PREFIX) and (match := _SINK_KEY.fullmatch(name, len(SINK_PREFIX))):
         shown = option_shown(match["option"]) if match["option"] else Shown.PLACE
-        return Key(name, Kind.TEXT, Section.SPARK, "", shown_as=shown)
+        return Key(name, TEXT, Section.SPARK, "", shown_as=shown)
     return None
 
 
@@ -308,4 +309,4 @@ def _streaming(
 
 
 assert all(key.effect is Effect.EFFECTIVE for key in KEYS)
-assert all(key.maximum is None or key.kind is not Kind.INT or key.maximum <= INT_MAX for key in KEYS)
+assert all(key.maximum is None or key.kind is not INT or key.maximum <= INT_MAX for key in KEYS)

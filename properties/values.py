@@ -25,7 +25,7 @@ class MetricsLevel(Enum):
     DETAILED = "DETAILED"
 
 
-class ClientVersion(Enum):
+class ClientVersionConfig(Enum):
     """Which generation of workers the lease table is shared with."""
 
     COMPATIBLE_WITH_2X_PHASE1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
@@ -52,7 +52,7 @@ class AssignmentStrategy(Enum):
     COUNT = "count"
 
 
-class Heartbeat(Enum):
+class HeartbeatSetting(Enum):
     """What a worker renews to keep its leases: each of them, or one row of its own."""
 
     LEASE = "lease"
@@ -112,7 +112,7 @@ class InitialPositionKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class InitialPosition:
+class InitialPositionSetting:
     """Where shards without a lease start; `timestamp_s` (epoch seconds) belongs to AT_TIMESTAMP only."""
 
     kind: InitialPositionKind

@@ -14,6 +14,7 @@ from json.encoder import encode_basestring_ascii as quote
 
 from protocol.messages import (
     ActionName,
+    ActionStatus,
     CheckpointReply,
     CheckpointRequest,
     ChildMessage,
@@ -26,7 +27,6 @@ from protocol.messages import (
     ShardEnded,
     ShutdownReason,
     ShutdownRequested,
-    Status,
 )
 
 PIECE_BYTES = 128 * 1024
@@ -218,7 +218,7 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
     try:
         match value.get("action"):
             case "status":
-                return Status(_coerce_text(value, "responseFor"))
+                return ActionStatus(_coerce_text(value, "responseFor"))
             case "checkpoint":
                 return _checkpoint_request(value, dialect)
             case str(action) if action in _OTHER_ACTIONS:

@@ -24,8 +24,8 @@ Lines that arrive out of turn:
 
 * While IDLE nobody asked anything: a message is *stale* (for instance a second status for an answered action, which
   Java would take for the answer to the next one). It is discarded and reported as `StaleAnswer`.
-* While CHECKPOINT_PENDING the child should wait for our reply. What it says meanwhile is `Held`, in order, and comes
-  out of `next_event()` after the reply.
+* While CHECKPOINT_PENDING the child should wait for our reply. What it says meanwhile is held (`MessageHeld`);
+  `next_event()` hands it out in order after the reply.
 * Anything that is no message is `Noise` in every state.
 
 Two kinds of errors: `ProcessorError`, the child broke the protocol and must be ended; `ProtocolMisuse`, our own bug.
@@ -42,6 +42,7 @@ from types import MappingProxyType
 from protocol import codec
 from protocol.messages import (
     ActionName,
+    ActionStatus,
     CheckpointErrorName,
     CheckpointReply,
     CheckpointRequest,
@@ -52,7 +53,6 @@ from protocol.messages import (
     LeaseLost,
     ShardEnded,
     ShutdownRequested,
-    Status,
 )
 
 HELD_MESSAGES_MAX = 1000
@@ -67,7 +67,7 @@ class ProtocolMisuse(Exception):
     """The daemon asked for something the protocol does not allow: a bug of the caller."""
 
 
-class State(Enum):
+class ConversationState(Enum):
     IDLE = auto()
     AWAITING_STATUS = auto()
     CHECKPOINT_PENDING = auto()
@@ -82,7 +82,7 @@ class Phase(Enum):
     LEASE_LOST = auto()
 
 
-class Trigger(Enum):
+class ConversationTrigger(Enum):
     ACTION = auto()
     STATUS = auto()
     REQUEST = auto()
@@ -95,16 +95,16 @@ class Trigger(Enum):
 # or misuse.
 TRANSITIONS = MappingProxyType(
     {
-        (State.IDLE, Trigger.ACTION): State.AWAITING_STATUS,
-        (State.AWAITING_STATUS, Trigger.STATUS): State.IDLE,
-        (State.AWAITING_STATUS, Trigger.REQUEST): State.CHECKPOINT_PENDING,
-        (State.CHECKPOINT_PENDING, Trigger.REPLY): State.AWAITING_STATUS,
-        (State.AWAITING_STATUS, Trigger.FAULT): State.CLOSED,
-        (State.CHECKPOINT_PENDING, Trigger.FAULT): State.CLOSED,
-        (State.IDLE, Trigger.END_OF_OUTPUT): State.CLOSED,
-        (State.AWAITING_STATUS, Trigger.END_OF_OUTPUT): State.CLOSED,
-        (State.CHECKPOINT_PENDING, Trigger.END_OF_OUTPUT): State.CLOSED,
-        (State.CLOSED, Trigger.END_OF_OUTPUT): State.CLOSED,
+        (ConversationState.IDLE, ConversationTrigger.ACTION): ConversationState.AWAITING_STATUS,
+        (ConversationState.AWAITING_STATUS, ConversationTrigger.STATUS): ConversationState.IDLE,
+        (ConversationState.AWAITING_STATUS, ConversationTrigger.REQUEST): ConversationState.CHECKPOINT_PENDING,
+        (ConversationState.CHECKPOINT_PENDING, ConversationTrigger.REPLY): ConversationState.AWAITING_STATUS,
+        (ConversationState.AWAITING_STATUS, ConversationTrigger.FAULT): ConversationState.CLOSED,
+        (ConversationState.CHECKPOINT_PENDING, ConversationTrigger.FAULT): ConversationState.CLOSED,
+        (ConversationState.IDLE, ConversationTrigger.END_OF_OUTPUT): ConversationState.CLOSED,
+        (ConversationState.AWAITING_STATUS, ConversationTrigger.END_OF_OUTPUT): ConversationState.CLOSED,
+        (ConversationState.CHECKPOINT_PENDING, ConversationTrigger.END_OF_OUTPUT): ConversationState.CLOSED,
+        (ConversationState.CLOSED, ConversationTrigger.END_OF_OUTPUT): ConversationState.CLOSED,
     }
 )
 
@@ -165,11 +165,11 @@ class StaleAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MessageHeld:
     """A message kept until the checkpoint reply is given; `next_event()` hands it out then."""
 
 
-Event = ActionDone | CheckpointAsked | Noise | StaleAnswer | Held
+Event = ActionDone | CheckpointAsked | Noise | StaleAnswer | MessageHeld
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Conversation:
 
     def __init__(self, dialect: Dialect = Dialect.KCL_2) -> None:
         self._dialect = dialect
-        self._state = State.IDLE
+        self._state = ConversationState.IDLE
         self._phase = Phase.NEW
         self._awaited: ActionName | None = None
         self._request: CheckpointRequest | None = None
@@ -193,7 +193,7 @@ class Conversation:
         return self._dialect
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConversationState:
         return self._state
 
     @property
@@ -207,7 +207,7 @@ class Conversation:
 
     def may_begin(self, action: ActionName) -> bool:
         """Whether `begin(action)` is allowed now."""
-        return self._state is State.IDLE and (self._phase, action) in PHASES
+        return self._state is ConversationState.IDLE and (self._phase, action) in PHASES
 
     def begin(self, action: ActionName) -> None:
         """Mark an action as sent; call it before the first byte is written.
@@ -215,11 +215,11 @@ class Conversation:
         For `processRecords`, whose line the caller streams; `send` does it for all others. Raises ProtocolMisuse, or
         ProcessorError if the child's output has ended.
         """
-        if self._state is State.CLOSED:
+        if self._state is ConversationState.CLOSED:
             raise ProcessorError(f"closed its output before {action.value}")
         if (self._phase, action) not in PHASES:
             raise ProtocolMisuse(f"{action.value} is not allowed in phase {self._phase.name}")
-        self._step(Trigger.ACTION)
+        self._step(ConversationTrigger.ACTION)
         self._awaited = action
 
     def send(self, action: Initialize | LeaseLost | ShardEnded | ShutdownRequested) -> bytes:
@@ -232,35 +232,35 @@ class Conversation:
         message = codec.parse_child_line(line, self._dialect)
         if isinstance(message, Ignored):
             return Noise(message.reason, message.quiet)
-        if self._state is State.CHECKPOINT_PENDING:
+        if self._state is ConversationState.CHECKPOINT_PENDING:
             if len(self._held) >= HELD_MESSAGES_MAX:
                 raise self._fault(f"sent {HELD_MESSAGES_MAX} messages without waiting for a checkpoint reply")
             self._held.append(message)
-            return Held()
+            return MessageHeld()
         return self._receive(message)
 
     def next_event(self) -> Event | None:
         """After `reply`: the event of the next held message; None if there is none or a reply is due again."""
-        if self._state is State.CHECKPOINT_PENDING or not self._held:
+        if self._state is ConversationState.CHECKPOINT_PENDING or not self._held:
             return None
         return self._receive(self._held.popleft())
 
     def reply(self, reply: CheckpointReply) -> bytes:
         """The line of the reply to the pending request. Afterwards ask `next_event()` until it says None."""
-        if self._state is not State.CHECKPOINT_PENDING or self._request is None:
+        if self._state is not ConversationState.CHECKPOINT_PENDING or self._request is None:
             raise ProtocolMisuse("a checkpoint reply without a request")
         if reply != self._request.reply(reply.error):
             raise ProtocolMisuse("a checkpoint reply must echo the position of its request")
         if self._awaited in CHECKPOINT_REFUSED and reply.error is None:
             raise ProtocolMisuse(f"a checkpoint cannot succeed during {self._awaited_name()}")
-        self._step(Trigger.REPLY)
+        self._step(ConversationTrigger.REPLY)
         self._request = None
         return codec.encode_checkpoint_reply(reply)
 
     def eof(self) -> None:
         """The child's output has ended. Raises ProcessorError if an answer was due."""
-        awaited, pending = self._awaited, self._state is State.CHECKPOINT_PENDING
-        self._step(Trigger.END_OF_OUTPUT)
+        awaited, pending = self._awaited, self._state is ConversationState.CHECKPOINT_PENDING
+        self._step(ConversationTrigger.END_OF_OUTPUT)
         if awaited is None:
             return
         self._awaited = None
@@ -268,10 +268,10 @@ class Conversation:
         raise ProcessorError(f"closed its output before it answered {awaited.value}{asking}")
 
     def _receive(self, message: ChildMessage) -> Event:
-        if self._state is not State.AWAITING_STATUS or self._awaited is None:
+        if self._state is not ConversationState.AWAITING_STATUS or self._awaited is None:
             return StaleAnswer(message, f"no action is waiting for {_describe(message)}")
         if isinstance(message, CheckpointRequest):
-            self._step(Trigger.REQUEST)
+            self._step(ConversationTrigger.REQUEST)
             self._request = message
             refused = CheckpointErrorName.INVALID_STATE if self._awaited in CHECKPOINT_REFUSED else None
             return CheckpointAsked(message, self._awaited, refused)
@@ -280,7 +280,7 @@ class Conversation:
         return self._done(self._awaited)
 
     def _done(self, action: ActionName) -> ActionDone:
-        self._step(Trigger.STATUS)
+        self._step(ConversationTrigger.STATUS)
         self._phase = PHASES[self._phase, action]
         self._awaited = None
         return ActionDone(action)
@@ -292,12 +292,12 @@ class Conversation:
         return "shutdown" if legacy else self._awaited.value
 
     def _fault(self, text: str) -> ProcessorError:
-        self._step(Trigger.FAULT)
+        self._step(ConversationTrigger.FAULT)
         self._awaited = None
         self._held.clear()
         return ProcessorError(text)
 
-    def _step(self, trigger: Trigger) -> None:
+    def _step(self, trigger: ConversationTrigger) -> None:
         try:
             self._state = TRANSITIONS[self._state, trigger]
         except KeyError:
@@ -306,9 +306,9 @@ class Conversation:
 
 def _describe(message: ChildMessage) -> str:
     match message:
-        case Status(None):
+        case ActionStatus(None):
             return "a status without 'responseFor'"
-        case Status(str(name)):
+        case ActionStatus(str(name)):
             return f"a status for {codec.shorten(name)}"
         case _:
             return "a checkpoint request"

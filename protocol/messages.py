@@ -149,7 +149,7 @@ class CheckpointRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ActionStatus:
     """The action named is done. `response_for` is None if the child did not say which."""
 
     response_for: str | None
@@ -163,4 +163,4 @@ class Ignored:
     quiet: bool = False
 
 
-ChildMessage = CheckpointRequest | Status
+ChildMessage = CheckpointRequest | ActionStatus

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from mld.clock import Clock, wait_for_event
-from mld.consumer.forks import ForkedProcess, fork
+from mld.consumer.forked_process import ForkedProcess, fork
 from mld.consumer.host import ChildStartError
 from mld.consumer.naming import StreamNaming
 from protocol.command import shell_command

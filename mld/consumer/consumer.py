@@ -19,7 +19,7 @@ from mld.clock import Clock, millis_since
 from mld.consumer.aggregates import AggregateReports
 from mld.consumer.failures import Failures
 from mld.consumer.host import ChildStartError
-from mld.consumer.lifecycle import Outcome, State, Stop, next_state
+from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
@@ -34,7 +34,7 @@ from mld.errors import (
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.keeper import HeldLease
 from mld.positions import Position
-from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
+from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
 from mld.retrieval.reader import ShardReader
 from mld.streams import Batch, ChildShard, Page
 from mld.surviving import ours
@@ -57,7 +57,7 @@ class ShardConsumer:
     def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
         self.key = held.lease.key
         self.token = held.token
-        self.state = State.WAITING_ON_PARENTS
+        self.state = ConsumerState.WAITING_ON_PARENTS
         self.aggregates = AggregateReports(self.key)
         self._lease = held.lease
         self._parts = parts
@@ -80,81 +80,81 @@ class ShardConsumer:
 
     def request_stop(self) -> None:
         """Let the child finish its batch, tell it, release the lease, finish."""
-        self._stopping.ask(Stop.REQUESTED)
+        self._stopping.ask(StopReason.REQUESTED)
 
     def hand_off(self) -> None:
         """Another worker waits for the lease: let the child finish its batch, tell it, transfer the lease, finish."""
-        self._stopping.ask(Stop.HANDOFF)
+        self._stopping.ask(StopReason.HANDOFF)
 
     def lose_lease(self) -> None:
         """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
-        self._stopping.ask(Stop.LEASE_LOST)
+        self._stopping.ask(StopReason.LEASE_LOST)
 
     async def run(self) -> None:
         try:
-            while self.state is not State.FINISHED:
+            while self.state is not ConsumerState.FINISHED:
                 outcome = await self._perform_activity()
                 self._enter(next_state(self.state, outcome, self._stopping.stop))
         finally:
             await self._abandon()
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
             log.debug("%s -> %s", self.state.value, state.value, extra=self._about("consumer_state"))
         self.state = state
 
-    async def _perform_activity(self) -> Outcome:
+    async def _perform_activity(self) -> ActivityOutcome:
         match self.state:
-            case State.WAITING_ON_PARENTS:
+            case ConsumerState.WAITING_ON_PARENTS:
                 return await self._wait_on_parents()
-            case State.INITIALIZING:
+            case ConsumerState.INITIALIZING:
                 return await self._initialize()
-            case State.PROCESSING:
+            case ConsumerState.PROCESSING:
                 return await self._process()
-            case State.SHARD_ENDING:
+            case ConsumerState.SHARD_ENDING:
                 return await self._end_shard()
-            case State.BACKING_OFF:
+            case ConsumerState.BACKING_OFF:
                 return await self._back_off()
-            case State.PARKED:
+            case ConsumerState.PARKED:
                 return await self._judge_missing()
-            case State.SHUTDOWN_REQUESTED:
+            case ConsumerState.SHUTDOWN_REQUESTED:
                 return await self._notify_shutdown()
-            case State.LEASE_LOST:
+            case ConsumerState.LEASE_LOST:
                 return await self._notify_lease_lost()
-            case State.TRANSFERRING:
+            case ConsumerState.TRANSFERRING:
                 await self._parts.keeper.transfer(self.key, self.token)
-                return Outcome.DONE
-            case State.RELEASING:
+                return ActivityOutcome.DONE
+            case ConsumerState.RELEASING:
                 return await self._give_back()
-            case State.FINISHED:
+            case ConsumerState.FINISHED:
                 raise AssertionError("a finished consumer has no activity")
 
     # --- activities --------------------------------------------------------------------------------------------------
 
-    async def _wait_on_parents(self) -> Outcome:
+    async def _wait_on_parents(self) -> ActivityOutcome:
         if self._lease.is_complete:
             self._parts.care.ended(self._lease)
-            return Outcome.ALREADY_COMPLETE
+            return ActivityOutcome.ALREADY_COMPLETE
         changed = self._parts.parents_changed.current()
         try:
             if await ours(self._parts.care.parents_complete(self._lease), "looking at parents", self.key):
-                return Outcome.DONE
+                return ActivityOutcome.DONE
         except TableError as error:
             log.warning("cannot read the parents' leases: %s", error, extra=self._about("parents_unknown"))
         await self._pause(self._settings.parent_poll_s, changed)
-        return Outcome.RETRY
+        return ActivityOutcome.RETRY
 
-    async def _initialize(self) -> Outcome:
+    async def _initialize(self) -> ActivityOutcome:
         held = self._parts.keeper.held().get(self.key)
         if held is None or held.token != self.token:
             self.lose_lease()
-            return Outcome.RETRY
+            return ActivityOutcome.RETRY
         # The keeper's copy comes from the answer to our own conditional write, so it is as fresh as a consistent read.
         self._lease = held.lease
         if self._lease.is_complete:
             await self._dismiss_child()
             self._parts.care.ended(self._lease)
-            return Outcome.ALREADY_COMPLETE
+            return ActivityOutcome.ALREADY_COMPLETE
         try:
             await self._start_reader_and_child()
         except StreamError as error:
@@ -164,7 +164,7 @@ class ShardConsumer:
         except (ChildStartError, ProcessorError) as error:
             return await self._child_failed(error)
         self._retries = 0
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
     async def _start_reader_and_child(self) -> None:
         """Position the reader while the child starts; then `initialize` it."""
@@ -205,7 +205,7 @@ class ShardConsumer:
                 warn_after_s=self._settings.warn_after_s,
             )
 
-    async def _process(self) -> Outcome:
+    async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
         delivery = await self._stopping.unless(self._reader.next(), gone)
@@ -214,22 +214,22 @@ class ShardConsumer:
             return await self._child_failed(ProcessorError("ended while there was nothing to do for it"))
         match delivery:
             case None:
-                return Outcome.DONE
+                return ActivityOutcome.DONE
             case ShardMissing():
-                return Outcome.SHARD_MISSING
+                return ActivityOutcome.SHARD_MISSING
             case Records(page):
                 return await self._deliver(page)
-            case ShardEnded(children):
+            case EndOfShard(children):
                 self._children = children
-                return Outcome.SHARD_ENDED
+                return ActivityOutcome.SHARD_ENDED
 
-    async def _deliver(self, page: Page) -> Outcome:
+    async def _deliver(self, page: Page) -> ActivityOutcome:
         """Give the child what it has not had of the page; in parts while a record is searched for that kills it."""
         batch = page.after(self._delivered, self._lease.hash_range)
         await in_turns(batch.opening())
         if batch.largest is None and not self._settings.deliver_empty_batches:
             self.aggregates.note(batch, self._lease.hash_range)
-            return Outcome.DONE
+            return ActivityOutcome.DONE
         if batch.largest is None or not self._failures.is_searching:
             return await self._hand_over(batch, lambda: holding_of(page, batch))
         rest = await records_of(batch)
@@ -239,13 +239,13 @@ class ShardConsumer:
                 return await self._end_life()
             part = Part(rest[:count], page.millis_behind_latest)
             outcome = await self._hand_over(part, partial(holding_part, part))
-            if outcome is not Outcome.DONE:
+            if outcome is not ActivityOutcome.DONE:
                 return outcome
             del rest[:count]
         self.aggregates.note(batch, self._lease.hash_range)
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
-    async def _hand_over(self, batch: Batch, holding: Callable[[], dict[str, object]]) -> Outcome:
+    async def _hand_over(self, batch: Batch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
         """Give the child a batch, and wait for its answer. `holding` says what it has then."""
         assert self._processor is not None
         before = self._delivered
@@ -262,9 +262,9 @@ class ShardConsumer:
         self.aggregates.note(batch, self._lease.hash_range)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
         self._parked_poll_s = PARKED_POLL_FIRST_S
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
-    async def _end_shard(self) -> Outcome:
+    async def _end_shard(self) -> ActivityOutcome:
         try:
             preparing = self._parts.care.prepare_end(self._lease, self._children)
             match await ours(preparing, "preparing the end of a shard", self.key):
@@ -274,31 +274,31 @@ class ShardConsumer:
                     return await self._retry_later(SHARD_END_RETRY_MAX_S)
         except LeaseLostError:
             self.lose_lease()
-            return Outcome.RETRY
+            return ActivityOutcome.RETRY
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
             return await self._retry_later(SHARD_END_RETRY_MAX_S)
         if (
             self._stopping.stop is not None
         ):  # the wait may have been long; the stop comes first, the end is met again later
-            return Outcome.RETRY
+            return ActivityOutcome.RETRY
         return await self._send_shard_ended()
 
-    async def _doubt_end(self) -> Outcome:
+    async def _doubt_end(self) -> ActivityOutcome:
         """Read the end again; in the end look its children up, and then hand the lease on to who may see more."""
         if self._ends_doubted < ENDS_DOUBTED_MAX:
             delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
             self._ends_doubted += 1
             await self._pause(delay_s)
-            return Outcome.END_DOUBTED
+            return ActivityOutcome.END_DOUBTED
         if self._children:
             self._children = ()
-            return Outcome.RETRY
+            return ActivityOutcome.RETRY
         log.error("the end of the shard stays in doubt; it is handed on", extra=self._about("shard_end_handed_on"))
         self.request_stop()
-        return Outcome.RETRY
+        return ActivityOutcome.RETRY
 
-    async def _send_shard_ended(self) -> Outcome:
+    async def _send_shard_ended(self) -> ActivityOutcome:
         assert self._processor is not None
         self._range = self._range.at_shard_end()
         try:
@@ -313,9 +313,9 @@ class ShardConsumer:
         await self._dismiss_child()
         self._parts.care.ended(self._lease)
         log.info("shard ended", extra=self._about("shard_ended", children=[c.shard_id for c in self._children]))
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
-    async def _end_life(self) -> Outcome:
+    async def _end_life(self) -> ActivityOutcome:
         """A suspect is next: let the child checkpoint what it has had before; a new child begins with that record."""
         assert self._processor is not None
         try:
@@ -324,18 +324,18 @@ class ShardConsumer:
         except ProcessorError as error:
             return await self._child_failed(error)
         await self._dismiss_child()
-        return Outcome.RETRY
+        return ActivityOutcome.RETRY
 
-    async def _back_off(self) -> Outcome:
+    async def _back_off(self) -> ActivityOutcome:
         await self._stop_reader()
         if self._failures.is_too_much:
             self._parts.on_gave_up(self.key, self._failures.why)
-            return Outcome.GAVE_UP
+            return ActivityOutcome.GAVE_UP
         if not await self._failures.set_aside_suspect(self._stopping, self._range, self._store):
             await self._pause(self._failures.delay_s())
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
-    async def _judge_missing(self) -> Outcome:
+    async def _judge_missing(self) -> ActivityOutcome:
         """The reader keeps its place; asked again, it looks again."""
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
@@ -346,44 +346,44 @@ class ShardConsumer:
         match verdict:
             case MissingVerdict.OVER:
                 self._children = ()
-                return Outcome.SHARD_ENDED
+                return ActivityOutcome.SHARD_ENDED
             case MissingVerdict.LISTED:
                 await self._pause(self._settings.task_backoff_s)
-                return Outcome.DONE
+                return ActivityOutcome.DONE
             case MissingVerdict.UNKNOWN:
                 await self._pause(self._parked_poll_s)
                 self._parked_poll_s = min(self._parked_poll_s * 2, PARKED_POLL_MAX_S)
-                return Outcome.RETRY
+                return ActivityOutcome.RETRY
 
-    async def _notify_shutdown(self) -> Outcome:
+    async def _notify_shutdown(self) -> ActivityOutcome:
         await self._stop_reader()
         if self._processor is None or not self._processor.initialized:
-            return Outcome.DONE
+            return ActivityOutcome.DONE
         try:
             await self._processor.shutdown_requested(self._checkpoint)
         except ProcessorError as error:
             return await self._child_failed(error)
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
-    async def _notify_lease_lost(self) -> Outcome:
+    async def _notify_lease_lost(self) -> ActivityOutcome:
         await self._stop_reader()
         if self._processor is None:
-            return Outcome.DONE
+            return ActivityOutcome.DONE
         if self._processor.initialized:
             try:
                 await self._processor.lease_lost()
             except ProcessorError as error:
                 return await self._child_failed(error)
         await self._dismiss_child()
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
-    async def _give_back(self) -> Outcome:
+    async def _give_back(self) -> ActivityOutcome:
         successor = self._parts.successor(self.key)
         if successor is None:
             await self._parts.keeper.release(self.key, self.token)
         else:
             await self._parts.keeper.hand_over(self.key, self.token, successor)
-        return Outcome.DONE
+        return ActivityOutcome.DONE
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -423,7 +423,7 @@ class ShardConsumer:
 
     async def _child_failed(
         self, error: Exception, batch: Batch | None = None, before: Position | None = None
-    ) -> Outcome:
+    ) -> ActivityOutcome:
         """`batch`, which came after `before`, was in its hands."""
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
@@ -432,7 +432,7 @@ class ShardConsumer:
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )
-        return Outcome.CHILD_FAILED
+        return ActivityOutcome.CHILD_FAILED
 
     async def _dismiss_new_child(self) -> None:
         if self._processor is not None and not self._processor.initialized:
@@ -460,12 +460,12 @@ class ShardConsumer:
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> Outcome:
+    async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:
         """The world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""
         delay_s = min(self._settings.task_backoff_s * 2.0 ** min(self._retries, 30), delay_max_s)
         self._retries += 1
         await self._pause(delay_s)
-        return Outcome.RETRY
+        return ActivityOutcome.RETRY
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self.key, **fields}

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from mld.consumer.bisecting import Bisecting
 from mld.consumer.letters import Suspect, letter_of
-from mld.consumer.parts import Placed, records_of
+from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.consumer.stopping import Stopping
 from mld.errors import DeadLetterError
@@ -45,7 +45,7 @@ class Failures:
         self._level = 0  # how long the pauses have become
         self._since_s = 0
         self._asked_before: Position | None = None
-        self._suspect: Placed | None = None
+        self._suspect: PlacedRecord | None = None
         self._last_words: Sequence[str] = ()
         self._letters = 0
         self.why = ""
@@ -121,7 +121,7 @@ class Failures:
         """Whether batches are to be delivered in parts."""
         return self._search.is_searching
 
-    def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[Placed]) -> int | None:
+    def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[PlacedRecord]) -> int | None:
         """How many of the records to deliver next; None: the processor is first to vouch for what it has had.
 
         That is asked once for each record.

@@ -16,7 +16,7 @@ class ChildStartError(MldError):
     """The command cannot be started; the text names the command, the system's reason and the key to change."""
 
 
-class Child(Protocol):
+class ChildProcess(Protocol):
     """One running record processor. Lines are decoded and without their ends."""
 
     gone: asyncio.Future[None]
@@ -57,6 +57,6 @@ class Child(Protocol):
 
 
 class ProcessorHost(Protocol):
-    async def start(self, shard_id: str) -> Child:
+    async def start(self, shard_id: str) -> ChildProcess:
         """Start one child for a shard; raises ChildStartError."""
         ...

@@ -3,11 +3,11 @@
 Rules: shards#consumer-life-cycle, shards#stops-of-a-consumer, protocol#order-of-actions and
 leases#handoff-on-the-owner-side.
 
-Theory. A consumer exists for one holding of one lease. In each state it performs one activity, whose `Outcome` leads to
-the next state. Three things may also come from outside at any time, and the strongest one wins: the worker asks it to
-stop (`Stop.REQUESTED`), another worker waits for the lease (`Stop.HANDOFF`), or the lease is gone (`Stop.LEASE_LOST`).
-An activity is told, ends where it safely can (a batch in
-the child's hands is always answered first), and the stop decides the next state instead of the outcome::
+Theory. A consumer exists for one holding of one lease. In each state it performs one activity, and the
+`ActivityOutcome` leads to the next state. Three things may also come from outside at any time, and the strongest wins:
+the worker asks the consumer to stop (`StopReason.REQUESTED`), another worker waits for the lease
+(`StopReason.HANDOFF`), or the lease is gone (`StopReason.LEASE_LOST`). The activity is told and ends where it safely
+can (a batch in the child's hands is always answered first); then the stop decides the next state, not the outcome::
 
     WAITING_ON_PARENTS -> INITIALIZING -> PROCESSING -> SHARD_ENDING -> FINISHED
                               ^            |    ^ |          |
@@ -34,7 +34,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 
-class State(Enum):
+class ConsumerState(Enum):
     WAITING_ON_PARENTS = "waiting on parents"
     INITIALIZING = "initializing"
     PROCESSING = "processing"
@@ -48,7 +48,7 @@ class State(Enum):
     FINISHED = "finished"
 
 
-class Outcome(Enum):
+class ActivityOutcome(Enum):
     """How an activity ended."""
 
     DONE = "done"
@@ -61,7 +61,7 @@ class Outcome(Enum):
     GAVE_UP = "gave up"
 
 
-class Stop(IntEnum):
+class StopReason(IntEnum):
     """Why a consumer must end; the higher rank wins and is never taken back."""
 
     REQUESTED = 1
@@ -69,74 +69,76 @@ class Stop(IntEnum):
     LEASE_LOST = 3
 
 
-_NEXT: dict[tuple[State, Outcome], State] = {
-    (State.WAITING_ON_PARENTS, Outcome.DONE): State.INITIALIZING,
-    (State.WAITING_ON_PARENTS, Outcome.RETRY): State.WAITING_ON_PARENTS,
-    (State.WAITING_ON_PARENTS, Outcome.ALREADY_COMPLETE): State.FINISHED,
-    (State.INITIALIZING, Outcome.DONE): State.PROCESSING,
-    (State.INITIALIZING, Outcome.RETRY): State.INITIALIZING,
-    (State.INITIALIZING, Outcome.ALREADY_COMPLETE): State.FINISHED,
-    (State.INITIALIZING, Outcome.CHILD_FAILED): State.BACKING_OFF,
-    (State.PROCESSING, Outcome.DONE): State.PROCESSING,
-    (State.PROCESSING, Outcome.RETRY): State.INITIALIZING,
-    (State.PROCESSING, Outcome.SHARD_ENDED): State.SHARD_ENDING,
-    (State.PROCESSING, Outcome.SHARD_MISSING): State.PARKED,
-    (State.PROCESSING, Outcome.CHILD_FAILED): State.BACKING_OFF,
-    (State.SHARD_ENDING, Outcome.DONE): State.FINISHED,
-    (State.SHARD_ENDING, Outcome.RETRY): State.SHARD_ENDING,
-    (State.SHARD_ENDING, Outcome.END_DOUBTED): State.INITIALIZING,
-    (State.SHARD_ENDING, Outcome.CHILD_FAILED): State.BACKING_OFF,
-    (State.BACKING_OFF, Outcome.DONE): State.INITIALIZING,
-    (State.BACKING_OFF, Outcome.GAVE_UP): State.RELEASING,
-    (State.PARKED, Outcome.DONE): State.PROCESSING,
-    (State.PARKED, Outcome.RETRY): State.PARKED,
-    (State.PARKED, Outcome.SHARD_ENDED): State.SHARD_ENDING,
-    (State.SHUTDOWN_REQUESTED, Outcome.DONE): State.LEASE_LOST,
-    (State.SHUTDOWN_REQUESTED, Outcome.CHILD_FAILED): State.LEASE_LOST,
-    (State.TRANSFERRING, Outcome.DONE): State.LEASE_LOST,
-    (State.LEASE_LOST, Outcome.DONE): State.FINISHED,
-    (State.LEASE_LOST, Outcome.CHILD_FAILED): State.FINISHED,
-    (State.RELEASING, Outcome.DONE): State.FINISHED,
+_NEXT: dict[tuple[ConsumerState, ActivityOutcome], ConsumerState] = {
+    (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.DONE): ConsumerState.INITIALIZING,
+    (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.RETRY): ConsumerState.WAITING_ON_PARENTS,
+    (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.ALREADY_COMPLETE): ConsumerState.FINISHED,
+    (ConsumerState.INITIALIZING, ActivityOutcome.DONE): ConsumerState.PROCESSING,
+    (ConsumerState.INITIALIZING, ActivityOutcome.RETRY): ConsumerState.INITIALIZING,
+    (ConsumerState.INITIALIZING, ActivityOutcome.ALREADY_COMPLETE): ConsumerState.FINISHED,
+    (ConsumerState.INITIALIZING, ActivityOutcome.CHILD_FAILED): ConsumerState.BACKING_OFF,
+    (ConsumerState.PROCESSING, ActivityOutcome.DONE): ConsumerState.PROCESSING,
+    (ConsumerState.PROCESSING, ActivityOutcome.RETRY): ConsumerState.INITIALIZING,
+    (ConsumerState.PROCESSING, ActivityOutcome.SHARD_ENDED): ConsumerState.SHARD_ENDING,
+    (ConsumerState.PROCESSING, ActivityOutcome.SHARD_MISSING): ConsumerState.PARKED,
+    (ConsumerState.PROCESSING, ActivityOutcome.CHILD_FAILED): ConsumerState.BACKING_OFF,
+    (ConsumerState.SHARD_ENDING, ActivityOutcome.DONE): ConsumerState.FINISHED,
+    (ConsumerState.SHARD_ENDING, ActivityOutcome.RETRY): ConsumerState.SHARD_ENDING,
+    (ConsumerState.SHARD_ENDING, ActivityOutcome.END_DOUBTED): ConsumerState.INITIALIZING,
+    (ConsumerState.SHARD_ENDING, ActivityOutcome.CHILD_FAILED): ConsumerState.BACKING_OFF,
+    (ConsumerState.BACKING_OFF, ActivityOutcome.DONE): ConsumerState.INITIALIZING,
+    (ConsumerState.BACKING_OFF, ActivityOutcome.GAVE_UP): ConsumerState.RELEASING,
+    (ConsumerState.PARKED, ActivityOutcome.DONE): ConsumerState.PROCESSING,
+    (ConsumerState.PARKED, ActivityOutcome.RETRY): ConsumerState.PARKED,
+    (ConsumerState.PARKED, ActivityOutcome.SHARD_ENDED): ConsumerState.SHARD_ENDING,
+    (ConsumerState.SHUTDOWN_REQUESTED, ActivityOutcome.DONE): ConsumerState.LEASE_LOST,
+    (ConsumerState.SHUTDOWN_REQUESTED, ActivityOutcome.CHILD_FAILED): ConsumerState.LEASE_LOST,
+    (ConsumerState.TRANSFERRING, ActivityOutcome.DONE): ConsumerState.LEASE_LOST,
+    (ConsumerState.LEASE_LOST, ActivityOutcome.DONE): ConsumerState.FINISHED,
+    (ConsumerState.LEASE_LOST, ActivityOutcome.CHILD_FAILED): ConsumerState.FINISHED,
+    (ConsumerState.RELEASING, ActivityOutcome.DONE): ConsumerState.FINISHED,
 }
 
 # A stop that arrived before or during the activity replaces the outcome's next state. States without an entry go on:
 # they already are the way out.
-_STOPPED: dict[tuple[State, Stop], State] = {
-    (State.WAITING_ON_PARENTS, Stop.REQUESTED): State.RELEASING,
-    (State.WAITING_ON_PARENTS, Stop.HANDOFF): State.TRANSFERRING,
-    (State.WAITING_ON_PARENTS, Stop.LEASE_LOST): State.FINISHED,
-    (State.INITIALIZING, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
-    (State.INITIALIZING, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
-    (State.INITIALIZING, Stop.LEASE_LOST): State.LEASE_LOST,
-    (State.PROCESSING, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
-    (State.PROCESSING, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
-    (State.PROCESSING, Stop.LEASE_LOST): State.LEASE_LOST,
-    (State.SHARD_ENDING, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
-    (State.SHARD_ENDING, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
-    (State.SHARD_ENDING, Stop.LEASE_LOST): State.LEASE_LOST,
-    (State.BACKING_OFF, Stop.REQUESTED): State.RELEASING,
-    (State.BACKING_OFF, Stop.HANDOFF): State.TRANSFERRING,
-    (State.BACKING_OFF, Stop.LEASE_LOST): State.FINISHED,
-    (State.PARKED, Stop.REQUESTED): State.SHUTDOWN_REQUESTED,
-    (State.PARKED, Stop.HANDOFF): State.SHUTDOWN_REQUESTED,
-    (State.PARKED, Stop.LEASE_LOST): State.LEASE_LOST,
-    (State.SHUTDOWN_REQUESTED, Stop.HANDOFF): State.TRANSFERRING,
+_STOPPED: dict[tuple[ConsumerState, StopReason], ConsumerState] = {
+    (ConsumerState.WAITING_ON_PARENTS, StopReason.REQUESTED): ConsumerState.RELEASING,
+    (ConsumerState.WAITING_ON_PARENTS, StopReason.HANDOFF): ConsumerState.TRANSFERRING,
+    (ConsumerState.WAITING_ON_PARENTS, StopReason.LEASE_LOST): ConsumerState.FINISHED,
+    (ConsumerState.INITIALIZING, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.INITIALIZING, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.INITIALIZING, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
+    (ConsumerState.PROCESSING, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.PROCESSING, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.PROCESSING, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
+    (ConsumerState.SHARD_ENDING, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.SHARD_ENDING, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.SHARD_ENDING, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
+    (ConsumerState.BACKING_OFF, StopReason.REQUESTED): ConsumerState.RELEASING,
+    (ConsumerState.BACKING_OFF, StopReason.HANDOFF): ConsumerState.TRANSFERRING,
+    (ConsumerState.BACKING_OFF, StopReason.LEASE_LOST): ConsumerState.FINISHED,
+    (ConsumerState.PARKED, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.PARKED, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
+    (ConsumerState.PARKED, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
+    (ConsumerState.SHUTDOWN_REQUESTED, StopReason.HANDOFF): ConsumerState.TRANSFERRING,
     # A requested shutdown is always followed by leaseLost; the lease is released only if it is still ours.
-    (State.LEASE_LOST, Stop.REQUESTED): State.RELEASING,
-    (State.LEASE_LOST, Stop.HANDOFF): State.RELEASING,
-    (State.RELEASING, Stop.LEASE_LOST): State.FINISHED,
+    (ConsumerState.LEASE_LOST, StopReason.REQUESTED): ConsumerState.RELEASING,
+    (ConsumerState.LEASE_LOST, StopReason.HANDOFF): ConsumerState.RELEASING,
+    (ConsumerState.RELEASING, StopReason.LEASE_LOST): ConsumerState.FINISHED,
 }
 
 # Reaching the end is final: a stop that arrives together with it changes nothing.
-_FINAL = frozenset({(State.SHARD_ENDING, Outcome.DONE), (State.RELEASING, Outcome.DONE)})
+_FINAL = frozenset(
+    {(ConsumerState.SHARD_ENDING, ActivityOutcome.DONE), (ConsumerState.RELEASING, ActivityOutcome.DONE)}
+)
 
 
-def next_state(state: State, outcome: Outcome, stop: Stop | None) -> State:
+def next_state(state: ConsumerState, outcome: ActivityOutcome, stop: StopReason | None) -> ConsumerState:
     """The state after `state`'s activity ended with `outcome` while `stop` was (or was not) set.
 
     Raises KeyError for a pair that cannot happen: that is a bug, not an event.
     """
     following = _NEXT[state, outcome]
-    if stop is None or (state, outcome) in _FINAL or outcome is Outcome.ALREADY_COMPLETE:
+    if stop is None or (state, outcome) in _FINAL or outcome is ActivityOutcome.ALREADY_COMPLETE:
         return following
     return _STOPPED.get((state, stop), following)

@@ -16,7 +16,7 @@ from mld.streams import Batch, Misrouted, Page
 from protocol.framed import FramedRecord, Splitter, line_of
 
 
-class Placed(NamedTuple):
+class PlacedRecord(NamedTuple):
     """A record as it was framed, and where it is."""
 
     position: Position
@@ -30,7 +30,7 @@ class Part:
     """Told of when all parts were delivered, of the whole batch."""
     misrouted: Mapping[str, Misrouted] = MappingProxyType({})
 
-    def __init__(self, records: Sequence[Placed], millis_behind_latest: int | None) -> None:
+    def __init__(self, records: Sequence[PlacedRecord], millis_behind_latest: int | None) -> None:
         self.records = records
         self._millis_behind_latest = millis_behind_latest
 
@@ -49,18 +49,18 @@ class Part:
         return line_of([record.framed for record in self.records], self._millis_behind_latest)
 
 
-async def records_of(batch: Batch) -> list[Placed]:
+async def records_of(batch: Batch) -> list[PlacedRecord]:
     """All records of a batch, in order."""
     if isinstance(batch, Part):
         return list(batch.records)
     splitter = Splitter()
-    records: list[Placed] = []
+    records: list[PlacedRecord] = []
     is_ordered = True
     for piece in batch.line():
         for framed in splitter.feed(piece):
             position = Position(framed.sequence, framed.sub)
             is_ordered = is_ordered and not (records and position < records[-1].position)
-            records.append(Placed(position, framed))
+            records.append(PlacedRecord(position, framed))
         await asyncio.sleep(0)
     return records if is_ordered else sorted(records, key=lambda record: record.position)
 

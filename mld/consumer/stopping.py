@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from mld.clock import Clock
-from mld.consumer.lifecycle import Stop
+from mld.consumer.lifecycle import StopReason
 
 T = TypeVar("T")
 
@@ -16,12 +16,12 @@ class Stopping:
     """`stop` is None until one is asked for; a stronger one replaces a weaker one, and none is ever taken back."""
 
     def __init__(self, clock: Clock) -> None:
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         self._clock = clock
         self._asked = asyncio.Event()
         self._waiter: asyncio.Future[Any] | None = None
 
-    def ask(self, stop: Stop) -> None:
+    def ask(self, stop: StopReason) -> None:
         if self.stop is None or stop > self.stop:
             self.stop = stop
             self._asked.set()

@@ -40,7 +40,7 @@ from mld.leases.taker import LeaseTaker
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from properties.settings import Settings
 from properties.values import AssignmentStrategy, MetadataLayout
-from properties.values import Heartbeat as HeartbeatSetting
+from properties.values import HeartbeatSetting as HeartbeatSetting
 
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""

@@ -1,7 +1,7 @@
 """DynamoDB, CloudWatch, STS and Glue: moto's WSGI applications behind one lock.
 
 moto's conditional writes are not atomic between threads. Everything it does, its import included, happens on the single
-thread of one executor, which is the lock. Each service is an application of its own, and `mld.local.services` says
+thread of one executor, which is the lock. Each service is an application of its own, and `mld.local.routing` says
 which one a request is for: moto's own dispatcher, which serves all of AWS and moto's controls, takes no part.
 
 moto is imported in the background after the start, so that Kinesis answers meanwhile. It comes with the extra

@@ -103,7 +103,7 @@ class App(Protocol):
     def closed(self, connection: Cuttable) -> None: ...
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One client. Requests are answered in the order they came; the next one waits for the answer before.
 
     A client that begins with the preface of HTTP/2 is handed to what `http2` makes; without it, it is cut off.

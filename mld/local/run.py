@@ -15,8 +15,8 @@ from urllib.request import getproxies
 
 from mld.local.kinesis import StateDelays
 from mld.local.kinesis.model import REGION
+from mld.local.routing import NAMES
 from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
-from mld.local.services import NAMES
 
 _PROXIES_OF_HTTP = ("http", "all")
 

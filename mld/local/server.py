@@ -17,11 +17,11 @@ from mld.local import control, eventstream
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
-from mld.local.http import App, Connection, Cuttable, HttpRequest, HttpResponse, Peer
+from mld.local.http import App, Cuttable, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, wire
 from mld.local.kinesis.model import REGION
-from mld.local.kinesis.subscription import Event, Finished, Idle, Subscription, event_json
-from mld.local.services import KINESIS, Call, error_answer, identify, unknown_service
+from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
+from mld.local.routing import KINESIS, Call, error_answer, identify, unknown_service
 from mld.webrule import FORBIDDEN, WebRule
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class EmbeddedServer:
         loop = asyncio.get_running_loop()
         http2 = _http2()
         self._listener = await loop.create_server(
-            lambda: Connection(self, http2), self.host, port, backlog=_OPEN_CONNECTIONS_BACKLOG
+            lambda: HttpConnection(self, http2), self.host, port, backlog=_OPEN_CONNECTIONS_BACKLOG
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._others = OtherServices(self.port)
@@ -222,7 +222,7 @@ class EmbeddedServer:
 
     async def _stream(
         self,
-        subscription: Subscription,
+        subscription: ShardSubscription,
         peer: Peer,
         encoding: Encoding,
         wake: asyncio.Event,
@@ -239,7 +239,7 @@ class EmbeddedServer:
                 subscription.stop(KinesisError(fault.code, fault.message, fault.status))
             wake.clear()
             match subscription.next_step(self.now()):
-                case Event() as event:
+                case SubscriptionEvent() as event:
                     await peer.send(eventstream.event("SubscribeToShardEvent", event_json(event), encoding))
                     sent += 1
                 case Idle(until_s):

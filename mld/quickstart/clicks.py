@@ -15,14 +15,14 @@ _REFERRERS = (None, "https://www.example.com/", "https://search.example.net/?q=s
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ClickEvent:
     """One record to put."""
 
     partition_key: str
     data: bytes
 
 
-def click_events(count: int, *, seed: int, start_s: float) -> Iterator[Event]:
+def click_events(count: int, *, seed: int, start_s: float) -> Iterator[ClickEvent]:
     """`count` events in time order, partitioned by user."""
     rng = Random(seed)
     at_s = start_s
@@ -40,4 +40,4 @@ def click_events(count: int, *, seed: int, start_s: float) -> Iterator[Event]:
             "load_ms": round(rng.lognormvariate(5.0, 0.6)),
             "at": round(at_s, 3),
         }
-        yield Event(user, json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())
+        yield ClickEvent(user, json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())

@@ -44,7 +44,7 @@ class ShardLine:
 
 
 @dataclass(slots=True)
-class Outcome:
+class TourOutcome:
     """Of a run: what there should be, or what there is."""
 
     rows: Sequence[tuple[str, int, int]] = ()
@@ -56,7 +56,7 @@ class Outcome:
     """By shard, the last record that the sink says it is past."""
 
 
-def expected(put: Iterable[Put]) -> Outcome:
+def expected(put: Iterable[Put]) -> TourOutcome:
     """What there should be."""
     rows: list[tuple[str, int, int]] = []
     dead: list[tuple[str, int, str]] = []
@@ -73,10 +73,10 @@ def expected(put: Iterable[Put]) -> Outcome:
             rows.append((record.shard, record.sequence, event["event_id"]))
             cell = (int(event["at"]) // MINUTE_S * MINUTE_S, event["page"].split("/")[1] or HOME)
             minutes[cell] = minutes.get(cell, Sums()) + Sums(1, event["load_ms"])
-    return Outcome(rows, minutes, dead, marks)
+    return TourOutcome(rows, minutes, dead, marks)
 
 
-def shard_lines(put: Iterable[Put], found: Outcome) -> dict[str, ShardLine]:
+def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
     """The lineage, from what was put and what is there."""
     lines: dict[str, ShardLine] = {}
     for record in put:
@@ -92,7 +92,7 @@ def shard_lines(put: Iterable[Put], found: Outcome) -> dict[str, ShardLine]:
     return dict(sorted(lines.items()))
 
 
-def find_faults(wanted: Outcome, found: Outcome, checkpoints: Mapping[str, int | None]) -> list[str]:
+def find_faults(wanted: TourOutcome, found: TourOutcome, checkpoints: Mapping[str, int | None]) -> list[str]:
     """One sentence per kind of fault and place; empty if everything adds up.
 
     `checkpoints` are those of shards that are not finished."""

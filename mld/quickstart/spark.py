@@ -24,13 +24,13 @@ from rich.table import Table
 
 from mld import sparkhosts
 from mld.leases.lease import Lease
-from mld.quickstart.clicks import Event
-from mld.quickstart.lineage import Outcome, Sums, expected, find_faults, shard_lines
+from mld.quickstart.clicks import ClickEvent
+from mld.quickstart.lineage import Sums, TourOutcome, expected, find_faults, shard_lines
 from mld.quickstart.stage import NotReadyError, QuickstartError
 from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
 
 CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
-MALFORMED = Event("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')
+MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')
 """A record that was cut on its way."""
 CHECK_S = 60.0
 READ_S = 180.0
@@ -93,7 +93,7 @@ class SparkTour(Tour):
             "mld.spark.conf.spark.ui.enabled = true\n"
         )
 
-    def extra_events(self) -> Sequence[Event]:
+    def extra_events(self) -> Sequence[ClickEvent]:
         return [MALFORMED]
 
     # --- meanwhile ---------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class SparkTour(Tour):
         return host.counters["records"]
 
     @cached_property
-    def _wanted(self) -> Outcome:
+    def _wanted(self) -> TourOutcome:
         """Asked for when everything is put."""
         return expected(self.put)
 
@@ -130,7 +130,7 @@ class SparkTour(Tour):
         open_shards = {key: lease.checkpoint.number for key, lease in leases.items() if not lease.is_complete}
         return find_faults(self._wanted, found, open_shards)
 
-    def _found(self) -> Outcome:
+    def _found(self) -> TourOutcome:
         errors = self.directory / "reading.log"
         command = [sys.executable, "-P", "-m", "mld.quickstart.reading", str(self.lake)]
         with errors.open("wb") as log:
@@ -139,7 +139,7 @@ class SparkTour(Tour):
             raise QuickstartError(f"the sinks in {self.lake} cannot be read; see {errors} and {self.log_file}")
         document = json.loads(read.stdout)
         minutes = {(minute, section): Sums(clicks, ms) for minute, section, clicks, ms in document["minutes"]}
-        return Outcome(
+        return TourOutcome(
             [tuple(row) for row in document["rows"]], minutes, list(self._dead_letters()), self._marks(CLICKS)
         )
 
@@ -200,7 +200,7 @@ def _minute_table(minutes: Mapping[tuple[int, str], Sums]) -> Table:
     return table
 
 
-def _lineage_table(tour: SparkTour, found: Outcome, leases: Mapping[str, Lease]) -> Table:
+def _lineage_table(tour: SparkTour, found: TourOutcome, leases: Mapping[str, Lease]) -> Table:
     table = Table(title="lineage", title_justify="left", show_footer=True)
     lines = shard_lines(tour.put, found)
     sums: dict[str, Any] = {

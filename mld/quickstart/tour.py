@@ -26,7 +26,7 @@ from rich.text import Text
 from mld.aws.sessions import ClientFactory, client_factory
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
-from mld.quickstart.clicks import Event, click_events
+from mld.quickstart.clicks import ClickEvent, click_events
 from mld.quickstart.stage import STOP_S, QuickstartError, only_one_in, process, ready_endpoint, signals_end_us
 from mld.quickstart.verdict import Put
 from properties.loader import load
@@ -70,7 +70,7 @@ class Tour(ABC):
     def properties(self, endpoint: str) -> str:
         """The text of the daemon's file."""
 
-    def extra_events(self) -> Sequence[Event]:
+    def extra_events(self) -> Sequence[ClickEvent]:
         """Put at half time."""
         return ()
 
@@ -184,7 +184,7 @@ class Tour(ABC):
                         self._put(extra)
         self._check_alive(daemon)
 
-    def _put(self, chunk: Sequence[Event]) -> None:
+    def _put(self, chunk: Sequence[ClickEvent]) -> None:
         """One PutRecords call; refused records are put again."""
         for _ in range(PUT_ATTEMPTS_MAX):
             answer = self.kinesis.put_records(

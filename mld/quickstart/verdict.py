@@ -48,7 +48,7 @@ def _shard_faults(shard: str, wanted: Sequence[Archived], found: Sequence[Archiv
         faults.append(f"{shard}: {len(found_numbers) - len(set(found_numbers))} records are there more than once")
     if found_numbers != sorted(found_numbers):
         faults.append(f"{shard}: the records are out of order")
-    strangers = set(found_numbers) - wanted_numbers
-    if strangers:
-        faults.append(f"{shard}: {len(strangers)} records were never put, the first is {min(strangers)}")
+    never_put = set(found_numbers) - wanted_numbers
+    if never_put:
+        faults.append(f"{shard}: {len(never_put)} records were never put, the first is {min(never_put)}")
     return faults or [f"{shard}: the contents of some records differ from what was put"]

@@ -15,7 +15,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardEnded:
+class EndOfShard:
     """Every record was delivered, also those of the answer that ended the shard. Nothing follows.
 
     `children` is empty if Kinesis kept ending the shard without naming them: look them up in the listing.
@@ -32,4 +32,4 @@ class ShardMissing:
     """
 
 
-Delivery = Records | ShardEnded | ShardMissing
+Delivery = Records | EndOfShard | ShardMissing

@@ -1,7 +1,7 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This is the
-shell; what to do is decided in `subscribing`, `positions`, `buffer` and `faults`. To its consumer it is what a
+shell; what to do is decided in `subscribing`, `starting_points`, `buffer` and `faults`. To its consumer it is what a
 `PollingReader` is.
 
 Promises: every record after the start is delivered at least once, and none before all that precede it; the end only
@@ -26,12 +26,12 @@ from mld.errors import (
     StreamUnavailableError,
 )
 from mld.positions import InitialPosition, Position
-from mld.retrieval import buffer, positions, subscribing
-from mld.retrieval.deliveries import Delivery, Records, ShardEnded
-from mld.retrieval.faults import Verdict, judge
+from mld.retrieval import buffer, starting_points, subscribing
+from mld.retrieval.deliveries import Delivery, EndOfShard, Records
+from mld.retrieval.faults import AnswerVerdict, judge
 from mld.retrieval.reader import PrefetchingReader
 from mld.retrieval.registration import RegisteredConsumer
-from mld.retrieval.subscribing import Course, Reaction, Where
+from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
 from mld.streams import FanOut, Page, Subscription, validate_end_of_shard
 from mld.surviving import survived
 
@@ -95,10 +95,10 @@ class FanOutReader(PrefetchingReader):
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
         """See `ShardReader.start`; nothing is asked of Kinesis here."""
         assert self._task is None and not self._over, "a reader is started once"
-        if positions.lacks_timestamp(checkpoint, initial):
+        if starting_points.lacks_timestamp(checkpoint, initial):
             self._warn_of_no_timestamp()
-        start = positions.starting_point(checkpoint, initial, anchor)
-        read = positions.started(checkpoint, start, self._clock.wall(), anchor)
+        start = starting_points.starting_point(checkpoint, initial, anchor)
+        read = starting_points.started(checkpoint, start, self._clock.wall(), anchor)
         self._course = Course(read, yield_s=self._yield_s)
         self._begin(self._subscribe())
 
@@ -195,20 +195,20 @@ class FanOutReader(PrefetchingReader):
     def _take(self, page: Page) -> bool:
         """Hand an event over; True if it ended the shard."""
         verdict = judge(page, self._ends_without_children)
-        if verdict is Verdict.INVALID:
+        if verdict is AnswerVerdict.INVALID:
             self._ends_without_children += page.next_iterator is None
             why = validate_end_of_shard(page.next_iterator, page.child_shards)
             raise InvalidStreamResponseError(f"an event of shard {self.shard_id}: {why}")
-        if positions.begins_after_gap(self._at.read, page):
+        if starting_points.begins_after_gap(self._at.read, page):
             self._log_gap(self._at.read.start, page)
         self._course = subscribing.accepted(self._at, page)
         self._ends_without_children = 0
         self._log_recovery()
-        if page.count or (verdict is Verdict.GOES_ON and self._deliver_empty):
+        if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
             self._deliver(Records(page), page)
-        if verdict is Verdict.GOES_ON:
+        if verdict is AnswerVerdict.GOES_ON:
             return False
-        self._deliver(ShardEnded(page.child_shards if verdict is Verdict.ENDED else ()))
+        self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
         return True
 
     # --- renewal -----------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class FanOutReader(PrefetchingReader):
         self._course = subscribing.failed(self._at, error, where, self._clock.monotonic())
         reaction = self._course.reaction
         self._log(error, reaction)
-        if reaction is not Reaction.ASK:
+        if reaction is not SubscriptionReaction.ASK:
             return
         if await self._consumer_is_replaced() or not isinstance(error, StreamNotFoundError):
             return
@@ -306,7 +306,7 @@ class FanOutReader(PrefetchingReader):
             )  # fmt: skip
             return False
 
-    def _log(self, error: StreamError, reaction: Reaction) -> None:
+    def _log(self, error: StreamError, reaction: SubscriptionReaction) -> None:
         """Once per streak and kind of error."""
         level = logging.DEBUG if self._trouble is type(error) else logging.WARNING
         self._trouble = type(error)

@@ -21,7 +21,7 @@ ENDS_WITHOUT_CHILDREN_MAX = 5
 """So many answers in a row that end the shard without usable children are believed: some stand-ins never name them."""
 
 
-class Reaction(Enum):
+class PollingReaction(Enum):
     """To an error."""
 
     SAME_ITERATOR = "same iterator"
@@ -30,19 +30,19 @@ class Reaction(Enum):
     ASK_CONSUMER = "ask the consumer"
 
 
-def reaction_to(error: StreamError) -> Reaction:
+def reaction_to(error: StreamError) -> PollingReaction:
     match error:
         case IteratorExpiredError() | InvalidStreamArgumentError():
-            return Reaction.NEW_ITERATOR
+            return PollingReaction.NEW_ITERATOR
         case StreamThrottledError():
-            return Reaction.SAME_ITERATOR_SLOWER
+            return PollingReaction.SAME_ITERATOR_SLOWER
         case StreamNotFoundError():
-            return Reaction.ASK_CONSUMER
+            return PollingReaction.ASK_CONSUMER
         case _:
-            return Reaction.SAME_ITERATOR
+            return PollingReaction.SAME_ITERATOR
 
 
-class Verdict(Enum):
+class AnswerVerdict(Enum):
     """On an answer."""
 
     GOES_ON = "the shard goes on"
@@ -51,11 +51,11 @@ class Verdict(Enum):
     INVALID = "discard the answer, ask again"
 
 
-def judge(page: Page, ends_without_children_before: int) -> Verdict:
+def judge(page: Page, ends_without_children_before: int) -> AnswerVerdict:
     """The verdict on an answer after so many invalid ones in a row that did end the shard."""
     ends = page.next_iterator is None
     if validate_end_of_shard(page.next_iterator, page.child_shards) is None:
-        return Verdict.ENDED if ends else Verdict.GOES_ON
+        return AnswerVerdict.ENDED if ends else AnswerVerdict.GOES_ON
     if ends and ends_without_children_before + 1 >= ENDS_WITHOUT_CHILDREN_MAX:
-        return Verdict.ENDED_CHILDREN_UNKNOWN
-    return Verdict.INVALID
+        return AnswerVerdict.ENDED_CHILDREN_UNKNOWN
+    return AnswerVerdict.INVALID

@@ -124,7 +124,7 @@ def _plain_millis(text: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RecordLayout:
     """How a run of records is written. The numbers are those of groups of its expressions, the same in all of them.
 
     `head` matches a record up to behind the quote that begins its payload. `between` matches from the quote that ends a
@@ -149,7 +149,7 @@ class Layout:
     time_fill: Callable[[bytes], bytes]
 
 
-class Source(NamedTuple):
+class LayoutSource(NamedTuple):
     """What a layout is compiled of: patterns before and behind the payload, and between records; how times are."""
 
     head: bytes
@@ -160,7 +160,7 @@ class Source(NamedTuple):
     time_head: bytes
 
 
-def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> Source | None:
+def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: int) -> LayoutSource | None:
     """The layout of the record `body[start:end]`; None if a regular expression had better not try."""
     parts: list[bytes] = []
     names: list[str] = []
@@ -193,7 +193,7 @@ def source_of_layout(body: bytes, start: int, members: dict[str, Member], end: i
         names.append(_TIME)
     parts.append(re.escape(body[start:end]))
     comma = _comma(body, end)
-    return Source(
+    return LayoutSource(
         head[0], b"".join(parts), b"," if comma is None else re.escape(comma[0]), head[1], tuple(names), time_head
     )
 
@@ -219,7 +219,7 @@ def _time_pattern(value: bytes) -> tuple[bytes, bytes | None]:
 
 
 @lru_cache(LAYOUTS_KEPT_MAX)
-def compiled(source: Source) -> Layout:
+def compiled(source: LayoutSource) -> RecordLayout:
     """The layout itself; making a new one takes some 0.3 ms."""
     opening = source.head + b'"'
     before = b'"' + source.tail + b"(?:" + source.between + b"()" + opening
@@ -227,7 +227,7 @@ def compiled(source: Source) -> Layout:
     groups = (*source.names_in_tail, "", *source.names_in_head)
     number = {name: place for place, name in enumerate(groups, 1)}
     is_e9 = source.time_head not in (b"", ARRIVAL_UNKNOWN)
-    return Layout(
+    return RecordLayout(
         head=re.compile(b"()" * number[""] + opening),
         to_plain=re.compile(before + b"(?!" + MAGIC_IN_BASE64.pattern + b")" + close),
         between=re.compile(before + close),

@@ -1,8 +1,8 @@
 """`PollingReader`: reads one shard with GetRecords, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#one-page-at-a-time (the consumer asks for the next),
-retrieval#valid-answers, retrieval#polling-errors. This is the shell; what to do is decided in `positions`, `pacing`,
-`buffer` and `faults`.
+retrieval#valid-answers, retrieval#polling-errors. This is the shell; what to do is decided in `starting_points`,
+`pacing`, `buffer` and `faults`.
 
 Promises: every record after the start is delivered once per reader, in order; the end only after all records;
 errors are waited out for ever, because a reader never knows better than to try again. It never drops a page, and never
@@ -28,9 +28,9 @@ from mld.errors import (
     StreamUnavailableError,
 )
 from mld.positions import InitialPosition, Position
-from mld.retrieval import buffer, pacing, positions
-from mld.retrieval.deliveries import Delivery, Records, ShardEnded
-from mld.retrieval.faults import Reaction, Verdict, judge, reaction_to
+from mld.retrieval import buffer, pacing, starting_points
+from mld.retrieval.deliveries import Delivery, EndOfShard, Records
+from mld.retrieval.faults import AnswerVerdict, PollingReaction, judge, reaction_to
 from mld.retrieval.reader import PrefetchingReader
 from mld.streams import Page, StartingPoint, Streams, validate_end_of_shard
 from mld.surviving import ours, survived
@@ -46,7 +46,7 @@ ITERATOR_AGE_MAX_S = 270.0
 
 
 class PollingReader(PrefetchingReader):
-    """The reader of shard `shard_id`. Single use: `start`, then `next` until `ShardEnded` or until `stop`.
+    """The reader of shard `shard_id`. Single use: `start`, then `next` until `EndOfShard` or until `stop`.
 
     `max_records` is the Limit of GetRecords, the intervals are those of `pacing.Pacing`, the rest those of `buffer`;
     `budget` is what all readers share. Empty pages are kept from a consumer who has no use for them (`deliver_empty`):
@@ -85,7 +85,7 @@ class PollingReader(PrefetchingReader):
         self._pace = pacing.Pace()
         self._deliver_empty = deliver_empty
         self._record_bytes: float | None = None
-        self._state: positions.ReadState | None = None
+        self._state: starting_points.ReadState | None = None
         self._iterator: str | None = None
         self._iterator_issued_s = 0.0
         self._ends_without_children = 0
@@ -99,16 +99,16 @@ class PollingReader(PrefetchingReader):
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
         """See `ShardReader.start`; the first iterator is got here."""
         assert self._task is None and not self._over, "a reader is started once"
-        if positions.lacks_timestamp(checkpoint, initial):
+        if starting_points.lacks_timestamp(checkpoint, initial):
             self._warn_of_no_timestamp()
-        start = positions.starting_point(checkpoint, initial, anchor)
+        start = starting_points.starting_point(checkpoint, initial, anchor)
         asked_wall_s = self._clock.wall()
         missing = False
         try:
             await self._renew_iterator(start)
         except StreamNotFoundError:
             missing = True
-        self._state = positions.started(checkpoint, start, asked_wall_s, anchor)
+        self._state = starting_points.started(checkpoint, start, asked_wall_s, anchor)
         self._begin(self._prefetch(missing))
 
     # --- the fetch task -----------------------------------------------------------------------------------------------
@@ -137,16 +137,16 @@ class PollingReader(PrefetchingReader):
         page = await self._bounded(self._streams.get_records(iterator, self._limit()), "GetRecords")
         logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
         verdict = judge(page, self._ends_without_children)
-        if verdict is Verdict.INVALID:
+        if verdict is AnswerVerdict.INVALID:
             self._ends_without_children += page.next_iterator is None
             why = validate_end_of_shard(page.next_iterator, page.child_shards)
             raise InvalidStreamResponseError(f"GetRecords of shard {self.shard_id}: {why}")
         self._accept(page, asked_s, asked_wall_s)
-        if page.count or (verdict is Verdict.GOES_ON and self._deliver_empty):
+        if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
             self._deliver(Records(page), page)
-        if verdict is Verdict.GOES_ON:
+        if verdict is AnswerVerdict.GOES_ON:
             return False
-        self._deliver(ShardEnded(page.child_shards if verdict is Verdict.ENDED else ()))
+        self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
         return True
 
     def _limit(self) -> int | None:
@@ -156,9 +156,9 @@ class PollingReader(PrefetchingReader):
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None
-        if positions.begins_after_gap(self._state, page):
+        if starting_points.begins_after_gap(self._state, page):
             self._log_gap(self._state.start, page)
-        self._state = positions.advanced(self._state, page, asked_wall_s)
+        self._state = starting_points.advanced(self._state, page, asked_wall_s)
         self._iterator = page.next_iterator
         self._iterator_issued_s = asked_s
         if page.count:
@@ -173,16 +173,16 @@ class PollingReader(PrefetchingReader):
 
     async def _recover(self, error: StreamError) -> None:
         reaction = reaction_to(error)
-        slower = reaction is Reaction.SAME_ITERATOR_SLOWER
+        slower = reaction is PollingReaction.SAME_ITERATOR_SLOWER
         failure = pacing.Failure.THROTTLED if slower else pacing.Failure.ERROR
         self._pace = pacing.failed(self._pace, self._clock.monotonic(), failure)
         self._log(error, reaction)
-        if reaction in (Reaction.NEW_ITERATOR, Reaction.ASK_CONSUMER):
+        if reaction in (PollingReaction.NEW_ITERATOR, PollingReaction.ASK_CONSUMER):
             self._iterator = None
-        if reaction is Reaction.ASK_CONSUMER:
+        if reaction is PollingReaction.ASK_CONSUMER:
             await self._report_missing()
 
-    def _log(self, error: StreamError, reaction: Reaction) -> None:
+    def _log(self, error: StreamError, reaction: PollingReaction) -> None:
         """Once per streak and kind of error; an expired iterator is everyday business."""
         level = logging.INFO if isinstance(error, IteratorExpiredError) else logging.WARNING
         if self._trouble is type(error):
@@ -204,7 +204,7 @@ class PollingReader(PrefetchingReader):
         if self._iterator is not None and age_s < ITERATOR_AGE_MAX_S:
             return self._iterator
         assert self._state is not None
-        return await self._renew_iterator(positions.restart_point(self._state))
+        return await self._renew_iterator(starting_points.restart_point(self._state))
 
     async def _renew_iterator(self, point: StartingPoint) -> str:
         issued_s = self._clock.monotonic()

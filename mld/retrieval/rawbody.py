@@ -4,11 +4,12 @@ Rules: retrieval#raw-pages; AWS JSON 1.1. A body is checked as a whole before an
 of the documented form is a ValueError, never fewer records. Nothing is decoded that nobody asks for: payloads stay the
 base64 text that they are.
 
-How it gets its speed. A service writes all records alike, so the first record of a body is taken apart slowly, field by
-field, and turned into a `Layout`: one regular expression for all that stands between the end of a record's payload and
-the start of the next one's. Then a record costs one `find` of the quote that ends its payload, and one match. A record
-that deviates (escapes, other fields, another order, white space) is read slowly by itself, and a layout is learned
-from it. Fast or slow, the columns are the same bytes; tests/fuzz compares them with what botocore makes of a body.
+What makes it fast: a service writes all records alike, so the first record of a body is taken apart slowly, field by
+field, and turned into a `RecordLayout`: one regular expression for everything between the end of a record's payload and
+the start of the next one's. From then on a record costs one `find` of the quote that ends its payload, and one match. A
+record that deviates (escapes, other fields, another order, white space) is read slowly by itself, and a layout is
+learned from it. Fast or slow, the columns are the same bytes; tests/fuzz compares them with what botocore makes of a
+body.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
     MAGIC_IN_BASE64,
     Columns,
-    Layout,
+    LayoutSource,
     Member,
-    Source,
+    RecordLayout,
     columns_of,
     compiled,
     source_of_layout,
@@ -35,18 +36,18 @@ LAYOUTS_MAX = 8
 NEXT_ITERATOR = "NextShardIterator"
 CONTINUATION = "ContinuationSequenceNumber"
 _PAD = ord("=")
-_recent: list[Layout | None] = [None]
+_recent: list[RecordLayout | None] = [None]
 """The layout learned last, so that a short answer costs no learning. A memo: what a body says does not depend on it."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Run:
+class RegularRun:
     """Records of one layout. Payload n stands between `matches[n]` and `matches[n + 1]`."""
 
     body: bytes
-    layout: Layout
+    layout: RecordLayout
     matches: list[re.Match[bytes]]
     bears_magic: bool
 
@@ -82,7 +83,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Odds:
+class IrregularRun:
     """Records that were read one by one."""
 
     records: list[Columns] = field(default_factory=list)
@@ -108,7 +109,7 @@ class Odds:
 class Index:
     """What is in a body. `data_bytes` is the size of all payloads; `child_shards` is as JSON has it."""
 
-    runs: tuple[Run | Odds, ...]
+    runs: tuple[RegularRun | IrregularRun, ...]
     data_bytes: int
     next_iterator: str | None
     millis_behind_latest: int | None
@@ -145,7 +146,7 @@ class _Records:
     """Reads the array that begins at the place of `scan`."""
 
     def __init__(self, scan: Scan) -> None:
-        self.runs: list[Run | Odds] = []
+        self.runs: list[RegularRun | IrregularRun] = []
         self.chars = 0
         """Of all payloads, as base64 text."""
         self.padding = 0
@@ -154,7 +155,7 @@ class _Records:
         self._body = scan.body
         self._backslash = _found(scan.body.find(b"\\", scan.at), len(scan.body))
         self._layout = _recent[0]
-        self._sources: set[Source] = set()
+        self._sources: set[LayoutSource] = set()
 
     def read(self) -> None:
         scan = self._scan
@@ -163,14 +164,14 @@ class _Records:
             return
         while True:
             scan.sees(OBJECT)
-            if self._layout is not None and self._read_run(self._layout):
+            if self._layout is not None and self._read_regular(self._layout):
                 return
-            self._read_odd()
+            self._read_irregular()
             if not scan.takes(COMMA):
                 scan.expect(ARRAY_END)
                 return
 
-    def _read_run(self, layout: Layout) -> bool:
+    def _read_regular(self, layout: RecordLayout) -> bool:
         """Read records of one layout; True at the end of the array, else the scan stands before one that deviates."""
         body, backslash, find = self._body, self._backslash, self._body.find
         to_plain, to_any = layout.to_plain.match, layout.between.match
@@ -200,13 +201,13 @@ class _Records:
             start = match.end()
             ended = body[start - 1] == ARRAY_END
         if len(matches) > 1:
-            self.runs.append(Run(body, layout, matches, bears_magic))
+            self.runs.append(RegularRun(body, layout, matches, bears_magic))
             self.chars += chars
             self.padding += padding
             self._scan.at = start if ended else matches[-1].start(layout.next)
         return ended
 
-    def _read_odd(self) -> None:
+    def _read_irregular(self) -> None:
         """Read one record by its fields, and learn how the next ones may be written."""
         scan, body = self._scan, self._body
         members: dict[str, Member] = {}
@@ -220,12 +221,12 @@ class _Records:
             twice |= name in members
             members[name] = Member(value_start, scan.at)
         columns = columns_of(body, members)
-        if not self.runs or not isinstance(self.runs[-1], Odds):
-            self.runs.append(Odds())
-        odds = self.runs[-1]
-        assert isinstance(odds, Odds)
-        odds.records.append(columns)
-        odds.bears_magic |= MAGIC_IN_BASE64.match(columns.data) is not None
+        if not self.runs or not isinstance(self.runs[-1], IrregularRun):
+            self.runs.append(IrregularRun())
+        run = self.runs[-1]
+        assert isinstance(run, IrregularRun)
+        run.records.append(columns)
+        run.bears_magic |= MAGIC_IN_BASE64.match(columns.data) is not None
         self.chars += len(columns.data)
         self.padding += columns.data[-2:].count(_PAD)
         if scan.at > self._backslash:
@@ -233,7 +234,7 @@ class _Records:
         if not twice and (source := source_of_layout(body, start, members, scan.at)) is not None:
             self._learn(source)
 
-    def _learn(self, source: Source) -> None:
+    def _learn(self, source: LayoutSource) -> None:
         if source not in self._sources and len(self._sources) < LAYOUTS_MAX:
             self._sources.add(source)
         if source in self._sources:

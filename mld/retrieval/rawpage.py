@@ -21,7 +21,7 @@ from mld.positions import Position
 from mld.retrieval.kpl import UserRecords
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
 from mld.retrieval.page import PIECE_BYTES, Aggregates, extremes
-from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, Odds, Run, index_of, size_of
+from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, IrregularRun, RegularRun, index_of, size_of
 from mld.steps import Steps, finish
 from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import (
@@ -34,7 +34,7 @@ from protocol.codec import (
 )
 from protocol.messages import Record
 
-Span = tuple[Run | Odds, int, int]
+Span = tuple[RegularRun | IrregularRun, int, int]
 """Records first (inclusive) to last (exclusive) of a run."""
 
 _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
@@ -93,7 +93,7 @@ def _is_ordered(sequences: Sequence[bytes]) -> bool:
 class RawPage:
     """One GetRecords answer; see `mld.streams.Page`. `lowest` and `highest` are sequence numbers."""
 
-    runs: tuple[Run | Odds, ...]
+    runs: tuple[RegularRun | IrregularRun, ...]
     count: int
     data_bytes: int
     first_sequence: str | None
@@ -148,7 +148,7 @@ class RawPage:
             else:
                 yield from ((run, n, n + 1) for n, text in enumerate(run.sequences()) if int(text) > below)
 
-    def _in_order(self) -> list[tuple[Run | Odds, int]]:
+    def _in_order(self) -> list[tuple[RegularRun | IrregularRun, int]]:
         places = [(run, number) for run in self.runs for number in range(len(run))]
         if not self.is_ordered:
             places.sort(key=lambda place: int(place[0].sequence(place[1])))
@@ -181,7 +181,7 @@ class RawBatch:
         parts = [RECORDS_HEAD]
         opening = _DATA
         for run, start, end in self.spans:
-            frame = _frame_run if isinstance(run, Run) else _frame_odds
+            frame = _frame_regular if isinstance(run, RegularRun) else _frame_irregular
             yield from frame(parts, opening, run, start, end)  # type: ignore[arg-type]
             opening = _BETWEEN
         if self.spans:
@@ -190,7 +190,7 @@ class RawBatch:
         yield b"".join(parts)
 
 
-def _frame_run(parts: list[bytes], opening: bytes, run: Run, start: int, end: int) -> Iterator[bytes]:
+def _frame_regular(parts: list[bytes], opening: bytes, run: RegularRun, start: int, end: int) -> Iterator[bytes]:
     """Append records to `parts`, each but for its end, and give off full pieces. All that is spent on most records."""
     body, layout, matches = run.body, run.layout, run.matches
     key, key_first = layout.key - 1, layout.key_in_head
@@ -230,7 +230,7 @@ def _frame_run(parts: list[bytes], opening: bytes, run: Run, start: int, end: in
         opening, before, data_start = _BETWEEN, after, next_start
 
 
-def _frame_odds(parts: list[bytes], opening: bytes, run: Odds, start: int, end: int) -> Iterator[bytes]:
+def _frame_irregular(parts: list[bytes], opening: bytes, run: IrregularRun, start: int, end: int) -> Iterator[bytes]:
     """The same for records that were read one by one."""
     size = 0
     for columns in run.records[start:end]:
@@ -264,7 +264,7 @@ class RawAggregatesBatch:
 
     def __init__(
         self,
-        places: list[tuple[Run | Odds, int]],
+        places: list[tuple[RegularRun | IrregularRun, int]],
         opened: Aggregates,
         floor: tuple[int, int],
         millis_behind_latest: int | None,

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mld.positions import InitialPosition, Position
 from mld.retrieval.buffer import Budget, PrefetchBuffer
-from mld.retrieval.deliveries import Delivery, ShardEnded, ShardMissing
+from mld.retrieval.deliveries import Delivery, EndOfShard, ShardMissing
 from mld.streams import Page, StartingPoint
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class ShardReader(Protocol):
-    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `ShardEnded` or until `stop`."""
+    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `EndOfShard` or until `stop`."""
 
     @property
     def anchor_s(self) -> float | None:
@@ -47,7 +47,7 @@ class ShardReader(Protocol):
         """The next delivery; waits for it. Taking it frees its place in the buffer.
 
         May be cancelled without loss. An exception other than cancellation is a bug of the fetch task, or of the
-        caller, who must not ask after `ShardEnded` or `stop`.
+        caller, who must not ask after `EndOfShard` or `stop`.
         """
         ...
 
@@ -85,7 +85,7 @@ class PrefetchingReader:
                 raise RuntimeError(f"the reader of shard {self.shard_id} was stopped while somebody waited for it")
         self._room.set()
         self._missing_reported = isinstance(delivery, ShardMissing)
-        self._over = isinstance(delivery, ShardEnded)
+        self._over = isinstance(delivery, EndOfShard)
         return delivery
 
     async def stop(self) -> None:

@@ -30,7 +30,7 @@ from mld.errors import (
     StreamNotFoundError,
     StreamThrottledError,
 )
-from mld.retrieval import pacing, positions
+from mld.retrieval import pacing, starting_points
 from mld.streams import IteratorType, Page, StartingPoint
 
 SUBSCRIBE_INTERVAL_MIN_S = 1.0
@@ -59,7 +59,7 @@ class Where(Enum):
     READING = "reading"
 
 
-class Reaction(Enum):
+class SubscriptionReaction(Enum):
     """To an error; every one of them ends in a new subscription from the same place."""
 
     AGAIN = "a new subscription"
@@ -69,19 +69,19 @@ class Reaction(Enum):
     ASK = "a look at the consumer"
 
 
-def reaction_to(error: StreamError, where: Where, failures: int) -> Reaction:
+def reaction_to(error: StreamError, where: Where, failures: int) -> SubscriptionReaction:
     """`failures` is the number of errors in a row before this one."""
     match error:
         case StreamNotFoundError():
-            return Reaction.ASK
+            return SubscriptionReaction.ASK
         case StreamInUseError() if where is Where.READING:
-            return Reaction.YIELD
+            return SubscriptionReaction.YIELD
         case StreamInUseError():
-            return Reaction.ASK if failures >= IN_USE_MAX else Reaction.IN_TURN
+            return SubscriptionReaction.ASK if failures >= IN_USE_MAX else SubscriptionReaction.IN_TURN
         case StreamThrottledError():
-            return Reaction.SLOWER
+            return SubscriptionReaction.SLOWER
         case _:
-            return Reaction.AGAIN
+            return SubscriptionReaction.AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class Course:
     time and `reaction` the answer to the last one. `yield_s` is how long somebody else is given way.
     """
 
-    read: positions.ReadState
+    read: starting_points.ReadState
     continuation: str | None = None
     called_s: float | None = None
     failures: int = 0
     failed_s: float = 0.0
-    reaction: Reaction = Reaction.AGAIN
+    reaction: SubscriptionReaction = SubscriptionReaction.AGAIN
     yield_s: float = YIELD_S
 
 
@@ -107,7 +107,7 @@ def point_of(course: Course) -> StartingPoint:
         return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=course.continuation)
     if course.called_s is None:
         return course.read.start
-    return positions.restart_point(course.read)
+    return starting_points.restart_point(course.read)
 
 
 def called(course: Course, now_s: float) -> Course:
@@ -143,11 +143,11 @@ def renewal_due_s(opened_s: float, jitter: float) -> float:
 
 def _backoff_s(course: Course, jitter: float) -> float:
     match course.reaction:
-        case Reaction.YIELD:
+        case SubscriptionReaction.YIELD:
             return course.yield_s * (1 + jitter / 4)
-        case Reaction.IN_TURN:
+        case SubscriptionReaction.IN_TURN:
             return SUBSCRIBE_INTERVAL_MIN_S * (1 + jitter / 4)
-        case Reaction.SLOWER:
+        case SubscriptionReaction.SLOWER:
             return pacing.backoff_s(pacing.Failure.THROTTLED, course.failures, jitter)
-        case Reaction.AGAIN | Reaction.ASK:
+        case SubscriptionReaction.AGAIN | SubscriptionReaction.ASK:
             return pacing.backoff_s(pacing.Failure.ERROR, course.failures, jitter)

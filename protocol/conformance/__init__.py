@@ -1,6 +1,6 @@
 """Tests any record-processor command against the child protocol, by talking to it as the daemon does.
 
-Rules: protocol#conformance-of-a-command. Each session in `sessions` starts the command as a real process, holds one
+Rules: protocol#conformance-of-a-command. Each session in `scripts` starts the command as a real process, holds one
 scripted conversation with it, and notes per rule (`rules`) whether it was kept. The only part of `protocol` that does
 I/O; it must never leave a process behind nor wait without a deadline.
 """
@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import TextIO
 
-from protocol.conformance.rules import Level, Report, Rule, Verdict
-from protocol.conformance.sessions import hold_all
+from protocol.conformance.rules import Report, Rule, RuleLevel, RuleVerdict
+from protocol.conformance.scripts import hold_all
 
-__all__ = ["Level", "Report", "Rule", "Verdict", "examine", "run"]
+__all__ = ["Report", "Rule", "RuleLevel", "RuleVerdict", "examine", "run"]
 
 TIMEOUT_S = 30.0
 """For each single answer, and for the end of the process after its input has ended."""

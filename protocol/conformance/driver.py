@@ -23,11 +23,11 @@ REAP_S = 5.0
 """After SIGKILL only the kernel is waited for."""
 
 
-class StartError(Exception):
+class CommandStartError(Exception):
     """The command cannot be started."""
 
 
-class Child:
+class ExaminedChild:
     """One running process. Use `started`."""
 
     def __init__(self, process: Process) -> None:
@@ -112,12 +112,12 @@ class Child:
 
 
 @asynccontextmanager
-async def started(command: Sequence[str]) -> AsyncIterator[Child]:
+async def started(command: Sequence[str]) -> AsyncIterator[ExaminedChild]:
     """The command in a process group of its own, killed at the end. Raises StartError."""
     try:
-        child = Child(await _start(command))
+        child = ExaminedChild(await _start(command))
     except (OSError, ValueError) as error:
-        raise StartError(f"{error}") from error
+        raise CommandStartError(f"{error}") from error
     try:
         yield child
     finally:

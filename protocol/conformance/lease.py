@@ -17,7 +17,7 @@ Place = tuple[int, int, int]
 _END: Place = (1, 0, 0)
 
 
-class Lease:
+class ExaminedLease:
     """The last checkpoint of one shard and the largest position delivered."""
 
     def __init__(self, start: str) -> None:

@@ -11,53 +11,56 @@ REASONS_MAX = 3
 """Reasons shown per rule: the first ones tell, the rest repeats."""
 
 
-class Level(Enum):
+class RuleLevel(Enum):
     REQUIRED = "required"
     RECOMMENDED = "recommended"
 
 
-class Verdict(Enum):
+class RuleVerdict(Enum):
     PASS = "pass"  # noqa: S105
     FAIL = "FAIL"
     NOT_OBSERVED = "not observed"
 
 
+REQUIRED, RECOMMENDED = RuleLevel.REQUIRED, RuleLevel.RECOMMENDED
+
+
 class Rule(Enum):
     """Name, level, and what the processor does if it keeps the rule."""
 
-    STARTS = ("starts", Level.REQUIRED, "the command can be started")
-    MESSAGES = ("messages", Level.REQUIRED, "every message follows its JSON schema, without further keys")
-    TURNS = ("turns", Level.REQUIRED, "speaks only while an action is unanswered, and answers it once")
-    INITIALIZE = ("initialize", Level.REQUIRED, "answers initialize")
-    PROCESS_RECORDS = ("processRecords", Level.REQUIRED, "answers processRecords")
-    SHUTDOWN_REQUESTED = ("shutdownRequested", Level.REQUIRED, "answers shutdownRequested")
-    LEASE_LOST = ("leaseLost", Level.REQUIRED, "answers leaseLost")
-    SHARD_ENDED = ("shardEnded", Level.REQUIRED, "answers shardEnded")
-    SHARD_END_CHECKPOINT = ("shard-end-checkpoint", Level.REQUIRED, "checkpoints the end of the shard at shardEnded")
-    POSITIONS = ("positions", Level.REQUIRED, "asks only for positions between its last checkpoint and the last record")
+    STARTS = ("starts", REQUIRED, "the command can be started")
+    MESSAGES = ("messages", REQUIRED, "every message follows its JSON schema, without further keys")
+    TURNS = ("turns", REQUIRED, "speaks only while an action is unanswered, and answers it once")
+    INITIALIZE = ("initialize", REQUIRED, "answers initialize")
+    PROCESS_RECORDS = ("processRecords", REQUIRED, "answers processRecords")
+    SHUTDOWN_REQUESTED = ("shutdownRequested", REQUIRED, "answers shutdownRequested")
+    LEASE_LOST = ("leaseLost", REQUIRED, "answers leaseLost")
+    SHARD_ENDED = ("shardEnded", REQUIRED, "answers shardEnded")
+    SHARD_END_CHECKPOINT = ("shard-end-checkpoint", REQUIRED, "checkpoints the end of the shard at shardEnded")
+    POSITIONS = ("positions", REQUIRED, "asks only for positions between its last checkpoint and the last record")
     UNUSUAL_RECORDS = (
         "unusual-records",
-        Level.REQUIRED,
+        REQUIRED,
         "handles empty payloads, keys beyond ASCII, sub-sequence numbers, an unknown lag",
     )
-    LARGE_BATCH = ("large-batch", Level.REQUIRED, "handles 10 000 records of 1 KB in one message")
-    THROTTLING = ("throttling", Level.REQUIRED, "survives ThrottlingException")
-    LEASE_GONE = ("lease-gone", Level.REQUIRED, "survives ShutdownException and answers the action and leaseLost")
-    INVALID_STATE = ("invalid-state", Level.REQUIRED, "on InvalidStateException answers, or ends with an error")
-    END_OF_INPUT = ("end-of-input", Level.REQUIRED, "ends when its input ends")
-    EXIT_STATUS = ("exit-status", Level.RECOMMENDED, "then exits with status 0")
-    CLEAN_OUTPUT = ("clean-output", Level.RECOMMENDED, "writes nothing but messages to standard output")
+    LARGE_BATCH = ("large-batch", REQUIRED, "handles 10 000 records of 1 KB in one message")
+    THROTTLING = ("throttling", REQUIRED, "survives ThrottlingException")
+    LEASE_GONE = ("lease-gone", REQUIRED, "survives ShutdownException and answers the action and leaseLost")
+    INVALID_STATE = ("invalid-state", REQUIRED, "on InvalidStateException answers, or ends with an error")
+    END_OF_INPUT = ("end-of-input", REQUIRED, "ends when its input ends")
+    EXIT_STATUS = ("exit-status", RECOMMENDED, "then exits with status 0")
+    CLEAN_OUTPUT = ("clean-output", RECOMMENDED, "writes nothing but messages to standard output")
     NO_EARLY_CHECKPOINT = (
         "no-early-checkpoint",
-        Level.RECOMMENDED,
+        RECOMMENDED,
         "asks for no checkpoint during initialize and leaseLost",
     )
-    SHUTDOWN_CHECKPOINT = ("shutdown-checkpoint", Level.RECOMMENDED, "has checkpointed by the end of shutdownRequested")
-    SHARD_END_PLAIN = ("shard-end-plain", Level.RECOMMENDED, "asks at shardEnded without a position, or for SHARD_END")
-    RETRIES_THROTTLED = ("retries-throttled", Level.RECOMMENDED, "asks again after ThrottlingException")
-    NO_RETRY_WHEN_LOST = ("no-retry-when-lost", Level.RECOMMENDED, "does not ask again after ShutdownException")
+    SHUTDOWN_CHECKPOINT = ("shutdown-checkpoint", RECOMMENDED, "has checkpointed by the end of shutdownRequested")
+    SHARD_END_PLAIN = ("shard-end-plain", RECOMMENDED, "asks at shardEnded without a position, or for SHARD_END")
+    RETRIES_THROTTLED = ("retries-throttled", RECOMMENDED, "asks again after ThrottlingException")
+    NO_RETRY_WHEN_LOST = ("no-retry-when-lost", RECOMMENDED, "does not ask again after ShutdownException")
 
-    def __init__(self, label: str, level: Level, text: str) -> None:
+    def __init__(self, label: str, level: RuleLevel, text: str) -> None:
         self.label = label
         self.level = level
         self.text = text
@@ -65,7 +68,7 @@ class Rule(Enum):
 
 @dataclass(slots=True)
 class Finding:
-    verdict: Verdict = Verdict.NOT_OBSERVED
+    verdict: RuleVerdict = RuleVerdict.NOT_OBSERVED
     reasons: list[str] = field(default_factory=list)
 
 
@@ -81,20 +84,20 @@ class Report:
     def holds(self) -> bool:
         """Whether every required rule was seen to be kept."""
         return all(
-            finding.verdict is Verdict.PASS for rule, finding in self.findings.items() if rule.level is Level.REQUIRED
+            finding.verdict is RuleVerdict.PASS for rule, finding in self.findings.items() if rule.level is REQUIRED
         )
 
-    def verdict(self, rule: Rule) -> Verdict:
+    def verdict(self, rule: Rule) -> RuleVerdict:
         return self.findings[rule].verdict
 
     def passed(self, rule: Rule) -> None:
         finding = self.findings[rule]
-        if finding.verdict is Verdict.NOT_OBSERVED:
-            finding.verdict = Verdict.PASS
+        if finding.verdict is RuleVerdict.NOT_OBSERVED:
+            finding.verdict = RuleVerdict.PASS
 
     def failed(self, rule: Rule, reason: str) -> None:
         finding = self.findings[rule]
-        finding.verdict = Verdict.FAIL
+        finding.verdict = RuleVerdict.FAIL
         if reason not in finding.reasons:
             finding.reasons.append(reason)
 
@@ -116,7 +119,7 @@ class Report:
         missed = [
             rule.label
             for rule, finding in self.findings.items()
-            if rule.level is Level.REQUIRED and finding.verdict is not Verdict.PASS
+            if rule.level is REQUIRED and finding.verdict is not RuleVerdict.PASS
         ]
         return f"It does not conform: required but failed or not observed: {', '.join(missed)}."
 

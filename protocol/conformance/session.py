@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from protocol import codec
-from protocol.conformance.driver import Child
-from protocol.conformance.lease import Lease
-from protocol.conformance.rules import Report, Rule, Verdict
+from protocol.conformance.driver import ExaminedChild
+from protocol.conformance.lease import ExaminedLease
+from protocol.conformance.rules import Report, Rule, RuleVerdict
 from protocol.conformance.schema import flaw
 from protocol.conversation import (
     ActionDone,
@@ -67,7 +67,7 @@ class Session:
     """Sends actions in the order the script calls for, answers checkpoints, and watches."""
 
     def __init__(
-        self, child: Child, report: Report, *, name: str, start: str, replies: Replies, timeout_s: float
+        self, child: ExaminedChild, report: Report, *, name: str, start: str, replies: Replies, timeout_s: float
     ) -> None:
         self._child = child
         self._report = report
@@ -76,7 +76,7 @@ class Session:
         self._replies = replies
         self._timeout_s = timeout_s
         self._conversation = Conversation()
-        self.lease = Lease(start)
+        self.lease = ExaminedLease(start)
         self.answered: list[Answered] = []
 
     # --- what a script does
@@ -102,7 +102,7 @@ class Session:
 
     async def end_input(self) -> None:
         """Close the child's input and look at how it ends."""
-        if self._report.verdict(Rule.END_OF_INPUT) is Verdict.FAIL:
+        if self._report.verdict(Rule.END_OF_INPUT) is RuleVerdict.FAIL:
             return  # Waiting once is enough.
         await self._child.end_input()
         status = await self.exit_status()

@@ -22,7 +22,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.consumer.child import PipeHost
-from mld.consumer.forks import ForkedProcess
+from mld.consumer.forked_process import ForkedProcess
 from protocol import forking
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S

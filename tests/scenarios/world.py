@@ -21,7 +21,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.local.kinesis import Kinesis, PutEntry
-from mld.local.kinesis.records import Placed
+from mld.local.kinesis.records import PutResult
 from mld.worker import Worker
 from tests.scenarios.children import Life, Troupe, TroupeHost
 from tests.scenarios.naming import readable, short
@@ -225,7 +225,7 @@ class World:
             self.number_of[f"{placed.sequence}/{sub}" if sub else placed.sequence] = first + sub
         return first
 
-    def _place(self, shard_id: str | None, payload: Callable[[int], tuple[bytes, str]]) -> Placed:
+    def _place(self, shard_id: str | None, payload: Callable[[int], tuple[bytes, str]]) -> PutResult:
         number = len(self.records)
         open_shards = self.kinesis.stream(STREAM, self.clock.wall()).open_shards
         if shard_id is not None:

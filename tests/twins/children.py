@@ -87,7 +87,7 @@ class MemoryChild:
                 self.gone.set_result(None)
             self._ready.set()
 
-    # --- the daemon's side: host.Child --------------------------------------------------------------------------------
+    # --- the daemon's side: host.ChildProcess ------------------------------------------------------------------------
 
     @property
     def description(self) -> str:

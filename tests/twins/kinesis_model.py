@@ -18,9 +18,9 @@ from mld.errors import (
 )
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import subscription as served
-from mld.local.kinesis.consumers import Consumer
 from mld.local.kinesis.filters import FilterType, ListFilter
-from mld.local.kinesis.reading import Page
+from mld.local.kinesis.reading import LogPage
+from mld.local.kinesis.registered_consumer import Consumer
 from mld.retrieval.page import RecordsPage
 from mld.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from protocol.messages import Record
@@ -142,7 +142,9 @@ class ModelFanOut(ModelStreams):
 class ModelSubscription:
     """An open subscription of the model; its holder pulls what the service would push."""
 
-    def __init__(self, service: served.Subscription, clock: Clock, bend: Callable[[RecordsPage], RecordsPage]) -> None:
+    def __init__(
+        self, service: served.ShardSubscription, clock: Clock, bend: Callable[[RecordsPage], RecordsPage]
+    ) -> None:
         self._service = service
         self._clock = clock
         self._bend = bend
@@ -150,7 +152,7 @@ class ModelSubscription:
     async def next(self) -> RecordsPage | None:
         while True:
             match self._service.next_step(self._clock.wall()):
-                case served.Event(page=page, continuation=continuation):
+                case served.SubscriptionEvent(page=page, continuation=continuation):
                     return self._bend(page_of(page, continuation))
                 case served.Finished(error=None):
                     return None
@@ -163,7 +165,7 @@ class ModelSubscription:
         self._service.stop()
 
 
-def page_of(page: Page, following: str | None) -> RecordsPage:
+def page_of(page: LogPage, following: str | None) -> RecordsPage:
     """A page of the model as the port has it."""
     records = tuple(Record(r.data, r.partition_key, r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records)
     return RecordsPage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.price import Rates, Units, checkpoint_dollars, units
-from properties.values import Heartbeat
+from properties.values import HeartbeatSetting
 from tests.benchmarks.bill import measure, total
 from tests.support.fleet import settings_of
 from tests.virtual_time import run_virtual
@@ -49,6 +49,6 @@ def test_the_price_of_a_million_units() -> None:
 
 def test_a_heartbeat_of_the_worker_pays_where_workers_have_many_leases_only() -> None:
     rates = Rates.of(settings_of(**V3))
-    by_worker = rates.with_heartbeat(Heartbeat.WORKER)
+    by_worker = rates.with_heartbeat(HeartbeatSetting.WORKER)
     assert units(1, 10, by_worker).dollars_per_month > units(1, 10, rates).dollars_per_month
     assert units(100, 1, by_worker).dollars_per_month < units(100, 1, rates).dollars_per_month / 2

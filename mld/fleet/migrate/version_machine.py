@@ -20,7 +20,7 @@ from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.versions import Components, FleetView, Readiness
 from mld.fleet.values import ClientVersion, Place
 from mld.surviving import survived
-from properties.values import ClientVersion as Configured
+from properties.values import ClientVersionConfig as Configured
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import ON_DEMAND_SHARDS, RETENTION_H_MAX, Stream
-from mld.local.kinesis.subscription import Subscription
+from mld.local.kinesis.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Stream
+from mld.local.kinesis.subscription import ShardSubscription
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
@@ -49,7 +49,7 @@ class Directory:
         self.delays = delays or StateDelays()
         self.shard_limit = shard_limit
         self._streams: dict[str, Stream] = {}
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._subscriptions: dict[tuple[str, str], ShardSubscription] = {}
 
     # --- finding things ----------------------------------------------------------------------------------------------
 

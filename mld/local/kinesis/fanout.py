@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from mld.local.kinesis import errors
-from mld.local.kinesis.consumers import CONSUMERS_MAX, CREATING_MAX, Consumer, consumer_arn, split_consumer_arn
 from mld.local.kinesis.directory import Directory
 from mld.local.kinesis.reading import start_position
+from mld.local.kinesis.registered_consumer import (
+    CONSUMERS_MAX,
+    CREATING_MAX,
+    Consumer,
+    consumer_arn,
+    split_consumer_arn,
+)
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import Stream
-from mld.local.kinesis.subscription import TAKEOVER_S, Subscription
+from mld.local.kinesis.stream_state import Stream
+from mld.local.kinesis.subscription import TAKEOVER_S, ShardSubscription
 from mld.streams import IteratorType, StartingPoint
 
 
-class FanOut(Directory):
+class FanOutDirectory(Directory):
     """One live subscription for each consumer and shard; a later one takes over."""
 
     def register_consumer(self, ref: str, name: str, *, now: float) -> Consumer:
@@ -60,7 +66,7 @@ class FanOut(Directory):
         if consumer.gone_s is None:
             consumer.gone_s = now + self.delays.consumer_s
 
-    def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> Subscription:
+    def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
         """Raises before anything is streamed; afterwards the subscription itself tells its end."""
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
@@ -88,7 +94,7 @@ class FanOut(Directory):
                 raise errors.stream_not_found(stream.name, self.account)
             return current, self.shard(current, shard.shard_id)
 
-        subscription = Subscription(find, position, now, enforce=self.enforce)
+        subscription = ShardSubscription(find, position, now, enforce=self.enforce)
         self._subscriptions = {k: s for k, s in self._subscriptions.items() if s.is_live}
         self._subscriptions[key] = subscription
         return subscription

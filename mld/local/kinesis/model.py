@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from mld.local.kinesis import errors, resharding
 from mld.local.kinesis.directory import ACCOUNT, REGION, StateDelays
-from mld.local.kinesis.fanout import FanOut
+from mld.local.kinesis.fanout import FanOutDirectory
 from mld.local.kinesis.filters import FilterType, ListFilter, matches
-from mld.local.kinesis.reading import PAGE_RECORDS_MAX, Page, read_page, start_position
-from mld.local.kinesis.records import Placed, PutEntry, check_entries, shard_of, store
+from mld.local.kinesis.reading import PAGE_RECORDS_MAX, LogPage, read_page, start_position
+from mld.local.kinesis.records import PutEntry, PutResult, check_entries, shard_of, store
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.tokens import ListShardsToken, ShardIterator, decode_iterator, decode_list_token
 from mld.streams import StartingPoint
 
-__all__ = ["ACCOUNT", "REGION", "Kinesis", "ShardsPage", "StateDelays"]
+__all__ = ["ACCOUNT", "REGION", "Kinesis", "ListedShards", "StateDelays"]
 
 LIST_SHARDS_DEFAULT = 1000
 SCALINGS_PER_DAY = 10
@@ -28,14 +28,14 @@ _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsPage:
+class ListedShards:
     """Shards in order of their ids; `next_token` if there are more."""
 
     shards: list[ShardState]
     next_token: str | None
 
 
-class Kinesis(FanOut):
+class Kinesis(FanOutDirectory):
     """Mutable; `enforce` and `delays` may be changed at any time."""
 
     # --- shards ------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ class Kinesis(FanOut):
         after_id: str | None = None,
         shard_filter: ListFilter | None = None,
         limit: int = LIST_SHARDS_DEFAULT,
-    ) -> ShardsPage:
+    ) -> ListedShards:
         """One page. A `token` stands for all other arguments except `limit` and must come alone."""
         if token is not None:
             if ref is not None or after_id is not None or shard_filter is not None:
@@ -73,7 +73,7 @@ class Kinesis(FanOut):
         following = (
             ListShardsToken(stream.name, stream.created_ms, page[-1].shard_id, shard_filter, now) if more else None
         )
-        return ShardsPage(page, following.encode() if following else None)
+        return ListedShards(page, following.encode() if following else None)
 
     def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
         resumed = decode_list_token(token)
@@ -129,14 +129,14 @@ class Kinesis(FanOut):
 
     # --- records -----------------------------------------------------------------------------------------------------
 
-    def put_record(self, ref: str, entry: PutEntry, *, now: float) -> Placed:
+    def put_record(self, ref: str, entry: PutEntry, *, now: float) -> PutResult:
         """Raises ProvisionedThroughputExceeded where `put_records` notes it on the record."""
         placed = self.put_records(ref, [entry], now=now)[0]
         if placed.error is not None:
             raise errors.KinesisError(*placed.error)
         return placed
 
-    def put_records(self, ref: str, entries: Sequence[PutEntry], *, now: float) -> list[Placed]:
+    def put_records(self, ref: str, entries: Sequence[PutEntry], *, now: float) -> list[PutResult]:
         """One result per entry, in order. Records over the shard's limits are refused one by one."""
         stream = self.data_stream(ref, now)
         sizes = check_entries(stream, entries)
@@ -145,7 +145,7 @@ class Kinesis(FanOut):
             shard = shard_of(stream, entry)
             if self.enforce and not shard.limits.admit_write(size, now):
                 text = errors.throttled_text(shard.shard_id, stream.name, self.account)
-                results.append(Placed(error=("ProvisionedThroughputExceededException", text)))
+                results.append(PutResult(error=("ProvisionedThroughputExceededException", text)))
             else:
                 results.append(store(stream, shard, entry, size, now))
         return results
@@ -160,7 +160,7 @@ class Kinesis(FanOut):
 
     def get_records(
         self, iterator: str, *, now: float, limit: int | None = None, ref: str | None = None
-    ) -> tuple[Page, str | None]:
+    ) -> tuple[LogPage, str | None]:
         """A page and the next iterator, which is None at the end of a closed shard."""
         stream, shard, place = self._place(iterator, ref, now)
         if self.enforce and not shard.limits.admit_read(now):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.request import Request
+from mld.local.kinesis.operation_request import OperationRequest
 from mld.local.kinesis.tokens import decode_name
 
 PAGE_MAX = 10_000
@@ -20,14 +20,14 @@ _E = TypeVar("_E", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OperationResult:
     """`touched` names the shards that got records, as (stream name, shard id)."""
 
     body: bytes
     touched: frozenset[tuple[str, str]] = frozenset()
 
 
-Handler = Callable[[Kinesis, Request, float], Answer]
+Handler = Callable[[Kinesis, OperationRequest, float], OperationResult]
 HANDLERS: dict[str, Handler] = {}
 """By the name of the operation in the API."""
 
@@ -39,8 +39,8 @@ def operation(function: Handler) -> Handler:
     return function
 
 
-def answer(fields: dict[str, Any] | None = None) -> Answer:
-    return Answer(b"" if fields is None else json.dumps(fields).encode())
+def answer(fields: dict[str, Any] | None = None) -> OperationResult:
+    return OperationResult(b"" if fields is None else json.dumps(fields).encode())
 
 
 def choice(kind: type[_E], text: str, where: str) -> _E:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from mld.local.kinesis import errors, sequence
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.stream_state import Stream
 from mld.streams import ChildShard, IteratorType, StartingPoint
 
 PAGE_RECORDS_MAX = 10_000
@@ -20,7 +20,7 @@ PAGE_BYTES_MAX = 10 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Record:
+class StoredRecord:
     """A record as a Python value. `arrival_s` is epoch seconds."""
 
     sequence: str
@@ -34,7 +34,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Page:
+class LogPage:
     """One answer. `position` is where the next one starts; None at the end of a closed shard, and only then are there
     `children`. `fragments` are the JSON texts of the records."""
 
@@ -48,13 +48,13 @@ class Page:
     cut_by_size: bool
 
     @cached_property
-    def records(self) -> list[Record]:
+    def records(self) -> list[StoredRecord]:
         return [parse_record(fragment) for fragment in self.fragments]
 
 
-def parse_record(fragment: bytes) -> Record:
+def parse_record(fragment: bytes) -> StoredRecord:
     fields = json.loads(fragment)
-    return Record(
+    return StoredRecord(
         fields["SequenceNumber"], fields["ApproximateArrivalTimestamp"], fields["Data"], fields["PartitionKey"]
     )
 
@@ -102,7 +102,7 @@ def _own_number(stream: Stream, shard: ShardState, text: str | None, account: st
 
 def read_page(
     stream: Stream, shard: ShardState, position: int, now: float, *, limit: int, bytes_max: int = PAGE_BYTES_MAX
-) -> Page:
+) -> LogPage:
     """The records at `position` and after, at most `limit` and `bytes_max` (but one, if there is any)."""
     first = shard.log.trim(stream.horizon_s(now))
     span = shard.log.span(position, first=first, limit=limit, bytes_max=bytes_max)
@@ -114,7 +114,7 @@ def read_page(
         behind_ms = max(0, round((now - seen) * 1000))
     ended = not more and not shard.is_open
     following = position if last is None else last + 1
-    return Page(
+    return LogPage(
         fragments=shard.log.fragments(span),
         size_bytes=span.size_bytes,
         last=last,

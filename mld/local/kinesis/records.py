@@ -10,7 +10,7 @@ from json.encoder import encode_basestring_ascii
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import Stream, hash_of
+from mld.local.kinesis.stream_state import Stream, hash_of
 from mld.streams import HASH_KEY_MAX
 
 PUT_RECORDS_MAX = 500
@@ -32,7 +32,7 @@ class PutEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PutResult:
     """Where a record went; or, if `error` is set, the code and text of its refusal."""
 
     shard_id: str = ""
@@ -87,7 +87,7 @@ def shard_of(stream: Stream, entry: PutEntry) -> ShardState:
     return stream.shard_for(hash_of(entry.partition_key) if key is None else key)
 
 
-def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, now: float) -> Placed:
+def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, now: float) -> PutResult:
     """Append to the shard. Arrival times of a shard never go back, even if `now` does."""
     number = stream.sequencer.take(shard.index)
     arrival = max(now, shard.log.last_arrival)
@@ -96,4 +96,4 @@ def store(stream: Stream, shard: ShardState, entry: PutEntry, size_bytes: int, n
         f'"Data":"{entry.data_base64}","PartitionKey":{encode_basestring_ascii(entry.partition_key)}}}'
     )
     shard.log.append(number, arrival, size_bytes, text.encode())
-    return Placed(shard.shard_id, str(number))
+    return PutResult(shard.shard_id, str(number))

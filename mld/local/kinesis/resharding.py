@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import Stream, uniform_ranges
+from mld.local.kinesis.stream_state import Stream, uniform_ranges
 from mld.streams import HashRange
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mld.local.kinesis.log import ShardLog
+from mld.local.kinesis.shard_log import ShardLog
 from mld.local.kinesis.throttle import ShardLimits
 from mld.streams import ChildShard, HashRange, Shard
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mld.local.kinesis.errors import KinesisError
-from mld.local.kinesis.reading import PAGE_RECORDS_MAX, Page, read_page
+from mld.local.kinesis.reading import PAGE_RECORDS_MAX, LogPage, read_page
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.throttle import READ_BYTES_PER_S
 from mld.streams import ChildShard
 
@@ -25,10 +25,10 @@ EVENT_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SubscriptionEvent:
     """A SubscribeToShardEvent. `continuation` None: the shard has ended and the response ends after this event."""
 
-    page: Page
+    page: LogPage
     continuation: str | None
 
 
@@ -46,11 +46,11 @@ class Finished:
     error: KinesisError | None = None
 
 
-Step = Event | Idle | Finished
+Step = SubscriptionEvent | Idle | Finished
 Find = Callable[[float], tuple[Stream, ShardState]]
 
 
-class Subscription:
+class ShardSubscription:
     """`find` looks stream and shard up again, because either may vanish; it raises KinesisError if so."""
 
     def __init__(self, find: Find, position: int, now: float, *, enforce: bool) -> None:
@@ -89,16 +89,16 @@ class Subscription:
             return Idle(min(self._heartbeat_s, self.started_s + LIFE_S))
         return self._send(stream, shard, page, now)
 
-    def _send(self, stream: Stream, shard: ShardState, page: Page, now: float) -> Event:
+    def _send(self, stream: Stream, shard: ShardState, page: LogPage, now: float) -> SubscriptionEvent:
         self._heartbeat_s = now + HEARTBEAT_S
         self._paced_until_s = max(self._paced_until_s, now) + page.size_bytes / READ_BYTES_PER_S
         if page.position is None:
             self.stop()
-            return Event(page, None)
+            return SubscriptionEvent(page, None)
         # At the tip the continuation is the tip itself: it moves on even when this shard gets no records.
         number = stream.sequencer.tip(shard.index) if page.at_tip and shard.is_open else page.last or self._position - 1
         self._position = number + 1
-        return Event(page, str(number))
+        return SubscriptionEvent(page, str(number))
 
 
 def child_shard_json(child: ChildShard) -> dict[str, object]:
@@ -112,7 +112,7 @@ def child_shard_json(child: ChildShard) -> dict[str, object]:
     }
 
 
-def event_json(event: Event) -> bytes:
+def event_json(event: SubscriptionEvent) -> bytes:
     """The payload of the event's frame."""
     tail: dict[str, object] = {"MillisBehindLatest": event.page.millis_behind_latest}
     if event.continuation is not None:

@@ -11,12 +11,12 @@ import json
 from mld.local.kinesis import wire_fanout, wire_records, wire_streams
 from mld.local.kinesis.errors import KinesisError
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.operations import HANDLERS, Answer
-from mld.local.kinesis.request import Request
+from mld.local.kinesis.operation_request import OperationRequest
+from mld.local.kinesis.operations import HANDLERS, OperationResult
 from mld.local.kinesis.wire_fanout import open_subscription
 from mld.local.kinesis.wire_records import empty_page
 
-__all__ = ["READ_ONLY", "Answer", "dispatch", "empty_page", "error_body", "open_subscription", "parse"]
+__all__ = ["READ_ONLY", "OperationResult", "dispatch", "empty_page", "error_body", "open_subscription", "parse"]
 
 # Importing these registers their operations.
 _MODULES = (wire_fanout, wire_records, wire_streams)
@@ -28,7 +28,7 @@ READ_ONLY = frozenset(
 """Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
 
 
-def dispatch(kinesis: Kinesis, operation: str, body: bytes, now: float) -> Answer:
+def dispatch(kinesis: Kinesis, operation: str, body: bytes, now: float) -> OperationResult:
     """Carry out one JSON request. Raises KinesisError."""
     handler = HANDLERS.get(operation)
     if handler is None:
@@ -36,14 +36,14 @@ def dispatch(kinesis: Kinesis, operation: str, body: bytes, now: float) -> Answe
     return handler(kinesis, parse(body), now)
 
 
-def parse(body: bytes) -> Request:
+def parse(body: bytes) -> OperationRequest:
     try:
         fields = json.loads(body) if body else {}
     except ValueError as error:
         raise KinesisError("SerializationException", f"The request is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise KinesisError("SerializationException", "The request is not a JSON object.")
-    return Request(fields)
+    return OperationRequest(fields)
 
 
 def error_body(code: str, message: str) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mld.local.kinesis import errors
-from mld.local.kinesis.consumers import Consumer
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.operations import PAGE_MAX, Answer, answer, choice, operation, resume
-from mld.local.kinesis.request import NAME, SEQUENCE_NUMBER, Request
-from mld.local.kinesis.subscription import Subscription
+from mld.local.kinesis.operation_request import NAME, SEQUENCE_NUMBER, OperationRequest
+from mld.local.kinesis.operations import PAGE_MAX, OperationResult, answer, choice, operation, resume
+from mld.local.kinesis.registered_consumer import Consumer
+from mld.local.kinesis.subscription import ShardSubscription
 from mld.local.kinesis.tokens import encode_name
 from mld.streams import IteratorType, StartingPoint
 
@@ -17,7 +17,9 @@ _CONSUMERS_DEFAULT = 100
 _CONSUMERS_TOKEN = "C"  # noqa: S105 - a kind of page token
 
 
-def open_subscription(kinesis: Kinesis, request: Request, now: float) -> tuple[Subscription, tuple[str, str]]:
+def open_subscription(
+    kinesis: Kinesis, request: OperationRequest, now: float
+) -> tuple[ShardSubscription, tuple[str, str]]:
     """A new subscription, with the stream name and shard id to watch."""
     arn, shard_id = request.required("ConsumerARN"), request.required("ShardId", NAME)
     start = request.nested("StartingPosition")
@@ -35,20 +37,20 @@ def open_subscription(kinesis: Kinesis, request: Request, now: float) -> tuple[S
 
 
 @operation
-def register_stream_consumer(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def register_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     arn, name = request.required("StreamARN"), request.required("ConsumerName", NAME)
     consumer = kinesis.register_consumer(arn, name, now=now)
     return answer({"Consumer": _consumer_json(consumer, now) | {"ConsumerStatus": "CREATING"}})
 
 
 @operation
-def describe_stream_consumer(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def describe_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     consumer = _consumer(kinesis, request, now)
     return answer({"ConsumerDescription": _consumer_json(consumer, now) | {"StreamARN": consumer.stream_arn}})
 
 
 @operation
-def list_stream_consumers(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def list_stream_consumers(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     limit = request.integer("MaxResults", 1, PAGE_MAX) or _CONSUMERS_DEFAULT
     token = request.text("NextToken")
     after = "" if token is None else resume(_CONSUMERS_TOKEN, token)
@@ -60,12 +62,12 @@ def list_stream_consumers(kinesis: Kinesis, request: Request, now: float) -> Ans
 
 
 @operation
-def deregister_stream_consumer(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def deregister_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     kinesis.deregister_consumer(_consumer(kinesis, request, now), now=now)
     return answer()
 
 
-def _consumer(kinesis: Kinesis, request: Request, now: float) -> Consumer:
+def _consumer(kinesis: Kinesis, request: OperationRequest, now: float) -> Consumer:
     return kinesis.consumer(
         now=now,
         arn=request.text("ConsumerARN"),

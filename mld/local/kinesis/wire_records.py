@@ -8,11 +8,11 @@ from typing import Any
 
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
-from mld.local.kinesis.operations import INT_MAX, PAGE_MAX, Answer, answer, choice, operation
-from mld.local.kinesis.records import Placed, PutEntry
-from mld.local.kinesis.request import HASH_KEY, NAME, SEQUENCE_NUMBER, Request
+from mld.local.kinesis.operation_request import HASH_KEY, NAME, SEQUENCE_NUMBER, OperationRequest
+from mld.local.kinesis.operations import INT_MAX, PAGE_MAX, OperationResult, answer, choice, operation
+from mld.local.kinesis.records import PutEntry, PutResult
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.subscription import child_shard_json
 from mld.streams import IteratorType, StartingPoint
 
@@ -25,7 +25,7 @@ class _Scaling(Enum):
 
 
 @operation
-def list_shards(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def list_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     nested = request.nested("ShardFilter")
     page = kinesis.list_shards(
         request.stream_or_none(),
@@ -41,7 +41,7 @@ def list_shards(kinesis: Kinesis, request: Request, now: float) -> Answer:
     return answer(fields)
 
 
-def _filter(request: Request) -> ListFilter:
+def _filter(request: OperationRequest) -> ListFilter:
     kind = choice(FilterType, request.required("Type"), "shardFilter.type")
     return ListFilter(kind, request.text("ShardId", NAME), request.timestamp("Timestamp"))
 
@@ -68,21 +68,21 @@ def shard_json(shard: ShardState) -> dict[str, Any]:
 
 
 @operation
-def split_shard(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def split_shard(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     border = int(request.required("NewStartingHashKey", HASH_KEY))
     kinesis.split_shard(request.stream(), request.required("ShardToSplit", NAME), border, now=now)
     return answer()
 
 
 @operation
-def merge_shards(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def merge_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     first, second = request.required("ShardToMerge", NAME), request.required("AdjacentShardToMerge", NAME)
     kinesis.merge_shards(request.stream(), first, second, now=now)
     return answer()
 
 
 @operation
-def update_shard_count(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def update_shard_count(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     choice(_Scaling, request.required("ScalingType"), "scalingType")
     target = request.required_integer("TargetShardCount", 1, INT_MAX)
     before = kinesis.update_shard_count(request.stream(), target, now=now)
@@ -101,14 +101,14 @@ def update_shard_count(kinesis: Kinesis, request: Request, now: float) -> Answer
 
 
 @operation
-def put_record(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def put_record(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     placed = kinesis.put_record(request.stream(), _entry(request), now=now)
     fields = {"ShardId": placed.shard_id, "SequenceNumber": placed.sequence}
     return _touching(kinesis.stream(request.stream(), now), fields, [placed])
 
 
 @operation
-def put_records(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def put_records(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     entries = [_entry(item) for item in request.entries("Records")]
     placed = kinesis.put_records(request.stream(), entries, now=now)
     fields = {
@@ -123,21 +123,21 @@ def put_records(kinesis: Kinesis, request: Request, now: float) -> Answer:
     return _touching(kinesis.stream(request.stream(), now), fields, placed)
 
 
-def _entry(request: Request) -> PutEntry:
+def _entry(request: OperationRequest) -> PutEntry:
     explicit = request.text("ExplicitHashKey", HASH_KEY)
     data, key = request.required("Data"), request.required("PartitionKey")
     return PutEntry(data, key, None if explicit is None else int(explicit))
 
 
-def _touching(stream: Stream, fields: dict[str, Any], placed: list[Placed]) -> Answer:
+def _touching(stream: Stream, fields: dict[str, Any], placed: list[PutResult]) -> OperationResult:
     if stream.key_id is not None:
         fields["EncryptionType"] = "KMS"
     touched = frozenset((stream.name, p.shard_id) for p in placed if p.error is None)
-    return Answer(json.dumps(fields).encode(), touched)
+    return OperationResult(json.dumps(fields).encode(), touched)
 
 
 @operation
-def get_shard_iterator(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def get_shard_iterator(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     start = StartingPoint(
         choice(IteratorType, request.required("ShardIteratorType"), "shardIteratorType"),
         request.text("StartingSequenceNumber", SEQUENCE_NUMBER),
@@ -148,7 +148,7 @@ def get_shard_iterator(kinesis: Kinesis, request: Request, now: float) -> Answer
 
 
 @operation
-def get_records(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     page, following = kinesis.get_records(
         request.required("ShardIterator"),
         now=now,
@@ -160,10 +160,10 @@ def get_records(kinesis: Kinesis, request: Request, now: float) -> Answer:
         tail["NextShardIterator"] = following
     if page.children:
         tail["ChildShards"] = [child_shard_json(child) for child in page.children]
-    return Answer(b'{"Records":[' + b",".join(page.fragments) + b"]," + json.dumps(tail).encode()[1:])
+    return OperationResult(b'{"Records":[' + b",".join(page.fragments) + b"]," + json.dumps(tail).encode()[1:])
 
 
-def empty_page(kinesis: Kinesis, request: Request, now: float) -> bytes:
+def empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> bytes:
     """A GetRecords answer without records, at the same place."""
     behind, following = kinesis.get_no_records(request.required("ShardIterator"), now=now)
     fields = {"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind}

@@ -7,9 +7,9 @@ from typing import Any
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.operations import INT_MAX, PAGE_MAX, Answer, answer, choice, operation, resume
-from mld.local.kinesis.request import NAME, Request
-from mld.local.kinesis.stream import Stream
+from mld.local.kinesis.operation_request import NAME, OperationRequest
+from mld.local.kinesis.operations import INT_MAX, PAGE_MAX, OperationResult, answer, choice, operation, resume
+from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.tokens import encode_name
 from mld.local.kinesis.wire_records import shard_json
 
@@ -34,7 +34,7 @@ class _Mode(Enum):
 
 
 @operation
-def create_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def create_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     mode = request.nested("StreamModeDetails")
     kinesis.create_stream(
         request.required("StreamName", NAME),
@@ -48,13 +48,13 @@ def create_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
 
 
 @operation
-def delete_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def delete_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     kinesis.delete_stream(request.stream(), now=now, with_consumers=request.flag("EnforceConsumerDeletion"))
     return answer()
 
 
 @operation
-def describe_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def describe_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     limit = request.integer("Limit", 1, PAGE_MAX) or _DESCRIBE_DEFAULT
     after = request.text("ExclusiveStartShardId", NAME) or ""
     stream = kinesis.stream(request.stream(), now)
@@ -68,7 +68,7 @@ def describe_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
 
 
 @operation
-def describe_stream_summary(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def describe_stream_summary(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     stream = kinesis.stream(request.stream(), now)
     fields = _stream_json(stream, now) | {
         "OpenShardCount": len(stream.open_shards),
@@ -97,7 +97,7 @@ def _mode_json(stream: Stream) -> dict[str, str]:
 
 
 @operation
-def list_streams(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def list_streams(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     limit = request.integer("Limit", 1, PAGE_MAX) or _LIST_STREAMS_DEFAULT
     after = request.text("ExclusiveStartStreamName", NAME) or ""
     if (token := request.text("NextToken")) is not None:
@@ -124,7 +124,7 @@ def list_streams(kinesis: Kinesis, request: Request, now: float) -> Answer:
 
 
 @operation
-def describe_limits(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def describe_limits(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     return answer(
         {
             "ShardLimit": kinesis.shard_limit,
@@ -136,7 +136,7 @@ def describe_limits(kinesis: Kinesis, request: Request, now: float) -> Answer:
 
 
 @operation
-def update_stream_mode(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def update_stream_mode(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     mode = request.nested("StreamModeDetails")
     if mode is None:
         raise errors.validation(
@@ -146,28 +146,28 @@ def update_stream_mode(kinesis: Kinesis, request: Request, now: float) -> Answer
     return answer()
 
 
-def _is_on_demand(mode: Request) -> bool:
+def _is_on_demand(mode: OperationRequest) -> bool:
     return choice(_Mode, mode.required("StreamMode"), "streamModeDetails.streamMode") is _Mode.ON_DEMAND
 
 
 @operation
-def increase_stream_retention_period(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def increase_stream_retention_period(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     return _set_retention(kinesis, request, now, increase=True)
 
 
 @operation
-def decrease_stream_retention_period(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def decrease_stream_retention_period(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     return _set_retention(kinesis, request, now, increase=False)
 
 
-def _set_retention(kinesis: Kinesis, request: Request, now: float, *, increase: bool) -> Answer:
+def _set_retention(kinesis: Kinesis, request: OperationRequest, now: float, *, increase: bool) -> OperationResult:
     hours = request.required_integer("RetentionPeriodHours", -INT_MAX, INT_MAX)
     kinesis.set_retention(request.stream(), hours, increase=increase, now=now)
     return answer()
 
 
 @operation
-def update_max_record_size(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def update_max_record_size(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     kib = request.required_integer("MaxRecordSizeInKiB", 1024, 10_240)
     kinesis.set_record_size(request.required("StreamARN"), kib, now=now)
     return answer()
@@ -177,7 +177,7 @@ def update_max_record_size(kinesis: Kinesis, request: Request, now: float) -> An
 
 
 @operation
-def add_tags_to_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def add_tags_to_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     stream, tags = kinesis.stream(request.stream(), now), _tags(request)
     if len(stream.tags | tags) > _TAGS_MAX:
         raise errors.invalid(f"A stream can have at most {_TAGS_MAX} tags.")
@@ -186,7 +186,7 @@ def add_tags_to_stream(kinesis: Kinesis, request: Request, now: float) -> Answer
 
 
 @operation
-def remove_tags_from_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def remove_tags_from_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     stream = kinesis.stream(request.stream(), now)
     for key in request.strings("TagKeys"):
         stream.tags.pop(key, None)
@@ -194,7 +194,7 @@ def remove_tags_from_stream(kinesis: Kinesis, request: Request, now: float) -> A
 
 
 @operation
-def list_tags_for_stream(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def list_tags_for_stream(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     limit = request.integer("Limit", 1, _TAGS_MAX) or _TAGS_MAX
     after = request.text("ExclusiveStartTagKey") or ""
     stream = kinesis.stream(request.stream(), now)
@@ -203,7 +203,7 @@ def list_tags_for_stream(kinesis: Kinesis, request: Request, now: float) -> Answ
     return answer({"Tags": tags, "HasMoreTags": len(keys) > limit})
 
 
-def _tags(request: Request) -> dict[str, str]:
+def _tags(request: OperationRequest) -> dict[str, str]:
     tags = request.mapping("Tags")
     if any(not 1 <= len(key) <= 128 or len(value) > 256 for key, value in tags.items()):
         raise errors.invalid("A tag's key must have 1 to 128 characters and its value at most 256.")
@@ -211,16 +211,16 @@ def _tags(request: Request) -> dict[str, str]:
 
 
 @operation
-def enable_enhanced_monitoring(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def enable_enhanced_monitoring(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     return _set_metrics(kinesis, request, now, on=True)
 
 
 @operation
-def disable_enhanced_monitoring(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def disable_enhanced_monitoring(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     return _set_metrics(kinesis, request, now, on=False)
 
 
-def _set_metrics(kinesis: Kinesis, request: Request, now: float, *, on: bool) -> Answer:
+def _set_metrics(kinesis: Kinesis, request: OperationRequest, now: float, *, on: bool) -> OperationResult:
     stream = kinesis.stream(request.stream(), now)
     named = set(request.strings("ShardLevelMetrics"))
     named = set(_METRICS) if "ALL" in named else named
@@ -237,12 +237,12 @@ def _set_metrics(kinesis: Kinesis, request: Request, now: float, *, on: bool) ->
 
 
 @operation
-def start_stream_encryption(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def start_stream_encryption(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     kinesis.stream(request.stream(), now).key_id = request.required("KeyId")
     return answer()
 
 
 @operation
-def stop_stream_encryption(kinesis: Kinesis, request: Request, now: float) -> Answer:
+def stop_stream_encryption(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     kinesis.stream(request.stream(), now).key_id = None
     return answer()

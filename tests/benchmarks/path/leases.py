@@ -18,7 +18,7 @@ from collections import Counter
 from mld.aws.wire import documents
 from mld.clock import LoopClock
 from mld.errors import AwsError
-from mld.local.http import Connection, HttpRequest, HttpResponse
+from mld.local.http import HttpConnection, HttpRequest, HttpResponse
 from tests.twins.dynamo import MemoryDynamo
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
@@ -33,7 +33,7 @@ class Tables:
         self.calls: Counter[str] = Counter()
         self._dynamo = MemoryDynamo(LoopClock())
 
-    async def handle(self, request: HttpRequest, connection: Connection) -> None:
+    async def handle(self, request: HttpRequest, connection: HttpConnection) -> None:
         operation = request.headers.get("x-amz-target", "").rpartition(".")[2]
         self.calls[operation] += 1
         status = 200
@@ -49,17 +49,17 @@ class Tables:
         checked = [("x-amz-crc32", str(zlib.crc32(body)))]
         connection.respond(HttpResponse(body, status, CONTENT_TYPE, checked))
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """Nothing is kept."""
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: HttpConnection) -> None:
         """Nothing is kept."""
 
 
 async def serve(context: ssl.SSLContext | None) -> None:
     loop = asyncio.get_running_loop()
     tables = Tables()
-    server = await loop.create_server(lambda: Connection(tables), "127.0.0.1", 0, ssl=context, backlog=BACKLOG)
+    server = await loop.create_server(lambda: HttpConnection(tables), "127.0.0.1", 0, ssl=context, backlog=BACKLOG)
     scheme = "http" if context is None else "https"
     print(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     ended = asyncio.Event()

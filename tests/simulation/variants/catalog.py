@@ -372,8 +372,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "ResourceNotFound is taken for the end of the shard",
         (
             "consumer.consumer",
-            "            case ShardMissing():\n                return Outcome.SHARD_MISSING\n",
-            "            case ShardMissing():\n                return Outcome.SHARD_ENDED\n",
+            "            case ShardMissing():\n                return ActivityOutcome.SHARD_MISSING\n",
+            "            case ShardMissing():\n                return ActivityOutcome.SHARD_ENDED\n",
         ),
         (
             "shards.ending",
@@ -416,8 +416,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "the child of a lost lease is not ended",
         (
             "consumer.consumer",
-            "_failed(error)\n        await self._dismiss_child()\n        return Outcome.DONE\n",
-            "_failed(error)\n        self._processor = None\n        return Outcome.DONE\n",
+            "_failed(error)\n        await self._dismiss_child()\n        return ActivityOutcome.DONE\n",
+            "_failed(error)\n        self._processor = None\n        return ActivityOutcome.DONE\n",
         ),
     ),
     _variant(

@@ -16,7 +16,7 @@ from mld.clock import Clock
 from mld.errors import StreamError, StreamInUseError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import subscription as served
-from mld.local.kinesis.consumers import Consumer
+from mld.local.kinesis.registered_consumer import Consumer
 from mld.retrieval.page import RecordsPage
 from mld.streams import StartingPoint, StreamConsumer
 from tests.simulation.world.loop import later_in_world
@@ -118,7 +118,7 @@ class FanOutDoor(KinesisDoor):
     def _arrive(
         self, reply: _Reply | None, consumer_arn: str, shard_id: str, start: StartingPoint, back: float
     ) -> None:
-        def open_it(now: float) -> served.Subscription:
+        def open_it(now: float) -> served.ShardSubscription:
             return self._model.subscribe(consumer_arn, shard_id, start, now=now)
 
         try:
@@ -189,7 +189,7 @@ class FanOutDoor(KinesisDoor):
 class DrawnSubscription:
     """One connection, from the service's end to the reader's."""
 
-    def __init__(self, door: FanOutDoor, shard_id: str, service: served.Subscription, rng: Random) -> None:
+    def __init__(self, door: FanOutDoor, shard_id: str, service: served.ShardSubscription, rng: Random) -> None:
         self.shard_id = shard_id
         self._door = door
         self._service = service
@@ -249,7 +249,7 @@ class DrawnSubscription:
         while not self._is_sent and len(self._arrived) + len(self._on_the_way) < plan.window:
             now = self._door.clock.wall()
             match self._service.next_step(now):
-                case served.Event(page=page, continuation=continuation):
+                case served.SubscriptionEvent(page=page, continuation=continuation):
                     self._send_event(page_of(page, continuation))
                 case served.Finished(error=error):
                     self._send_end(None if error is None else stream_error("SubscribeToShard", error))

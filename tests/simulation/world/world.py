@@ -18,7 +18,7 @@ from mld.local.kinesis.model import StateDelays
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.worker import Worker
 from properties.settings import Settings
-from properties.values import Heartbeat
+from properties.values import HeartbeatSetting
 from tests.simulation.checkers import SHARD_END, Ledger, Violation
 from tests.simulation.fleet_checkers import FleetLedger
 from tests.simulation.liveness import Liveness
@@ -162,7 +162,7 @@ class Machine:
         settings = self.world.settings_with(self.config, migrates=self.migrates)
         if plan_beats := self.world.plan.fleet.beats if self.world.plan.fleet is not None else ():
             beats = plan_beats[(self.number + self.incarnation) % len(plan_beats)]
-            settings = replace(settings, heartbeat=Heartbeat.WORKER if beats else Heartbeat.LEASE)
+            settings = replace(settings, heartbeat=HeartbeatSetting.WORKER if beats else HeartbeatSetting.LEASE)
         table = DynamoLeaseTable(
             self.dynamo, self.clock, table_name=TABLE, request_timeout_s=settings.failover_time_millis / 3000
         )

@@ -4,26 +4,26 @@ import itertools
 
 import pytest
 
-from mld.consumer.lifecycle import _NEXT, Outcome, State, Stop, next_state
+from mld.consumer.lifecycle import _NEXT, ActivityOutcome, ConsumerState, StopReason, next_state
 
 
 @pytest.mark.parametrize(
     ("path", "end"),
     [
-        ([Outcome.DONE, Outcome.DONE, Outcome.DONE, Outcome.SHARD_ENDED, Outcome.DONE], State.FINISHED),
-        ([Outcome.RETRY, Outcome.DONE, Outcome.RETRY, Outcome.DONE, Outcome.DONE], State.PROCESSING),
-        ([Outcome.DONE, Outcome.DONE, Outcome.CHILD_FAILED, Outcome.DONE, Outcome.DONE], State.PROCESSING),
-        ([Outcome.DONE, Outcome.DONE, Outcome.SHARD_MISSING, Outcome.RETRY, Outcome.DONE], State.PROCESSING),
-        ([Outcome.DONE, Outcome.DONE, Outcome.SHARD_MISSING, Outcome.SHARD_ENDED], State.SHARD_ENDING),
-        ([Outcome.DONE, Outcome.DONE, Outcome.SHARD_ENDED, Outcome.CHILD_FAILED, Outcome.DONE], State.INITIALIZING),
-        ([Outcome.DONE, Outcome.CHILD_FAILED, Outcome.GAVE_UP, Outcome.DONE], State.FINISHED),
-        ([Outcome.ALREADY_COMPLETE], State.FINISHED),
+        ("DONE DONE DONE SHARD_ENDED DONE", ConsumerState.FINISHED),
+        ("RETRY DONE RETRY DONE DONE", ConsumerState.PROCESSING),
+        ("DONE DONE CHILD_FAILED DONE DONE", ConsumerState.PROCESSING),
+        ("DONE DONE SHARD_MISSING RETRY DONE", ConsumerState.PROCESSING),
+        ("DONE DONE SHARD_MISSING SHARD_ENDED", ConsumerState.SHARD_ENDING),
+        ("DONE DONE SHARD_ENDED CHILD_FAILED DONE", ConsumerState.INITIALIZING),
+        ("DONE CHILD_FAILED GAVE_UP DONE", ConsumerState.FINISHED),
+        ("ALREADY_COMPLETE", ConsumerState.FINISHED),
     ],
 )
 def test_an_undisturbed_life_follows_the_outcomes(path, end):
-    state = State.WAITING_ON_PARENTS
-    for outcome in path:
-        state = next_state(state, outcome, None)
+    state = ConsumerState.WAITING_ON_PARENTS
+    for outcome in path.split():
+        state = next_state(state, ActivityOutcome[outcome], None)
     assert state is end
 
 
@@ -31,39 +31,44 @@ def test_an_undisturbed_life_follows_the_outcomes(path, end):
     ("state", "outcome", "stop", "following"),
     [
         # shards#stops-of-a-consumer: waiting or failing consumers end at once instead of polling on
-        (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.LEASE_LOST, State.FINISHED),
-        (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.REQUESTED, State.RELEASING),
-        (State.INITIALIZING, Outcome.RETRY, Stop.LEASE_LOST, State.LEASE_LOST),
-        (State.BACKING_OFF, Outcome.DONE, Stop.REQUESTED, State.RELEASING),
+        (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.RETRY, StopReason.LEASE_LOST, ConsumerState.FINISHED),
+        (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.RETRY, StopReason.REQUESTED, ConsumerState.RELEASING),
+        (ConsumerState.INITIALIZING, ActivityOutcome.RETRY, StopReason.LEASE_LOST, ConsumerState.LEASE_LOST),
+        (ConsumerState.BACKING_OFF, ActivityOutcome.DONE, StopReason.REQUESTED, ConsumerState.RELEASING),
         # a batch was answered; the stop comes before the next one
-        (State.PROCESSING, Outcome.DONE, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
-        (State.PROCESSING, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
-        (State.PROCESSING, Outcome.SHARD_ENDED, Stop.REQUESTED, State.SHUTDOWN_REQUESTED),
+        (ConsumerState.PROCESSING, ActivityOutcome.DONE, StopReason.REQUESTED, ConsumerState.SHUTDOWN_REQUESTED),
+        (ConsumerState.PROCESSING, ActivityOutcome.DONE, StopReason.LEASE_LOST, ConsumerState.LEASE_LOST),
+        (ConsumerState.PROCESSING, ActivityOutcome.SHARD_ENDED, StopReason.REQUESTED, ConsumerState.SHUTDOWN_REQUESTED),
         # protocol#order-of-actions: shutdownRequested is always followed by leaseLost, then the lease is given back
-        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.REQUESTED, State.LEASE_LOST),
-        (State.LEASE_LOST, Outcome.DONE, Stop.REQUESTED, State.RELEASING),
-        (State.LEASE_LOST, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),
+        (ConsumerState.SHUTDOWN_REQUESTED, ActivityOutcome.DONE, StopReason.REQUESTED, ConsumerState.LEASE_LOST),
+        (ConsumerState.LEASE_LOST, ActivityOutcome.DONE, StopReason.REQUESTED, ConsumerState.RELEASING),
+        (ConsumerState.LEASE_LOST, ActivityOutcome.DONE, StopReason.LEASE_LOST, ConsumerState.FINISHED),
         # what is not ours any more is not given back
-        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
+        (ConsumerState.SHUTDOWN_REQUESTED, ActivityOutcome.DONE, StopReason.LEASE_LOST, ConsumerState.LEASE_LOST),
         # leases#handoff-on-the-owner-side: without a child to tell, the lease is transferred at once
-        (State.WAITING_ON_PARENTS, Outcome.RETRY, Stop.HANDOFF, State.TRANSFERRING),
-        (State.BACKING_OFF, Outcome.DONE, Stop.HANDOFF, State.TRANSFERRING),
+        (ConsumerState.WAITING_ON_PARENTS, ActivityOutcome.RETRY, StopReason.HANDOFF, ConsumerState.TRANSFERRING),
+        (ConsumerState.BACKING_OFF, ActivityOutcome.DONE, StopReason.HANDOFF, ConsumerState.TRANSFERRING),
         # leases#handoff-on-the-owner-side: the running batch, then shutdownRequested, then the transfer, then leaseLost
-        (State.INITIALIZING, Outcome.DONE, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
-        (State.PROCESSING, Outcome.DONE, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
-        (State.PARKED, Outcome.RETRY, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
-        (State.SHARD_ENDING, Outcome.RETRY, Stop.HANDOFF, State.SHUTDOWN_REQUESTED),
-        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.HANDOFF, State.TRANSFERRING),
-        (State.SHUTDOWN_REQUESTED, Outcome.CHILD_FAILED, Stop.HANDOFF, State.TRANSFERRING),
-        (State.TRANSFERRING, Outcome.DONE, Stop.HANDOFF, State.LEASE_LOST),
+        (ConsumerState.INITIALIZING, ActivityOutcome.DONE, StopReason.HANDOFF, ConsumerState.SHUTDOWN_REQUESTED),
+        (ConsumerState.PROCESSING, ActivityOutcome.DONE, StopReason.HANDOFF, ConsumerState.SHUTDOWN_REQUESTED),
+        (ConsumerState.PARKED, ActivityOutcome.RETRY, StopReason.HANDOFF, ConsumerState.SHUTDOWN_REQUESTED),
+        (ConsumerState.SHARD_ENDING, ActivityOutcome.RETRY, StopReason.HANDOFF, ConsumerState.SHUTDOWN_REQUESTED),
+        (ConsumerState.SHUTDOWN_REQUESTED, ActivityOutcome.DONE, StopReason.HANDOFF, ConsumerState.TRANSFERRING),
+        (
+            ConsumerState.SHUTDOWN_REQUESTED,
+            ActivityOutcome.CHILD_FAILED,
+            StopReason.HANDOFF,
+            ConsumerState.TRANSFERRING,
+        ),
+        (ConsumerState.TRANSFERRING, ActivityOutcome.DONE, StopReason.HANDOFF, ConsumerState.LEASE_LOST),
         # the deadline has transferred the lease before the child was done
-        (State.SHUTDOWN_REQUESTED, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
-        (State.TRANSFERRING, Outcome.DONE, Stop.LEASE_LOST, State.LEASE_LOST),
+        (ConsumerState.SHUTDOWN_REQUESTED, ActivityOutcome.DONE, StopReason.LEASE_LOST, ConsumerState.LEASE_LOST),
+        (ConsumerState.TRANSFERRING, ActivityOutcome.DONE, StopReason.LEASE_LOST, ConsumerState.LEASE_LOST),
         # a handoff that is asked for when a stop has come as far as this is completed by the release
-        (State.LEASE_LOST, Outcome.DONE, Stop.HANDOFF, State.RELEASING),
+        (ConsumerState.LEASE_LOST, ActivityOutcome.DONE, StopReason.HANDOFF, ConsumerState.RELEASING),
         # the end of the shard is final
-        (State.SHARD_ENDING, Outcome.DONE, Stop.REQUESTED, State.FINISHED),
-        (State.SHARD_ENDING, Outcome.DONE, Stop.LEASE_LOST, State.FINISHED),
+        (ConsumerState.SHARD_ENDING, ActivityOutcome.DONE, StopReason.REQUESTED, ConsumerState.FINISHED),
+        (ConsumerState.SHARD_ENDING, ActivityOutcome.DONE, StopReason.LEASE_LOST, ConsumerState.FINISHED),
     ],
 )
 def test_a_stop_decides_the_next_state(state, outcome, stop, following):
@@ -71,25 +76,25 @@ def test_a_stop_decides_the_next_state(state, outcome, stop, following):
 
 
 def test_shard_end_is_reached_only_by_an_end_that_was_named_or_proven():
-    sources = {pair for pair, following in _NEXT.items() if following is State.SHARD_ENDING}
+    sources = {pair for pair, following in _NEXT.items() if following is ConsumerState.SHARD_ENDING}
     assert sources == {
-        (State.PROCESSING, Outcome.SHARD_ENDED),
-        (State.PARKED, Outcome.SHARD_ENDED),
-        (State.SHARD_ENDING, Outcome.RETRY),
+        (ConsumerState.PROCESSING, ActivityOutcome.SHARD_ENDED),
+        (ConsumerState.PARKED, ActivityOutcome.SHARD_ENDED),
+        (ConsumerState.SHARD_ENDING, ActivityOutcome.RETRY),
     }
 
 
-@pytest.mark.parametrize("stop", list(Stop))
+@pytest.mark.parametrize("stop", list(StopReason))
 def test_every_life_ends_in_a_few_steps_once_a_stop_is_set(stop):
     longest = 0
-    for start in State:
+    for start in ConsumerState:
         frontier, steps = {start}, 0
-        while frontier - {State.FINISHED}:
+        while frontier - {ConsumerState.FINISHED}:
             steps += 1
             assert steps < 10, f"{start} does not come to an end"
             frontier = {
                 next_state(state, outcome, stop)
-                for state, outcome in itertools.product(frontier - {State.FINISHED}, Outcome)
+                for state, outcome in itertools.product(frontier - {ConsumerState.FINISHED}, ActivityOutcome)
                 if (state, outcome) in _NEXT
             }
         longest = max(longest, steps)
@@ -97,18 +102,18 @@ def test_every_life_ends_in_a_few_steps_once_a_stop_is_set(stop):
 
 
 def test_a_handoff_is_stronger_than_a_stop_and_weaker_than_a_loss():
-    assert sorted(Stop) == [Stop.REQUESTED, Stop.HANDOFF, Stop.LEASE_LOST]
+    assert sorted(StopReason) == [StopReason.REQUESTED, StopReason.HANDOFF, StopReason.LEASE_LOST]
 
 
 def test_only_a_handoff_transfers():
     reached = {
         (outcome, stop)
-        for (state, outcome), stop in itertools.product(_NEXT, [None, *Stop])
-        if next_state(state, outcome, stop) is State.TRANSFERRING
+        for (state, outcome), stop in itertools.product(_NEXT, [None, *StopReason])
+        if next_state(state, outcome, stop) is ConsumerState.TRANSFERRING
     }
-    assert {stop for _, stop in reached} == {Stop.HANDOFF}
+    assert {stop for _, stop in reached} == {StopReason.HANDOFF}
 
 
 def test_an_impossible_pair_is_a_bug():
     with pytest.raises(KeyError):
-        next_state(State.RELEASING, Outcome.SHARD_ENDED, None)
+        next_state(ConsumerState.RELEASING, ActivityOutcome.SHARD_ENDED, None)

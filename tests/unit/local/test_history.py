@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry
 from mld.local.kinesis.filters import FilterType, ListFilter
-from mld.local.kinesis.reading import Page
+from mld.local.kinesis.reading import LogPage
 from mld.local.kinesis.shard import ShardState
 from mld.streams import HASH_KEY_MAX, IteratorType, StartingPoint
 
@@ -72,7 +72,7 @@ class History:
     def all_shards(self) -> list[ShardState]:
         return self.kinesis.list_shards(STREAM, now=self.now).shards
 
-    def pages(self, shard_id: str, limit: int) -> Iterator[Page]:
+    def pages(self, shard_id: str, limit: int) -> Iterator[LogPage]:
         iterator: str | None = self.kinesis.get_shard_iterator(STREAM, shard_id, TRIM_HORIZON, now=self.now)
         while iterator is not None:
             page, iterator = self.kinesis.get_records(iterator, now=self.now, limit=limit)

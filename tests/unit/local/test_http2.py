@@ -11,7 +11,7 @@ import pytest
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 
-from mld.local.http import App, Connection, Cuttable, HttpRequest, HttpResponse, Peer
+from mld.local.http import App, Cuttable, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.http2 import Http2Connection
 from tests.support.patience import PATIENCE_S
 
@@ -118,7 +118,7 @@ async def bed(
     http2: Callable[[App], asyncio.Protocol] | None = Http2Connection,
 ) -> AsyncIterator[tuple[Answering, Client]]:
     app = Answering()
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(app, http2), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(app, http2), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
     try:
         async with asyncio.timeout(PATIENCE_S):

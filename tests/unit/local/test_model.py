@@ -6,7 +6,7 @@ import pytest
 
 from mld.local.kinesis import Kinesis, KinesisError, PutEntry, StateDelays
 from mld.local.kinesis.records import timestamp_text
-from mld.local.kinesis.subscription import Event, Finished, Idle
+from mld.local.kinesis.subscription import Finished, Idle, SubscriptionEvent
 from mld.streams import IteratorType, StartingPoint
 
 START_S = 1_700_000_000.0
@@ -188,7 +188,7 @@ def test_a_subscription_heartbeats_every_five_seconds_and_ends_after_three_hundr
         step = subscription.next_step(now)
         if isinstance(step, Finished):
             break
-        if isinstance(step, Event):
+        if isinstance(step, SubscriptionEvent):
             times.append(now - START_S)
         else:
             now = step.until_s
@@ -200,22 +200,22 @@ def test_a_continuation_is_accepted_after_the_shard_was_closed() -> None:
     kinesis = made()
     arn = consumer_arn(kinesis)
     first = kinesis.subscribe(arn, SHARD, LATEST, now=START_S).next_step(START_S)
-    assert isinstance(first, Event) and first.continuation is not None
+    assert isinstance(first, SubscriptionEvent) and first.continuation is not None
     kinesis.split_shard("s", SHARD, 1000, now=START_S + 6)
     start = StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=first.continuation)
     last = kinesis.subscribe(arn, SHARD, start, now=START_S + 6).next_step(START_S + 6)
-    assert isinstance(last, Event) and last.continuation is None and len(last.page.children) == 2
+    assert isinstance(last, SubscriptionEvent) and last.continuation is None and len(last.page.children) == 2
 
 
 def test_a_continuation_skips_nothing_that_is_put_at_the_same_time() -> None:
     kinesis = made(2)
     arn = consumer_arn(kinesis)
     event = kinesis.subscribe(arn, SHARD, LATEST, now=START_S).next_step(START_S)
-    assert isinstance(event, Event) and event.continuation is not None
+    assert isinstance(event, SubscriptionEvent) and event.continuation is not None
     kinesis.put_record("s", PutEntry.of(b"next", "k", 0), now=START_S)
     start = StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=event.continuation)
     again = kinesis.subscribe(arn, SHARD, start, now=START_S + 5).next_step(START_S + 5)
-    assert isinstance(again, Event) and [record.data for record in again.page.records] == [b"next"]
+    assert isinstance(again, SubscriptionEvent) and [record.data for record in again.page.records] == [b"next"]
 
 
 def test_only_one_subscription_lives_for_a_consumer_and_a_shard() -> None:
@@ -228,7 +228,7 @@ def test_only_one_subscription_lives_for_a_consumer_and_a_shard() -> None:
     second = kinesis.subscribe(arn, SHARD, LATEST, now=START_S + 5)
     step = first.next_step(START_S + 5)
     assert isinstance(step, Finished) and step.error is not None and step.error.code == "ResourceInUseException"
-    assert isinstance(second.next_step(START_S + 5), Event)
+    assert isinstance(second.next_step(START_S + 5), SubscriptionEvent)
 
 
 def test_a_stopped_subscription_frees_its_place_at_once() -> None:
@@ -244,7 +244,7 @@ def test_an_enforcing_subscription_is_paced_at_two_mebibytes_a_second() -> None:
         put(kinesis, b"x" * (1024 * 1024 - 1))
     kinesis.enforce = True
     subscription = kinesis.subscribe(consumer_arn(kinesis), SHARD, TRIM_HORIZON, now=START_S)
-    assert isinstance(subscription.next_step(START_S), Event)
+    assert isinstance(subscription.next_step(START_S), SubscriptionEvent)
     step = subscription.next_step(START_S)
     assert isinstance(step, Idle) and step.until_s == pytest.approx(START_S + 0.5, abs=0.01)
-    assert isinstance(subscription.next_step(step.until_s), Event)
+    assert isinstance(subscription.next_step(step.until_s), SubscriptionEvent)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from properties import ConfigurationError, Level, Loaded, load
+from properties import ConfigurationError, Level, LoadedConfiguration, load
 
 MINIMUM = "executableName=child\napplicationName=app\nstreamName=s\nAwsCredentialsProvider=DefaultCredentialsProvider\n"
 MINIMUM += "regionName=eu-west-1\nretrievalMode=POLLING\n"
 FIRST_LINE_AFTER_MINIMUM = 7
 
-Configure = Callable[..., Loaded]
+Configure = Callable[..., LoadedConfiguration]
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def configure(tmp_path: Path) -> Configure:
         env: Mapping[str, str] | None = None,
         *,
         without: Sequence[str] = (),
-    ) -> Loaded:
+    ) -> LoadedConfiguration:
         minimum = [line for line in MINIMUM.splitlines() if line.split("=")[0] not in without]
         path = tmp_path / "app.properties"
         path.write_text("\n".join([*minimum, text]) + "\n", encoding="utf-8")
@@ -40,7 +40,7 @@ def problems(run: Callable[[], object]) -> list[str]:
     return [f"{problem.key} {problem.message}" for problem in caught.value.problems]
 
 
-def remarks_on(loaded: Loaded, key: str, level: Level = Level.WARNING) -> list[str]:
+def remarks_on(loaded: LoadedConfiguration, key: str, level: Level = Level.WARNING) -> list[str]:
     """What is said about a key: message and remedy."""
     return [
         f"{remark.message}; {remark.remedy}" for remark in loaded.remarks if remark.key == key and remark.level is level

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, quote_plus
 
 from properties import keys
-from properties.keytypes import Key, Kind
+from properties.keytypes import Key, ValueKind
 from properties.redaction import Shown
 from properties.spark import KEYS as SPARK_KEYS
 
@@ -95,11 +95,11 @@ _CREDENTIALS = (
 
 
 def _values(key: Key) -> Iterator[str]:
-    if key.kind is Kind.CREDENTIALS:
+    if key.kind is ValueKind.CREDENTIALS:
         yield from _CREDENTIALS
     elif key.shown in _BY_SHOWN:
         yield from _BY_SHOWN[key.shown]
-    elif key.kind is not Kind.TEXT:
+    elif key.kind is not ValueKind.TEXT:
         yield from ("{0}", "http://u:{0}@h/", "1 {0}")  # a mistake: a value that was pasted into the wrong line
     else:
         yield from ("{0}", *_PLACES)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from properties.grammar import Entry, GrammarError, decode, parse
+from properties.grammar import FileEntry, GrammarError, decode, parse
 from tests.unit.properties import reference_grammar
 
 
@@ -56,7 +56,7 @@ def test_an_upper_case_u_is_an_ordinary_escape() -> None:
 
 def test_entries_know_the_line_of_their_key() -> None:
     data = b"# c\r\na=1\r\n\r\nb=2\\\r\n  3\r\n\\\r\nc=4\n"
-    assert parse(data) == [Entry("a", "1", 2), Entry("b", "23", 4), Entry("c", "4", 7)]
+    assert parse(data) == [FileEntry("a", "1", 2), FileEntry("b", "23", 4), FileEntry("c", "4", 7)]
 
 
 def test_duplicates_are_all_reported_in_order() -> None:

@@ -9,11 +9,11 @@ import typing
 import pytest
 
 from properties import keys, settings
-from properties.checks import display_value
-from properties.keytypes import Kind, snake_case
+from properties.keytypes import ValueKind, snake_case
 from properties.obsolete import OBSOLETE
 from properties.redaction import Shown
 from properties.settings import Settings
+from properties.validation import display_value
 from tests.unit.properties.conftest import Configure, remarks_on
 
 # configuration#one-key-table: the complete list of keys that the Java daemon accepts.
@@ -77,11 +77,12 @@ def test_defaults_have_the_type_of_their_field() -> None:
 
 
 SAMPLE_TEXTS = {
-    Kind.TEXT: "text", Kind.INT: "2", Kind.LONG: "5000", Kind.DOUBLE: "0.25", Kind.BOOL: "true",
-    Kind.INITIAL_POSITION: "trim_horizon", Kind.EPOCH_SECONDS: "1767225600", Kind.DURATION: "PT1H",
-    Kind.TAGS: "a=b", Kind.DIMENSIONS: "ShardId", Kind.URL: "http://localhost:4567", Kind.REGION: "us-east-2",
-    Kind.STREAM_ARN: "arn:aws:kinesis:eu-west-1:123456789012:stream/other",
-    Kind.CREDENTIALS: "EnvironmentVariableCredentialsProvider", Kind.DEAD_LETTER: "s3://bucket/letters",
+    ValueKind.TEXT: "text", ValueKind.INT: "2", ValueKind.LONG: "5000", ValueKind.DOUBLE: "0.25",
+    ValueKind.BOOL: "true", ValueKind.INITIAL_POSITION: "trim_horizon", ValueKind.EPOCH_SECONDS: "1767225600",
+    ValueKind.DURATION: "PT1H", ValueKind.TAGS: "a=b", ValueKind.DIMENSIONS: "ShardId",
+    ValueKind.URL: "http://localhost:4567", ValueKind.REGION: "us-east-2",
+    ValueKind.STREAM_ARN: "arn:aws:kinesis:eu-west-1:123456789012:stream/other",
+    ValueKind.CREDENTIALS: "EnvironmentVariableCredentialsProvider", ValueKind.DEAD_LETTER: "s3://bucket/letters",
 }  # fmt: skip
 COMPANIONS = {"mld.poisonAttempts": "mld.deadLetter=letters"}
 """Lines without which a key is an error."""

@@ -9,7 +9,7 @@ import pytest
 
 import properties
 from properties import ConfigurationError, Level, load
-from properties.values import InitialPosition, InitialPositionKind
+from properties.values import InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems, remarks_on
 
 ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
@@ -26,7 +26,7 @@ def test_a_minimal_file_has_all_defaults_and_no_remark(configure: Configure) -> 
     assert settings.worker_id is None
     assert settings.timeout_in_seconds is None
     assert settings.shutdown_grace_millis == 25_000
-    assert settings.initial_position == InitialPosition(InitialPositionKind.LATEST)
+    assert settings.initial_position == InitialPositionSetting(InitialPositionKind.LATEST)
     assert settings.idle_time_between_reads_in_millis == 1_500
     assert settings.lease_assignment_interval_millis == 20_000
     assert settings.aws_credentials_provider_dynamo_db == settings.aws_credentials_provider
@@ -177,7 +177,7 @@ def test_the_extended_initial_position_wins_in_any_order(configure: Configure) -
     lines = ["initialPositionInStream=LATEST", "initialPositionInStreamExtended=1767225600"]
     for order in (lines, lines[::-1]):
         loaded = configure("\n".join(order))
-        assert loaded.settings.initial_position == InitialPosition(InitialPositionKind.AT_TIMESTAMP, 1767225600)
+        assert loaded.settings.initial_position == InitialPositionSetting(InitialPositionKind.AT_TIMESTAMP, 1767225600)
         assert remarks_on(loaded, "initialPositionInStream")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from properties import ConfigurationError, keys
 from properties.harmless import conf_shown, option_shown
-from properties.keytypes import Key, Kind
+from properties.keytypes import Key, ValueKind
 from properties.redaction import Shown, redacted
 from properties.reference import render
 from properties.scrubbing import Scrubber, secrets_of_environment
@@ -41,9 +41,9 @@ def test_it_does_not_come_out(configure: Configure, key: str) -> None:
 
 def test_every_key_that_shows_its_text_in_full_is_named() -> None:
     """A new key of free text is hidden unless it says otherwise, and what it says is looked at here."""
-    full = {key.name for key in (*keys.KEYS, *SPARK_KEYS) if key.kind is Kind.TEXT and key.shown is Shown.FULL}
+    full = {key.name for key in (*keys.KEYS, *SPARK_KEYS) if key.kind is ValueKind.TEXT and key.shown is Shown.FULL}
     assert full == SHOWN_IN_FULL
-    assert Key("new", Kind.TEXT, keys.KEYS[0].section, "").shown is Shown.HIDDEN
+    assert Key("new", ValueKind.TEXT, keys.KEYS[0].section, "").shown is Shown.HIDDEN
 
 
 def test_the_page_of_keys_holds_no_value_of_a_file() -> None:

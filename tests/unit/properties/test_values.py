@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from properties import Level
 from properties.conversion import BadValue, convert, trim
 from properties.keys import BY_NAME
-from properties.values import ClientVersion, InitialPosition, InitialPositionKind, MetricsLevel, StreamArn
+from properties.values import ClientVersionConfig, InitialPositionKind, InitialPositionSetting, MetricsLevel, StreamArn
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 
@@ -25,9 +25,9 @@ from tests.unit.properties.conftest import Configure, problems, remarks_on
         ("leaseTablePitrEnabled", "Yes", True),
         ("leaseTablePitrEnabled", "OFF", False),
         ("metricsLevel", "summary", MetricsLevel.SUMMARY),
-        ("clientVersionConfig", "client_version_config_3x", ClientVersion.VERSION_3X),
-        ("initialPositionInStream", "latest", InitialPosition(InitialPositionKind.LATEST)),
-        ("initialPositionInStreamExtended", "1", InitialPosition(InitialPositionKind.AT_TIMESTAMP, 1)),
+        ("clientVersionConfig", "client_version_config_3x", ClientVersionConfig.VERSION_3X),
+        ("initialPositionInStream", "latest", InitialPositionSetting(InitialPositionKind.LATEST)),
+        ("initialPositionInStreamExtended", "1", InitialPositionSetting(InitialPositionKind.AT_TIMESTAMP, 1)),
         ("staleWorkerMetricsEntryCleanupDuration", "p1dt2h3m4.5s", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
         ("staleWorkerMetricsEntryCleanupDuration", "PT0S", timedelta(0)),
         ("workerMetricsTags", " a = b , c=d", (("a", "b"), ("c", "d"))),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from protocol import codec
 from protocol.messages import (
+    ActionStatus,
     CheckpointErrorName,
     CheckpointReply,
     CheckpointRequest,
@@ -23,7 +24,6 @@ from protocol.messages import (
     Record,
     ShardEnded,
     ShutdownRequested,
-    Status,
 )
 
 RECORDS = st.builds(
@@ -153,18 +153,18 @@ def test_a_large_payload_comes_in_slices_that_join_to_valid_base64(size: int) ->
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"action":"status","responseFor":"initialize"}', Status("initialize")),
-        (' \t{ "responseFor" : "x" , "action" : "status" } ', Status("x")),
-        ('{"action":"status","responseFor":"a","responseFor":"b"}', Status("b")),
-        ('{"action":"\\u0073tatus","responseFor":"x"}', Status("x")),
-        ('{"action":"status","responseFor":"x"} and garbage }', Status("x")),
-        ('{"action":"status","responseFor":"x","extra":{"a":[1]}}', Status("x")),
-        ('{"action":"status"}', Status(None)),
-        ('{"action":"status","responseFor":null}', Status(None)),
-        ('{"action":"status","responseFor":5}', Status("5")),
-        ('{"action":"status","responseFor":1.50}', Status("1.50")),
-        ('{"action":"status","responseFor":true}', Status("true")),
-        ('{"action":"status","responseFor":"x","extra":' + "9" * 10_000 + "}", Status("x")),
+        ('{"action":"status","responseFor":"initialize"}', ActionStatus("initialize")),
+        (' \t{ "responseFor" : "x" , "action" : "status" } ', ActionStatus("x")),
+        ('{"action":"status","responseFor":"a","responseFor":"b"}', ActionStatus("b")),
+        ('{"action":"\\u0073tatus","responseFor":"x"}', ActionStatus("x")),
+        ('{"action":"status","responseFor":"x"} and garbage }', ActionStatus("x")),
+        ('{"action":"status","responseFor":"x","extra":{"a":[1]}}', ActionStatus("x")),
+        ('{"action":"status"}', ActionStatus(None)),
+        ('{"action":"status","responseFor":null}', ActionStatus(None)),
+        ('{"action":"status","responseFor":5}', ActionStatus("5")),
+        ('{"action":"status","responseFor":1.50}', ActionStatus("1.50")),
+        ('{"action":"status","responseFor":true}', ActionStatus("true")),
+        ('{"action":"status","responseFor":"x","extra":' + "9" * 10_000 + "}", ActionStatus("x")),
         ('{"action":"checkpoint"}', CheckpointRequest(None, None)),
         ('{"action":"checkpoint","sequenceNumber":null,"subSequenceNumber":null}', CheckpointRequest(None, None)),
         ('{"action":"checkpoint","sequenceNumber":"12","subSequenceNumber":3}', CheckpointRequest("12", 3)),
@@ -185,7 +185,7 @@ def test_a_large_payload_comes_in_slices_that_join_to_valid_base64(size: int) ->
         ),
     ],
 )
-def test_lines_java_or_its_better_understands(line: str, message: Status | CheckpointRequest) -> None:
+def test_lines_java_or_its_better_understands(line: str, message: ActionStatus | CheckpointRequest) -> None:
     assert codec.parse_child_line(line) == message
 
 
@@ -282,7 +282,7 @@ def test_the_1x_dialect_takes_both_keys_of_a_position(line: str, request_: Check
     st.sampled_from(Dialect),
 )
 def test_no_line_whatsoever_raises(line: str, dialect: Dialect) -> None:
-    assert isinstance(codec.parse_child_line(line, dialect), Status | CheckpointRequest | Ignored)
+    assert isinstance(codec.parse_child_line(line, dialect), ActionStatus | CheckpointRequest | Ignored)
 
 
 @pytest.mark.parametrize(
@@ -309,5 +309,5 @@ def test_a_line_of_a_mebibyte_that_is_no_message_costs_no_more_than_itself(line:
 
 def test_a_message_before_crowded_noise_and_a_long_message_stay_messages() -> None:
     status = '{"action":"status","responseFor":"initialize"'
-    assert codec.parse_child_line(status + "}" + "1," * 500_000) == Status("initialize")
-    assert codec.parse_child_line(status + ',"more":"' + "x" * 1_000_000 + '"}') == Status("initialize")
+    assert codec.parse_child_line(status + "}" + "1," * 500_000) == ActionStatus("initialize")
+    assert codec.parse_child_line(status + ',"more":"' + "x" * 1_000_000 + '"}') == ActionStatus("initialize")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.conformance import Report, Rule, Verdict, examine, run
+from protocol.conformance import Report, Rule, RuleVerdict, examine, run
 from tests.support.patience import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
@@ -53,19 +53,19 @@ async def report_on(tmp_path: Path, body: str) -> Report:
 
 
 def broken(report: Report) -> set[Rule]:
-    return {rule for rule, finding in report.findings.items() if finding.verdict is Verdict.FAIL}
+    return {rule for rule, finding in report.findings.items() if finding.verdict is RuleVerdict.FAIL}
 
 
 async def test_a_plain_child_keeps_every_rule(tmp_path: Path) -> None:
     report = await report_on(tmp_path, LOOP)
-    assert {finding.verdict for finding in report.findings.values()} == {Verdict.PASS}
+    assert {finding.verdict for finding in report.findings.values()} == {RuleVerdict.PASS}
     assert report.holds
 
 
 async def test_a_command_that_does_not_exist_fails_to_start_and_nothing_else_is_judged() -> None:
     report = await examine(["/nonexistent/processor"], timeout_s=TIMEOUT_S)
     assert broken(report) == {Rule.STARTS}
-    assert report.verdict(Rule.TURNS) is Verdict.NOT_OBSERVED
+    assert report.verdict(Rule.TURNS) is RuleVerdict.NOT_OBSERVED
     assert not report.holds
 
 
@@ -177,7 +177,7 @@ async def test_giving_up_with_an_error_in_an_invalid_state_is_allowed(tmp_path: 
 async def test_a_silent_child_fails_at_the_deadline() -> None:
     report = await examine([sys.executable, "-S", "-c", "import time; time.sleep(600)"], timeout_s=0.3)
     assert Rule.INITIALIZE in broken(report)
-    assert report.verdict(Rule.PROCESS_RECORDS) is Verdict.NOT_OBSERVED, "no use in asking it seven times more"
+    assert report.verdict(Rule.PROCESS_RECORDS) is RuleVerdict.NOT_OBSERVED, "no use in asking it seven times more"
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to look at processes")

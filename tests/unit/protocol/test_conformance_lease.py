@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.conformance.lease import Lease
+from protocol.conformance.lease import ExaminedLease
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Record
 
 
-def lease_at(sequence: str) -> Lease:
-    lease = Lease("TRIM_HORIZON")
+def lease_at(sequence: str) -> ExaminedLease:
+    lease = ExaminedLease("TRIM_HORIZON")
     lease.deliver(Record(b"", "key", sequence, 0, 0))
     return lease
 

@@ -13,16 +13,17 @@ from protocol.conversation import (
     ActionDone,
     CheckpointAsked,
     Conversation,
-    Held,
+    ConversationState,
+    MessageHeld,
     Noise,
     Phase,
     ProcessorError,
     ProtocolMisuse,
     StaleAnswer,
-    State,
 )
 from protocol.messages import (
     ActionName,
+    ActionStatus,
     CheckpointErrorName,
     CheckpointRequest,
     Dialect,
@@ -30,7 +31,6 @@ from protocol.messages import (
     LeaseLost,
     ShardEnded,
     ShutdownRequested,
-    Status,
 )
 
 INITIALIZE = Initialize("shardId-000000000000", "LATEST", 0)
@@ -66,7 +66,7 @@ def test_a_whole_life_from_initialize_to_lease_lost() -> None:
     assert conversation.send(LeaseLost()) == b'{"action":"leaseLost"}\n'
     assert conversation.receive_line(status("leaseLost")) == ActionDone(ActionName.LEASE_LOST)
     conversation.eof()
-    assert conversation.state is State.CLOSED
+    assert conversation.state is ConversationState.CLOSED
 
 
 def test_any_number_of_checkpoints_fits_into_one_action() -> None:
@@ -84,8 +84,8 @@ def test_any_number_of_checkpoints_fits_into_one_action() -> None:
 def test_what_the_child_says_while_a_reply_is_due_waits_for_the_reply() -> None:
     conversation = processing()
     conversation.receive_line(REQUEST)
-    assert conversation.receive_line('{"action":"checkpoint"}') == Held()
-    assert conversation.receive_line(status("processRecords")) == Held()
+    assert conversation.receive_line('{"action":"checkpoint"}') == MessageHeld()
+    assert conversation.receive_line(status("processRecords")) == MessageHeld()
     assert conversation.next_event() is None
     conversation.reply(CheckpointRequest("7", 1).reply())
     second = conversation.next_event()
@@ -100,10 +100,10 @@ def test_a_child_that_never_waits_for_replies_is_stopped_at_a_bound() -> None:
     conversation = processing()
     conversation.receive_line(REQUEST)
     for _ in range(HELD_MESSAGES_MAX):
-        assert conversation.receive_line(REQUEST) == Held()
+        assert conversation.receive_line(REQUEST) == MessageHeld()
     with pytest.raises(ProcessorError, match="without waiting"):
         conversation.receive_line(REQUEST)
-    assert conversation.state is State.CLOSED
+    assert conversation.state is ConversationState.CLOSED
 
 
 def test_a_second_status_is_stale_and_does_not_answer_the_next_action() -> None:
@@ -111,15 +111,15 @@ def test_a_second_status_is_stale_and_does_not_answer_the_next_action() -> None:
     conversation.receive_line(status("processRecords"))
     stale = conversation.receive_line(status("processRecords"))
     assert isinstance(stale, StaleAnswer)
-    assert stale.message == Status("processRecords")
+    assert stale.message == ActionStatus("processRecords")
     conversation.begin(ActionName.PROCESS_RECORDS)
-    assert conversation.state is State.AWAITING_STATUS
+    assert conversation.state is ConversationState.AWAITING_STATUS
 
 
 def test_a_checkpoint_request_while_idle_is_stale() -> None:
     conversation = ready()
     assert isinstance(conversation.receive_line(REQUEST), StaleAnswer)
-    assert conversation.state is State.IDLE
+    assert conversation.state is ConversationState.IDLE
 
 
 @pytest.mark.parametrize("line", ["hello", "null", '{"action":"leaseLost"}'])
@@ -143,7 +143,7 @@ def test_a_wrong_status_is_the_fault_of_the_child(line: str) -> None:
     conversation = processing()
     with pytest.raises(ProcessorError, match="answered processRecords with"):
         conversation.receive_line(line)
-    assert conversation.state is State.CLOSED
+    assert conversation.state is ConversationState.CLOSED
     assert conversation.awaited is None
 
 
@@ -151,7 +151,7 @@ def test_the_end_of_output_while_an_answer_is_due_is_the_fault_of_the_child() ->
     conversation = processing()
     with pytest.raises(ProcessorError, match="closed its output before it answered processRecords"):
         conversation.eof()
-    assert conversation.state is State.CLOSED
+    assert conversation.state is ConversationState.CLOSED
 
 
 def test_the_end_of_output_with_an_open_request_says_so() -> None:
@@ -172,7 +172,7 @@ def test_the_end_of_output_may_be_reported_twice() -> None:
     conversation = ready()
     conversation.eof()
     conversation.eof()
-    assert conversation.state is State.CLOSED
+    assert conversation.state is ConversationState.CLOSED
 
 
 @pytest.mark.parametrize("action", [INITIALIZE, LeaseLost()])
@@ -220,7 +220,7 @@ def test_what_the_phase_forbids_is_our_misuse_and_changes_nothing(
         assert not conversation.may_begin(action)
         with pytest.raises(ProtocolMisuse):
             conversation.begin(action)
-    assert (conversation.state, conversation.phase) == (State.IDLE, before)
+    assert (conversation.state, conversation.phase) == (ConversationState.IDLE, before)
 
 
 def test_two_actions_at_once_are_our_misuse() -> None:
@@ -239,7 +239,7 @@ def test_a_reply_with_another_position_is_our_misuse() -> None:
     conversation.receive_line(REQUEST)
     with pytest.raises(ProtocolMisuse, match="echo"):
         conversation.reply(CheckpointRequest("8", 1).reply())
-    assert conversation.state is State.CHECKPOINT_PENDING
+    assert conversation.state is ConversationState.CHECKPOINT_PENDING
 
 
 @pytest.mark.parametrize("action", [LeaseLost(), ShardEnded()])
@@ -257,7 +257,7 @@ def test_in_the_2x_dialect_shutdown_is_a_wrong_answer() -> None:
 
 
 def test_every_state_and_phase_can_be_reached() -> None:
-    assert {State.IDLE, *TRANSITIONS.values()} == set(State)
+    assert {ConversationState.IDLE, *TRANSITIONS.values()} == set(ConversationState)
     assert {Phase.NEW, *PHASES.values()} == set(Phase)
 
 
@@ -285,10 +285,10 @@ class AnyTraffic(RuleBasedStateMachine):
         try:
             self.count(self.conversation.receive_line(line))
         except ProcessorError:
-            assert self.conversation.state is State.CLOSED
+            assert self.conversation.state is ConversationState.CLOSED
             self.open = 0
 
-    @precondition(lambda self: self.conversation.state is State.CHECKPOINT_PENDING)
+    @precondition(lambda self: self.conversation.state is ConversationState.CHECKPOINT_PENDING)
     @rule()
     def daemon_replies(self) -> None:
         reply = CheckpointRequest("7", 1).reply(CheckpointErrorName.INVALID_STATE)

@@ -12,6 +12,7 @@ from protocol import child, codec
 from protocol.conformance.schema import flaw, schema_names, validator
 from protocol.messages import (
     ActionName,
+    ActionStatus,
     CheckpointErrorName,
     CheckpointRequest,
     Dialect,
@@ -21,7 +22,6 @@ from protocol.messages import (
     Record,
     ShardEnded,
     ShutdownRequested,
-    Status,
 )
 
 POSITIONS = st.none() | st.sampled_from(["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"]) | st.integers(0, 2**190).map(str)
@@ -95,7 +95,7 @@ def test_every_message_that_follows_the_schema_is_accepted_by_the_codec(
 ) -> None:
     if flaw(IN[dialect], message) is None:
         accepted = codec.parse_child_line(json.dumps(message), dialect)
-        assert isinstance(accepted, Status | CheckpointRequest)
+        assert isinstance(accepted, ActionStatus | CheckpointRequest)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_request_of_the_childs_half_is_understood_by_the_codec(sequence: str |
 @pytest.mark.parametrize("action", [*(action.value for action in ActionName), "shutdown"])
 def test_a_status_of_the_childs_half_is_understood_by_the_codec(action: str) -> None:
     line = child.encode_status(action).decode()
-    assert codec.parse_child_line(line) == Status(action)
+    assert codec.parse_child_line(line) == ActionStatus(action)
     assert flaw("status", json.loads(line)) is None
 
 

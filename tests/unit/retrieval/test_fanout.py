@@ -18,12 +18,12 @@ from mld import errors
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
-from mld.retrieval.deliveries import Delivery, Records, ShardEnded, ShardMissing
+from mld.retrieval.deliveries import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.page import RecordsPage
-from mld.retrieval.positions import LATEST_MARGIN_S
 from mld.retrieval.registration import RegisteredConsumer, Retries
+from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from tests.twins.fanout import LIFE_S, MemoryFanOut, without_end
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
@@ -281,7 +281,7 @@ def test_the_last_event_ends_the_shard_and_nothing_follows() -> None:
         children = fan_out.streams.close("shard-1", "shard-2")
         await reader.start(TRIM_HORIZON, INITIAL)
         assert await read(reader, 25) == written
-        assert await reader.next() == ShardEnded(children)
+        assert await reader.next() == EndOfShard(children)
         await asyncio.sleep(1000)
 
     assert len(reading(body).points()) == 1
@@ -293,9 +293,9 @@ def test_an_end_whose_children_are_never_named_is_believed_after_some_time() -> 
         fan_out.streams.close()
         await reader.start(TRIM_HORIZON, INITIAL)
         consumer = Filter(reader)
-        while not isinstance(delivery := await consumer.next(), ShardEnded):
+        while not isinstance(delivery := await consumer.next(), EndOfShard):
             pass
-        assert delivery == ShardEnded(())
+        assert delivery == EndOfShard(())
         assert consumer.got == written
 
     assert len(reading(body).points()) == ENDS_WITHOUT_CHILDREN_MAX
@@ -580,7 +580,7 @@ def test_whatever_happens_every_record_arrives_once_and_in_order(
         consumer = Filter(reader)
         await reader.start(TRIM_HORIZON, INITIAL)
         waits = iter(pauses)
-        while not isinstance(await consumer.next(), ShardEnded):
+        while not isinstance(await consumer.next(), EndOfShard):
             await asyncio.sleep(next(waits, 0.0))
         await writing
         assert consumer.got == written

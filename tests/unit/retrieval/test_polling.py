@@ -16,12 +16,12 @@ import pytest
 from mld import errors
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.buffer import Budget
-from mld.retrieval.deliveries import Delivery, Records, ShardEnded, ShardMissing
+from mld.retrieval.deliveries import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.pacing import CALL_INTERVAL_MIN_S
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
-from mld.retrieval.positions import LATEST_MARGIN_S
+from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
 from tests.virtual_time import run_virtual
@@ -74,9 +74,9 @@ async def read(reader: PollingReader, count: int) -> list[str]:
     return got
 
 
-async def until_end(reader: PollingReader) -> tuple[list[str], ShardEnded]:
+async def until_end(reader: PollingReader) -> tuple[list[str], EndOfShard]:
     got: list[str] = []
-    while not isinstance(delivery := await reader.next(), ShardEnded):
+    while not isinstance(delivery := await reader.next(), EndOfShard):
         got += sequences(delivery)
     return got, delivery
 
@@ -379,7 +379,7 @@ def test_the_end_comes_after_all_records_with_the_children() -> None:
         written = streams.put(25)
         children = streams.close("child-1", "child-2")
         await reader.start(TRIM_HORIZON, INITIAL)
-        assert await until_end(reader) == (written, ShardEnded(children))
+        assert await until_end(reader) == (written, EndOfShard(children))
 
     reading(body, max_records=10)
 
@@ -388,7 +388,7 @@ def test_the_end_without_records_brings_no_page() -> None:
     async def body(streams: MemoryStreams, reader: PollingReader) -> None:
         children = streams.close("child")
         await reader.start(LATEST, INITIAL)
-        assert await reader.next() == ShardEnded(children)
+        assert await reader.next() == EndOfShard(children)
 
     reading(body)
 
@@ -398,7 +398,7 @@ def test_an_end_that_never_names_children_is_delivered_without_them() -> None:
         written = streams.put(15)
         streams.close()
         await reader.start(TRIM_HORIZON, INITIAL)
-        assert await until_end(reader) == (written, ShardEnded(()))
+        assert await until_end(reader) == (written, EndOfShard(()))
 
     assert len(reading(body, max_records=10).times("GetRecords")) == 1 + ENDS_WITHOUT_CHILDREN_MAX
 
@@ -409,7 +409,7 @@ def test_children_named_at_a_later_try_are_delivered() -> None:
         children = streams.close("child")
         streams.bend(*[lambda page: replace(page, child_shards=())] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
         await reader.start(TRIM_HORIZON, INITIAL)
-        assert await until_end(reader) == (written, ShardEnded(children))
+        assert await until_end(reader) == (written, EndOfShard(children))
 
     reading(body)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mld import errors
 from mld.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.retrieval.deliveries import Records, ShardEnded, ShardMissing
+from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import PollingReader
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange
@@ -95,7 +95,7 @@ async def live(story: Story, checkpoint: Position) -> tuple[list[str], list[str]
             case Records(page):
                 assert isinstance(page, RecordsPage)
                 delivered += [record.sequence_number for record in page.records]
-            case ShardEnded(children):
+            case EndOfShard(children):
                 assert [child.shard_id for child in children] == ["child"]
                 break
             case ShardMissing():

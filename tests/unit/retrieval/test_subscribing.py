@@ -9,9 +9,9 @@ import pytest
 
 from mld import errors
 from mld.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.retrieval import pacing, positions, subscribing
+from mld.retrieval import pacing, starting_points, subscribing
 from mld.retrieval.page import RecordsPage
-from mld.retrieval.subscribing import Course, Reaction, Where
+from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
 from mld.streams import IteratorType, StartingPoint
 from protocol.messages import Record
 
@@ -22,8 +22,8 @@ BROKEN = errors.StreamUnavailableError("scripted")
 
 
 def course_from(checkpoint: Position, anchor_s: float | None = None) -> Course:
-    start = positions.starting_point(checkpoint, INITIAL, anchor_s)
-    return Course(positions.started(checkpoint, start, WALL_S, anchor_s))
+    start = starting_points.starting_point(checkpoint, INITIAL, anchor_s)
+    return Course(starting_points.started(checkpoint, start, WALL_S, anchor_s))
 
 
 def event(*sequences: int, continuation: int | None) -> RecordsPage:
@@ -38,7 +38,7 @@ def after(number: int) -> StartingPoint:
 AT_7 = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="7")
 HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
 TIP = StartingPoint(IteratorType.LATEST)
-SINCE = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=WALL_S - positions.LATEST_MARGIN_S)
+SINCE = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=WALL_S - starting_points.LATEST_MARGIN_S)
 
 
 @pytest.mark.parametrize(
@@ -88,28 +88,30 @@ def test_a_refused_continuation_is_forgotten() -> None:
 
 def test_the_anchor_of_a_start_at_the_tip_stays_where_it_was() -> None:
     course = subscribing.accepted(course_from(LATEST), event(continuation=30))
-    assert course.read.anchor_s == WALL_S - positions.LATEST_MARGIN_S
+    assert course.read.anchor_s == WALL_S - starting_points.LATEST_MARGIN_S
 
 
 @pytest.mark.parametrize(
     ("error", "where", "failures", "reaction"),
     [
-        (errors.StreamNotFoundError("x"), OPENING, 0, Reaction.ASK),
-        (errors.StreamNotFoundError("x"), READING, 0, Reaction.ASK),
-        (errors.StreamInUseError("x"), OPENING, 0, Reaction.IN_TURN),
-        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX - 1, Reaction.IN_TURN),
-        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX, Reaction.ASK),
-        (errors.StreamInUseError("x"), READING, 0, Reaction.YIELD),
-        (errors.StreamThrottledError("x"), OPENING, 0, Reaction.SLOWER),
-        (errors.StreamThrottledError("x"), READING, 0, Reaction.SLOWER),
-        (errors.StreamUnavailableError("x"), OPENING, 0, Reaction.AGAIN),
-        (errors.StreamUnavailableError("x"), READING, 0, Reaction.AGAIN),
-        (errors.InvalidStreamArgumentError("x"), OPENING, 0, Reaction.AGAIN),
-        (errors.PositionRefusedError("x"), OPENING, 0, Reaction.ASK),
-        (errors.InvalidStreamResponseError("x"), READING, 0, Reaction.AGAIN),
+        (errors.StreamNotFoundError("x"), OPENING, 0, SubscriptionReaction.ASK),
+        (errors.StreamNotFoundError("x"), READING, 0, SubscriptionReaction.ASK),
+        (errors.StreamInUseError("x"), OPENING, 0, SubscriptionReaction.IN_TURN),
+        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX - 1, SubscriptionReaction.IN_TURN),
+        (errors.StreamInUseError("x"), OPENING, subscribing.IN_USE_MAX, SubscriptionReaction.ASK),
+        (errors.StreamInUseError("x"), READING, 0, SubscriptionReaction.YIELD),
+        (errors.StreamThrottledError("x"), OPENING, 0, SubscriptionReaction.SLOWER),
+        (errors.StreamThrottledError("x"), READING, 0, SubscriptionReaction.SLOWER),
+        (errors.StreamUnavailableError("x"), OPENING, 0, SubscriptionReaction.AGAIN),
+        (errors.StreamUnavailableError("x"), READING, 0, SubscriptionReaction.AGAIN),
+        (errors.InvalidStreamArgumentError("x"), OPENING, 0, SubscriptionReaction.AGAIN),
+        (errors.PositionRefusedError("x"), OPENING, 0, SubscriptionReaction.ASK),
+        (errors.InvalidStreamResponseError("x"), READING, 0, SubscriptionReaction.AGAIN),
     ],
 )
-def test_what_an_error_means(error: errors.StreamError, where: Where, failures: int, reaction: Reaction) -> None:
+def test_what_an_error_means(
+    error: errors.StreamError, where: Where, failures: int, reaction: SubscriptionReaction
+) -> None:
     assert subscribing.reaction_to(error, where, failures) is reaction
 
 

@@ -29,7 +29,7 @@ _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServedService:
     """`name` is that of the signature, of faults and of the log. A request names the service by the prefix of its
     target header (JSON, CBOR) or by the version in its form."""
 
@@ -41,11 +41,11 @@ class Service:
 
 
 SERVED = (
-    Service(KINESIS, prefix="Kinesis_20131202"),
-    Service("dynamodb", prefix="DynamoDB_20120810", backend="dynamodb"),
-    Service("monitoring", prefix="GraniteServiceVersion20100801", version="2010-08-01", backend="cloudwatch"),
-    Service("sts", version="2011-06-15", backend="sts"),
-    Service("glue", prefix="AWSGlue", backend="glue"),
+    ServedService(KINESIS, prefix="Kinesis_20131202"),
+    ServedService("dynamodb", prefix="DynamoDB_20120810", backend="dynamodb"),
+    ServedService("monitoring", prefix="GraniteServiceVersion20100801", version="2010-08-01", backend="cloudwatch"),
+    ServedService("sts", version="2011-06-15", backend="sts"),
+    ServedService("glue", prefix="AWSGlue", backend="glue"),
 )
 _BY_PREFIX = {service.prefix: service for service in SERVED if service.prefix}
 _BY_VERSION = {service.version: service for service in SERVED if service.version}
@@ -53,7 +53,7 @@ _BY_VERSION = {service.version: service for service in SERVED if service.version
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    service: Service
+    service: ServedService
     region: str
     operation: str
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from protocol.conformance.driver import Child, StartError, started
+from protocol.conformance.driver import CommandStartError, ExaminedChild, started
 from protocol.conformance.lease import SHARD_END
-from protocol.conformance.rules import Report, Rule, Verdict
+from protocol.conformance.rules import Report, Rule, RuleVerdict
 from protocol.conformance.session import Replies, Session, SessionOver
 from protocol.messages import ActionName, CheckpointErrorName, Record
 
@@ -24,7 +24,7 @@ def _no_errors(_: int) -> CheckpointErrorName | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class SessionScript:
     """`rule` is kept if the session comes to its end; `may_end`: or if the child gives up with an error status."""
 
     name: str
@@ -42,16 +42,16 @@ async def hold_all(report: Report, timeout_s: float) -> None:
             async with started(report.command) as child:
                 report.passed(Rule.STARTS)
                 await _hold(script, child, report, timeout_s)
-        except StartError as error:
+        except CommandStartError as error:
             report.failed(Rule.STARTS, str(error))
             return
-        if report.verdict(Rule.INITIALIZE) is Verdict.FAIL:
+        if report.verdict(Rule.INITIALIZE) is RuleVerdict.FAIL:
             return
     for rule in (Rule.TURNS, Rule.CLEAN_OUTPUT, Rule.NO_EARLY_CHECKPOINT):
         report.passed(rule)
 
 
-async def _hold(script: Script, child: Child, report: Report, timeout_s: float) -> None:
+async def _hold(script: SessionScript, child: ExaminedChild, report: Report, timeout_s: float) -> None:
     session = Session(child, report, name=script.name, start=script.start, replies=script.replies, timeout_s=timeout_s)
     try:
         await script.hold(session, report)
@@ -162,14 +162,14 @@ def _once(error: CheckpointErrorName) -> Replies:
 
 
 SCRIPTS = (
-    Script("a whole life", _life),
-    Script("end of the shard", _shard_end),
-    Script("end of input without leaseLost", _at_end_of_input),
-    Script("unusual records", _unusual, Rule.UNUSUAL_RECORDS, start="AT_TIMESTAMP"),
-    Script("large batch", _large, Rule.LARGE_BATCH, start="LATEST"),
-    Script("throttled", _throttled, Rule.THROTTLING, replies=_once(CheckpointErrorName.THROTTLING)),
-    Script("lease gone", _lost, Rule.LEASE_GONE, replies=_always(CheckpointErrorName.SHUTDOWN)),
-    Script(
+    SessionScript("a whole life", _life),
+    SessionScript("end of the shard", _shard_end),
+    SessionScript("end of input without leaseLost", _at_end_of_input),
+    SessionScript("unusual records", _unusual, Rule.UNUSUAL_RECORDS, start="AT_TIMESTAMP"),
+    SessionScript("large batch", _large, Rule.LARGE_BATCH, start="LATEST"),
+    SessionScript("throttled", _throttled, Rule.THROTTLING, replies=_once(CheckpointErrorName.THROTTLING)),
+    SessionScript("lease gone", _lost, Rule.LEASE_GONE, replies=_always(CheckpointErrorName.SHUTDOWN)),
+    SessionScript(
         "invalid state",
         _refused,
         Rule.INVALID_STATE,

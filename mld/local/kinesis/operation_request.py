@@ -14,7 +14,7 @@ SEQUENCE_NUMBER = re.compile(r"0|[1-9][0-9]{0,128}")
 HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}")
 
 
-class Request:
+class OperationRequest:
     """One operation's arguments. `text`, `integer` and so on return None for an absent field."""
 
     __slots__ = ("_fields",)
@@ -68,17 +68,17 @@ class Request:
         values = self._get(key, dict) or {}
         return {str(k): str(v) for k, v in values.items()}
 
-    def nested(self, key: str) -> Request | None:
+    def nested(self, key: str) -> OperationRequest | None:
         value = self._get(key, dict)
-        return None if value is None else Request(value)
+        return None if value is None else OperationRequest(value)
 
-    def entries(self, key: str) -> list[Request]:
+    def entries(self, key: str) -> list[OperationRequest]:
         value = self._get(key, list)
         if value is None:
             raise _missing(key)
         if not all(isinstance(item, dict) for item in value):
             raise KinesisError("SerializationException", f"{key} must be a list of structures.")
-        return [Request(item) for item in value]
+        return [OperationRequest(item) for item in value]
 
     def stream_or_none(self) -> str | None:
         """StreamARN or StreamName; if both are given, they must name the same stream."""

@@ -1,4 +1,4 @@
-"""Entries of the file and overrides of the command line -> at most one assignment per known key, plus remarks.
+"""Entries of the file and overrides of the command line -> at most one line per known key, plus remarks.
 
 Rules: configuration#last-assignment-wins, configuration#key-matching, configuration#obsolete-keys. The last line of a
 key counts, whatever spelling it uses; an override counts after every line. Unknown keys are never fatal, only named.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from properties import keys
-from properties.grammar import Entry
+from properties.grammar import FileEntry
 from properties.keytypes import OWN_PREFIX, Key
 from properties.obsolete import OBSOLETE
 from properties.redaction import shown_name
@@ -22,20 +22,23 @@ _JAVA_REFUSES_PREFIXES = ("kinesisClient.", "dynamoDbClient.", "cloudWatchClient
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """`raw` is the text as written: not trimmed, references to the environment not replaced."""
+class KeyLine:
+    """The line that sets a key; `raw` is its value as written: not trimmed, `${NAME}` not replaced."""
 
     key: Key
     spelling: str
     raw: str
     place: str
 
+    def remark(self, level: Level, message: str, remedy: str = "") -> Remark:
+        return Remark(level, self.spelling, self.place, message, remedy)
+
 
 def collect(
-    file_name: str, entries: Iterable[Entry], overrides: Iterable[tuple[str, str]]
-) -> tuple[dict[str, Assignment], list[Remark]]:
-    """The assignment that counts for each key, by the key's name and in the order of the file, and all remarks."""
-    counting: dict[str, Assignment] = {}
+    file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]]
+) -> tuple[dict[str, KeyLine], list[Remark]]:
+    """The line that counts for each key, by the key's name and in the order of the file, and all remarks."""
+    counting: dict[str, KeyLine] = {}
     remarks: list[Remark] = []
     for place, name, raw in all_lines(file_name, entries, overrides):
         key = keys.find(name)
@@ -43,16 +46,16 @@ def collect(
             if name and not name.startswith(SPARK_PREFIX):
                 remarks.append(_unknown(name, place))
             continue
-        assignment = Assignment(key, keys.canonical_spelling(name), raw, place)
+        line = KeyLine(key, keys.canonical_spelling(name), raw, place)
         earlier = counting.pop(key.name, None)
         if earlier is not None:
-            remarks += _repeated(earlier, assignment)
-        counting[key.name] = assignment
+            remarks += _repeated(earlier, line)
+        counting[key.name] = line
     return counting, remarks
 
 
 def all_lines(
-    file_name: str, entries: Iterable[Entry], overrides: Iterable[tuple[str, str]]
+    file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, str, str]]:
     """Place, key and raw value of every line and then of every override."""
     for entry in entries:
@@ -61,7 +64,7 @@ def all_lines(
         yield OVERRIDE_PLACE, name, raw
 
 
-def _repeated(earlier: Assignment, later: Assignment) -> list[Remark]:
+def _repeated(earlier: KeyLine, later: KeyLine) -> list[Remark]:
     """An override may replace a line without a word; two lines for one setting are a slip."""
     if later.place == OVERRIDE_PLACE and earlier.place != OVERRIDE_PLACE:
         return []
@@ -69,7 +72,7 @@ def _repeated(earlier: Assignment, later: Assignment) -> list[Remark]:
         message = f"already given at {earlier.place}; the last one counts"
     else:
         message = f"is the same setting as {earlier.spelling} at {earlier.place}; the last one counts"
-    return [Remark(Level.WARNING, later.spelling, later.place, message, "remove one of the two")]
+    return [later.remark(Level.WARNING, message, "remove one of the two")]
 
 
 def _unknown(name: str, place: str) -> Remark:

@@ -6,7 +6,7 @@ import pytest
 
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.page import RecordsPage
-from mld.retrieval.positions import (
+from mld.retrieval.starting_points import (
     LATEST_MARGIN_S,
     ReadState,
     advanced,

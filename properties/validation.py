@@ -1,4 +1,4 @@
-"""One assignment -> a checked value, or the remark why not. No key is looked at in the light of another here.
+"""One line of the file -> a checked value, or the remark why not. Keys are not compared with each other here.
 
 Rules: configuration#zero-rule, configuration#bounds-and-clamps, configuration#empty-values,
 configuration#effect-of-keys. Texts shown in remarks come from the file as written, so that what the environment put in
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from properties.assignments import Assignment
 from properties.conversion import BadValue, convert, trim
 from properties.credentials import CredentialsChain, parse_chain
+from properties.key_lines import KeyLine
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN, READ_INTERVAL_MILLIS_MIN
-from properties.keytypes import NUMERIC_KINDS, Effect, Key, Kind
+from properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
 from properties.redaction import HIDDEN, redacted, shown_mistake
 from properties.remarks import Level, Remark
 from properties.scrubbing import secrets_in
@@ -47,42 +47,42 @@ class Checked:
     remarks: tuple[Remark, ...]
 
 
-def check(assignment: Assignment, env: Mapping[str, str]) -> Checked:
-    """Convert and check one assignment; `env` is for `${NAME}`."""
-    key, place = assignment.key, assignment.place
+def check(line: KeyLine, env: Mapping[str, str]) -> Checked:
+    """Convert and check one line; `env` is for `${NAME}`."""
+    key, place = line.key, line.place
     try:
-        text = trim(substitute(assignment.raw, env))
+        text = trim(substitute(line.raw, env))
     except SubstitutionError as error:
-        return _bad(assignment, str(error), error.remedy)
-    if key.kind is Kind.CREDENTIALS:
-        return _check_credentials(assignment, text)
-    if not text and (key.kind is Kind.TEXT or key.kind is Kind.STREAM_ARN):
-        return _check_empty(assignment)
+        return _bad(line, str(error), error.remedy)
+    if key.kind is ValueKind.CREDENTIALS:
+        return _check_credentials(line, text)
+    if not text and (key.kind is ValueKind.TEXT or key.kind is ValueKind.STREAM_ARN):
+        return _check_empty(line)
     try:
         value = convert(key, text)
     except BadValue as error:
-        return _bad(assignment, _with_text(assignment, error.message) if text else "is empty", error.remedy)
+        return _bad(line, _with_text(line, error.message) if text else "is empty", error.remedy)
     if key.kind in NUMERIC_KINDS:
-        return _check_number(assignment, value)
-    remarks = _remarks_on_dimensions(assignment, value) if key.kind is Kind.DIMENSIONS else []
+        return _check_number(line, value)
+    remarks = _remarks_on_dimensions(line, value) if key.kind is ValueKind.DIMENSIONS else []
     secrets = tuple(secrets_in(key.name, key.shown, display_value(value)))
     given = Given(key, value, display(key, value), place, secrets)
-    return Checked(given, (*remarks, *_remark_on_effect(assignment, value)))
+    return Checked(given, (*remarks, *_remark_on_effect(line, value)))
 
 
-def _bad(assignment: Assignment, message: str, remedy: str = "") -> Checked:
-    return Checked(None, (Remark(Level.ERROR, assignment.spelling, assignment.place, message, remedy),))
+def _bad(line: KeyLine, message: str, remedy: str = "") -> Checked:
+    return Checked(None, (line.remark(Level.ERROR, message, remedy),))
 
 
-def _with_text(assignment: Assignment, message: str) -> str:
+def _with_text(line: KeyLine, message: str) -> str:
     """The message with the text as it stands in the file, if it can only be a mistyped number or a reference."""
-    raw = shown_mistake(trim(assignment.raw))
+    raw = shown_mistake(trim(line.raw))
     return message if raw is None else f"{message}: '{raw}'"
 
 
 def display(key: Key, value: object) -> str:
     """What may be shown of the value of a key that does not hold credentials."""
-    if key.kind is Kind.DIMENSIONS:
+    if key.kind is ValueKind.DIMENSIONS:
         assert isinstance(value, tuple)
         value = tuple(name if name in _DIMENSIONS else HIDDEN for name in value)
     return redacted(key.name, key.shown, display_value(value))
@@ -102,22 +102,22 @@ def display_value(value: object) -> str:
     return str(value)
 
 
-def _check_empty(assignment: Assignment) -> Checked:
-    if assignment.key.name == "workerId":
-        return _bad(assignment, "is empty", "give a unique name, or remove the line and a random one is made")
-    if assignment.key.name == "executableName":
-        return _bad(assignment, "is empty", "give the command of the record processor")
+def _check_empty(line: KeyLine) -> Checked:
+    if line.key.name == "workerId":
+        return _bad(line, "is empty", "give a unique name, or remove the line and a random one is made")
+    if line.key.name == "executableName":
+        return _bad(line, "is empty", "give the command of the record processor")
     message = "is empty and counts as not set"
-    return Checked(None, (Remark(Level.WARNING, assignment.spelling, assignment.place, message, "remove the line"),))
+    return Checked(None, (line.remark(Level.WARNING, message, "remove the line"),))
 
 
-def _check_number(assignment: Assignment, value: object) -> Checked:
+def _check_number(line: KeyLine, value: object) -> Checked:
     assert isinstance(value, int | float)
-    key = assignment.key
+    key = line.key
     remarks: list[Remark] = []
 
     def warn(message: str, remedy: str = "") -> None:
-        remarks.append(Remark(Level.WARNING, assignment.spelling, assignment.place, message, remedy))
+        remarks.append(line.remark(Level.WARNING, message, remedy))
 
     if value == 0 and key.zero_is_unset:
         warn(f"0 means not set, as in Java; {default_text(key)} is used", "remove the line")
@@ -126,14 +126,14 @@ def _check_number(assignment: Assignment, value: object) -> Checked:
         low, high = _CLAMPS[key.name]
         clamped = max(low, value if high is None else min(high, value))
         if clamped != value:
-            warn(f"{_with_text(assignment, 'is out of range')}, {clamped} is used", f"write {clamped}")
+            warn(f"{_with_text(line, 'is out of range')}, {clamped} is used", f"write {clamped}")
             value = clamped
     if (key.minimum is not None and value < key.minimum) or (key.maximum is not None and value > key.maximum):
-        return _bad(assignment, _with_text(assignment, "is out of range"), range_text(key))
+        return _bad(line, _with_text(line, "is out of range"), range_text(key))
     if key.name == "shutdownGraceMillis" and value == 0:
         warn("0 leaves no time for a graceful stop", "remove the line for the default of 25 seconds")
-    remarks += _remark_on_effect(assignment, value)
-    return Checked(Given(key, value, display_value(value), assignment.place), tuple(remarks))
+    remarks += _remark_on_effect(line, value)
+    return Checked(Given(key, value, display_value(value), line.place), tuple(remarks))
 
 
 def range_text(key: Key) -> str:
@@ -148,48 +148,43 @@ def default_text(key: Key) -> str:
     return key.default_text or ("none" if key.default is None else display_value(key.default))
 
 
-def _remarks_on_dimensions(assignment: Assignment, value: object) -> list[Remark]:
+def _remarks_on_dimensions(line: KeyLine, value: object) -> list[Remark]:
     assert isinstance(value, tuple)
     unknown = [name for name in value if name not in _DIMENSIONS]
     if not unknown:
         return []
-    message = _with_text(assignment, "names a dimension that does not exist")
-    return [
-        Remark(Level.WARNING, assignment.spelling, assignment.place, message, f"there are {', '.join(_DIMENSIONS)}")
-    ]
+    message = _with_text(line, "names a dimension that does not exist")
+    return [line.remark(Level.WARNING, message, f"there are {', '.join(_DIMENSIONS)}")]
 
 
-def _remark_on_effect(assignment: Assignment, value: object) -> list[Remark]:
+def _remark_on_effect(line: KeyLine, value: object) -> list[Remark]:
     """A key that does nothing is worth a warning only if the operator asked for something else than the default."""
-    key = assignment.key
+    key = line.key
     match key.effect:
         case Effect.NONE:
-            return [Remark(Level.INFO, assignment.spelling, assignment.place, f"has no effect: {key.note}")]
+            return [line.remark(Level.INFO, f"has no effect: {key.note}")]
         case Effect.UNSUPPORTED:
-            return [Remark(Level.WARNING, assignment.spelling, assignment.place, f"is not supported: {key.note}")]
+            return [line.remark(Level.WARNING, f"is not supported: {key.note}")]
         case Effect.LATER if value != key.default:
-            return [Remark(Level.WARNING, assignment.spelling, assignment.place, f"has no effect yet: {key.note}")]
+            return [line.remark(Level.WARNING, f"has no effect yet: {key.note}")]
     return []
 
 
-def _check_credentials(assignment: Assignment, text: str) -> Checked:
-    from_environment = has_reference(assignment.raw)
+def _check_credentials(line: KeyLine, text: str) -> Checked:
+    from_environment = has_reference(line.raw)
     parsed = parse_chain(text, reveal_names=not from_environment)
     hopeless = parsed.chain is None
     remarks = [
-        Remark(
-            Level.ERROR if hopeless and complaint.fatal else Level.WARNING,
-            assignment.spelling, assignment.place, complaint.message, complaint.remedy,
-        )
+        line.remark(Level.ERROR if hopeless and complaint.fatal else Level.WARNING, complaint.message, complaint.remedy)
         for complaint in parsed.complaints
-    ]  # fmt: skip
+    ]
     if parsed.chain is None:
         if not any(remark.level is Level.ERROR for remark in remarks):
-            return _bad(assignment, "names no credentials provider", "for example DefaultCredentialsProvider")
+            return _bad(line, "names no credentials provider", "for example DefaultCredentialsProvider")
         return Checked(None, tuple(remarks))
     shown = _display_chain(parsed.chain, from_environment)
-    given = Given(assignment.key, parsed.chain, shown, assignment.place, tuple(parsed.chain.secrets()))
-    return Checked(given, (*remarks, *_remark_on_effect(assignment, parsed.chain)))
+    given = Given(line.key, parsed.chain, shown, line.place, tuple(parsed.chain.secrets()))
+    return Checked(given, (*remarks, *_remark_on_effect(line, parsed.chain)))
 
 
 def _display_chain(chain: CredentialsChain, from_environment: bool) -> str:

@@ -10,7 +10,7 @@ import hashlib
 from bisect import bisect_right
 from collections import deque
 
-from mld.local.kinesis.consumers import Consumer
+from mld.local.kinesis.registered_consumer import Consumer
 from mld.local.kinesis.sequence import Sequencer
 from mld.local.kinesis.shard import ShardState, shard_index
 from mld.streams import HASH_KEY_MAX, HashRange

@@ -13,7 +13,7 @@ _DROP_RECORDS_MIN = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LogSpan:
     """Records `start` (included) to `stop` (excluded) of a log; `cut_by_size` if more would have been allowed."""
 
     start: int
@@ -65,7 +65,7 @@ class ShardLog:
             del column[:first]
         return 0
 
-    def span(self, position: int, *, first: int, limit: int, bytes_max: int) -> Span:
+    def span(self, position: int, *, first: int, limit: int, bytes_max: int) -> LogSpan:
         """The records with a number of `position` or more, from index `first` on, within the limits; at least one if
         there is any."""
         start = max(first, bisect_left(self._numbers, position))
@@ -75,9 +75,9 @@ class ShardLog:
         if stop == start and wanted > start:
             stop = start + 1
         size = self._totals[stop - 1] - before if stop > start else 0
-        return Span(start, stop, size, cut_by_size=stop < wanted)
+        return LogSpan(start, stop, size, cut_by_size=stop < wanted)
 
-    def fragments(self, span: Span) -> list[bytes]:
+    def fragments(self, span: LogSpan) -> list[bytes]:
         return self._fragments[span.start : span.stop]
 
     def number(self, index: int) -> int:
