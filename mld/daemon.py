@@ -49,7 +49,7 @@ from mld.shards.detector import ShardDetector
 from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
-from mld.worker import Worker, WorkerParts, WorkerSettings
+from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
 from properties.settings import Settings
@@ -278,7 +278,7 @@ def assemble(
     """
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
-    wakes = _Wakes()
+    signals = WorkerSignals()
     keeper = LeaseKeeper(
         table,
         clock,
@@ -288,7 +288,7 @@ def assemble(
         renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
         renewals_concurrent_max=settings.max_lease_renewal_threads,
         new_token=lambda: str(uuid.uuid4()),
-        on_change=wakes.worker,
+        on_change=signals.changed.set,
         handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
@@ -313,7 +313,7 @@ def assemble(
         clock,
         enabled=settings.cleanup_leases_upon_shard_completion,
         completed_interval_s=COMPLETED_CLEANUP_S,
-        on_missing_child=wakes.missing_child,
+        on_missing_child=signals.missing_child,
     )
     parents_changed = Signal()
     shard_coordinator = ShardCoordinator(
@@ -335,7 +335,7 @@ def assemble(
         parents_changed=parents_changed,
         clock=clock,
         rng=rng,
-        on_gave_up=wakes.gave_up,
+        on_gave_up=signals.gave_up,
         letters=letters,
         sender=Sender(settings.application_name, settings.stream_name, worker_id),
     )
@@ -344,7 +344,7 @@ def assemble(
         detector,
         sync,
         clock,
-        fleet.is_leader,
+        fleet.leader.is_leader,
         on_created=fleet.wake_leases,
         on_abandoned=cleanup.enqueue,
     )
@@ -359,9 +359,7 @@ def assemble(
         clock=clock,
         on_last_out=on_last_out,
     )
-    worker = Worker(parts, worker_settings(settings, initial))
-    wakes.target = worker
-    return worker
+    return Worker(parts, worker_settings(settings, initial), signals)
 
 
 def _apart(rng: Random) -> Random:
@@ -380,25 +378,6 @@ def taking_rules(settings: Settings) -> TakingRules:
         very_old_first=settings.enable_priority_lease_assignment,
         even_shares=True,
     )
-
-
-class _Wakes:
-    """Ties the knot between the worker and the parts that call it back; they are made before it."""
-
-    def __init__(self) -> None:
-        self.target: Worker | None = None
-
-    def worker(self) -> None:
-        if self.target is not None:
-            self.target.wake()
-
-    def missing_child(self, key: str) -> None:
-        if self.target is not None:
-            self.target.sync_soon()
-
-    def gave_up(self, shard_id: str, why: str) -> None:
-        assert self.target is not None
-        self.target.gave_up(shard_id, why)
 
 
 def initial_position(settings: Settings) -> InitialPosition:

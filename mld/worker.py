@@ -68,46 +68,66 @@ class WorkerSettings:
     """An option of the table is to be applied to an existing one, too."""
 
 
+class WorkerSignals:
+    """What the parts of a worker tell it; made before them, while the worker itself is made last."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        """The set of held leases changed, or a stop was asked for."""
+        self.sync_due = asyncio.Event()
+        """Rows are missing in the table: make it true to the stream again, after `shardSyncIntervalMillis`."""
+        self.stop_asked = asyncio.Event()
+        self.failure: str | None = None
+
+    def request_stop(self) -> None:
+        self.stop_asked.set()
+        self.changed.set()
+
+    def fail(self, why: str) -> None:
+        """Stop gracefully, and report failure."""
+        if self.failure is None:
+            self.failure = why
+            log.error("stopping: %s", why, extra={"action": "worker_failed"})
+        self.request_stop()
+
+    def gave_up(self, shard_id: str, why: str) -> None:
+        """A child failed too often."""
+        self.fail(
+            f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
+            f"{why}. Repair it, or change mld.childRestartsMax"
+        )
+
+    def missing_child(self, _key: str) -> None:
+        """A finished shard has a child without a row."""
+        self.sync_due.set()
+
+
 class Worker:
     """`run()` returns after `request_stop()` or a failure; `failure` then says why, None for an ordinary stop."""
 
-    def __init__(self, parts: WorkerParts, settings: WorkerSettings) -> None:
+    def __init__(self, parts: WorkerParts, settings: WorkerSettings, signals: WorkerSignals) -> None:
         self._parts = parts
         self._settings = settings
+        self._signals = signals
+        self._changed = signals.changed
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
         self._releasing: set[asyncio.Task[bool]] = set()
-        self._sync_due = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._stop_asked = asyncio.Event()
-        self.failure: str | None = None
 
-    # --- signals from the parts --------------------------------------------------------------------------------------
+    @property
+    def failure(self) -> str | None:
+        return self._signals.failure
 
-    def wake(self) -> None:
-        """The set of held leases changed."""
-        self._changed.set()
+    @property
+    def fleet(self) -> Fleet:
+        return self._parts.fleet
 
     def held(self) -> frozenset[str]:
         """Keys of the leases this worker believes to hold now."""
         return frozenset(self._parts.keeper.held())
 
     def request_stop(self) -> None:
-        self._stop_asked.set()
-        self._changed.set()
-
-    def gave_up(self, shard_id: str, why: str) -> None:
-        """A child failed too often: the daemon stops gracefully and reports failure."""
-        self._fail(
-            f"the record processor of shard {shard_id} failed too often without checkpoint progress; the last failure: "
-            f"{why}. Repair it, or change mld.childRestartsMax"
-        )
-
-    def _fail(self, why: str) -> None:
-        if self.failure is None:
-            self.failure = why
-            log.error("stopping: %s", why, extra={"action": "worker_failed"})
-        self.request_stop()
+        self._signals.request_stop()
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -129,7 +149,7 @@ class Worker:
             for task in (renewing, *background):
                 task.add_done_callback(self._on_loop_ended)
             await self._parts.fleet.run(self._on_fleet_loop_ended)
-            while not self._stop_asked.is_set():
+            while not self._signals.stop_asked.is_set():
                 self._changed.clear()
                 self._reconcile()
                 await self._changed.wait()
@@ -145,7 +165,7 @@ class Worker:
 
     def _on_fleet_loop_ended(self, error: BaseException | None) -> None:
         log.error("a loop ended unexpectedly", exc_info=error, extra={"action": "loop_failed"})
-        self._fail(f"internal error: {error!r}")
+        self._signals.fail(f"internal error: {error!r}")
 
     # --- start -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +174,7 @@ class Worker:
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
                 await self._initialize_once()
-                return not self._stop_asked.is_set()
+                return not self._signals.stop_asked.is_set()
             except Exception as error:
                 last = survived(error, "starting")
                 if not isinstance(last, TableError | StreamError):
@@ -162,7 +182,7 @@ class Worker:
                 log.warning(
                     "initialization failed: %s", last, extra={"action": "initialization_failed", "attempt": attempt}
                 )
-            if await wait_for_event(self._stop_asked, self._settings.initialization_backoff_s):
+            if await wait_for_event(self._signals.stop_asked, self._settings.initialization_backoff_s):
                 return False
         raise StartupError(f"gave up after {INITIALIZATION_ATTEMPTS_MAX} attempts to initialize; last: {last}")
 
@@ -226,7 +246,7 @@ class Worker:
         mode = SyncMode.ANY_WORKER if has_leases or self._parts.fleet.takes_leases else SyncMode.LEADER
         return syncs_at_start(
             mode,
-            is_leader=mode is SyncMode.LEADER and await self._parts.fleet.is_leader(),
+            is_leader=mode is SyncMode.LEADER and await self._parts.fleet.leader.is_leader(),
             leases_exist=has_leases,
             skip_if_exist=self._settings.skip_sync_if_leases_exist,
         )
@@ -236,7 +256,7 @@ class Worker:
         if not scan.leases:
             raise error
         log.warning("shard sync failed, it is tried again: %s", error, extra={"action": "sync_failed"})
-        self.sync_soon()
+        self._signals.sync_due.set()
         return False
 
     # --- run ---------------------------------------------------------------------------------------------------------
@@ -257,7 +277,7 @@ class Worker:
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
             elif held[key].handoff_to is not None:
-                self._parts.fleet.on_given()
+                self._parts.fleet.lookout.gave()
                 running.consumer.hand_off()
 
     def _start_consumer(self, holding: HeldLease) -> None:
@@ -287,13 +307,9 @@ class Worker:
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
 
-    def sync_soon(self) -> None:
-        """Rows are missing in the table: make it true to the stream again, after `shardSyncIntervalMillis`."""
-        self._sync_due.set()
-
     async def _sync_when_due(self) -> None:
         while True:
-            await self._sync_due.wait()
+            await self._signals.sync_due.wait()
             await self._parts.clock.sleep(self._settings.sync_spacing_s)
             try:
                 result = await self._parts.sync.bootstrap(await self._parts.table.scan())
@@ -301,7 +317,7 @@ class Worker:
                 log.warning("shard sync failed: %s", survived(error, "syncing shards"), extra={"action": "sync_failed"})
                 continue
             if result.is_done:
-                self._sync_due.clear()
+                self._signals.sync_due.clear()
                 self._parts.fleet.wake_leases()
             else:
                 log.warning("shard sync failed: %s", result.sentence, extra={"action": "sync_failed"})
@@ -332,7 +348,7 @@ class Worker:
         return not late
 
     async def _leave_fleet(self) -> None:
-        """Who inherits must be known before the first lease is given away; leases may be lost meanwhile."""
+        """Who receives the leases must be known before the first one is given away; some may be lost meanwhile."""
         leaving = asyncio.ensure_future(self._parts.fleet.leave())
         try:
             while not leaving.done():
@@ -355,7 +371,7 @@ class Worker:
             await _cancel(late)
 
     async def _last_out(self, take_down: Callable[[], Awaitable[None]]) -> None:
-        """In doubt others are still there."""
+        """If unsure, assume that other workers remain."""
         try:
             async with asyncio.timeout(LAST_OUT_WAIT_S):
                 scan = await self._parts.table.scan()

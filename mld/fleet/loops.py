@@ -1,32 +1,30 @@
-"""`Loops`: the background loops of one worker, started and stopped by name as its mode asks for them."""
+"""`Loops`: the background loops of one worker, started and stopped by name as its mode asks for them; `Tasks`: what it
+does once beside them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, TypeAlias
 
 from mld.clock import Clock
 from mld.surviving import kept_running
 
+OnFailure: TypeAlias = Callable[[BaseException | None], None]
+
 
 class Loops:
-    """`factories` make the loops, which run until cancelled; `on_failure` hears of one that ended by itself.
+    """`factories` make the loops, which run until cancelled.
 
     An exception does not end a loop (`mld.surviving`), unless it says that the daemon must end.
     """
 
-    def __init__(
-        self,
-        factories: Mapping[str, Callable[[], Awaitable[None]]],
-        on_failure: Callable[[BaseException | None], None],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, factories: Mapping[str, Callable[[], Awaitable[None]]], clock: Clock) -> None:
         self._factories = factories
-        self._on_failure = on_failure
         self._clock = clock
+        self._on_failure: OnFailure | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted: frozenset[str] = frozenset()
-        self._allowed = False
 
     async def want(self, names: Collection[str]) -> None:
         """Let exactly these run, once `allow` was called. Returns when the others have ended."""
@@ -34,9 +32,9 @@ class Loops:
         self._wanted = frozenset(names)
         await self._adjust()
 
-    async def allow(self) -> None:
-        """The worker is ready: start what is wanted."""
-        self._allowed = True
+    async def allow(self, on_failure: OnFailure) -> None:
+        """The worker is ready: start what is wanted; `on_failure` hears of a loop that ended by itself."""
+        self._on_failure = on_failure
         await self._adjust()
 
     async def stop(self, names: Collection[str] | None = None) -> None:
@@ -47,7 +45,7 @@ class Loops:
         return frozenset(self._tasks)
 
     async def _adjust(self) -> None:
-        wanted = self._wanted if self._allowed else frozenset()
+        wanted = frozenset() if self._on_failure is None else self._wanted
         ending = [self._tasks.pop(name) for name in list(self._tasks) if name not in wanted]
         for task in ending:
             task.cancel()
@@ -61,4 +59,21 @@ class Loops:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task in self._tasks.values():
+            assert self._on_failure is not None, "no loop starts before it is allowed"
             self._on_failure(task.exception())
+
+
+class Tasks:
+    """Tasks that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def cancel(self) -> None:
+        for task in self._running:
+            task.cancel()

@@ -10,11 +10,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from mld.leases.lease import Lease
+
 CPU = "C"
 """Short name of the CPU metric in a report."""
 
 SUPPORT_CODE = 1
 """`sup` of every report: this worker can live with a single table."""
+
+LEASES_MAX = 2**31 - 1
+"""What maxLeasesForWorker is unless somebody sets it."""
 
 
 class EntityType(Enum):
@@ -79,8 +84,25 @@ class WorkerReport:
     """What an mld worker adds about itself (attribute `mld`); empty for a Java worker."""
 
 
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """What one run of the assigner has read. `reports` are all of them, duplicates and expired ones too."""
+
+    leases: tuple[Lease, ...]
+    reports: tuple[WorkerReport, ...]
+    expired: frozenset[str]
+    """Keys of leases that are nobody's or whose owner does not renew them."""
+    corrupt: tuple[tuple[str, str], ...] = ()
+    """Rows that cannot be read, leases or reports, with the reason."""
+
+
 class LeaderDecider(Protocol):
     """Who leads. Never sleeps, never raises for an unreachable table: "not known" is False."""
+
+    @property
+    def leads(self) -> bool:
+        """What was announced last, without asking anybody."""
+        ...
 
     async def is_leader(self) -> bool:
         """Whether this worker may act as leader now; may read and write the lock row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Callable
@@ -12,15 +13,21 @@ import mld
 from mld.aws.host import HostReader
 from mld.aws.service import Service
 from mld.clock import Clock
-from mld.fleet.assign.assigner import Assigner, AssignerHooks, AssignerSettings
+from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
 from mld.fleet.assign.loads import AssignmentRules
+from mld.fleet.child_adopter import ChildAdopter
+from mld.fleet.departure import Departure
 from mld.fleet.fleet import Fleet, FleetParts
 from mld.fleet.heartbeat.heart import Heartbeat
 from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
-from mld.fleet.leader.election import LockElection, ShuffleElection
+from mld.fleet.index_keeper import IndexKeeper
+from mld.fleet.leader.election import AdaptiveElection
 from mld.fleet.leader.lock import LockRow
+from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.shuffle_election import ShuffleElection
+from mld.fleet.migrate.fleet_view import ReadinessReader, Summaries
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
@@ -30,8 +37,10 @@ from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Reporter, ReporterRules
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.report.reports_table import ReportsTable
+from mld.fleet.report.stored_reports import StoredReports
+from mld.fleet.roster import Roster
 from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place
-from mld.fleet.watch.lookout import Lookout, LookoutHooks
+from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import TakeoverRules
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
@@ -64,123 +73,103 @@ class FleetNeeds:
 
 
 def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
-    """A fleet for one worker; nothing is asked of AWS yet."""
+    """A fleet for one worker, its parts in the order in which they depend on each other; AWS is not asked yet."""
     lease_duration_s = settings.failover_time_millis / 1000
+    rules = _report_rules(settings)
     states = StatesTable(needs.service)
-    migration = TableMigration(
-        states,
-        LegacyTables(needs.service, needs.clock),
-        needs.clock,
-        worker_id=needs.worker_id,
-        lease_table=settings.table_name,
-        coordinator=_coordinator_table(settings),
-        reports=_reports_table(settings),
-        migrate=settings.migrate_all_entities_to_lease_table,
-        complete_bake_s=min(
-            max(settings.table_migration_complete_bake_time_seconds, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX
-        ),
-        create_legacy=settings.metadata_layout is MetadataLayout.LEGACY,
-    )
-    made: list[Fleet] = []
-
-    def fleet() -> Fleet:
-        return made[0]
-
-    def lock_election() -> LeaderDecider:
-        return LockElection(
-            lambda: LockTable(needs.service, migration.lock_place()),
-            needs.clock,
-            worker_id=needs.worker_id,
-            new_version=lambda: str(uuid.UUID(int=needs.rng.getrandbits(128), version=4)),
-            on_check=migration.on_check,
-            on_change=lambda leads: fleet().on_leading(leads),
-        )
-
-    def shuffle_election() -> LeaderDecider:
-        return ShuffleElection(
-            lambda: fleet().owners(),
-            needs.clock,
-            worker_id=needs.worker_id,
-            on_change=lambda leads: fleet().on_leading(leads),
-        )
-
-    async def leader() -> str | None:
-        seen = await LockTable(needs.service, migration.lock_place()).read()
-        return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
-
+    migration = _migration(settings, needs, states)
+    reports = StoredReports(needs.service, migration)
     heartbeats = HeartbeatTable(
         needs.service,
         settings.table_name,
         needs.worker_id,
         request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
     )
-    report_rules = _report_rules(settings)
-    strangers = JavaPeers(needs.table, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=report_rules)
-    parts = FleetParts(
-        table=needs.table,
-        keeper=needs.keeper,
-        taker=needs.taker,
-        discovery=LeaseDiscovery(needs.table, needs.keeper, needs.clock, worker_id=needs.worker_id),
-        migration=migration,
-        elections={Leader.LOCK: lock_election, Leader.SHUFFLE: shuffle_election},
-        new_versions=lambda fleet: VersionMachine(
-            states,
-            migration,
-            needs.clock,
-            needs.rng,
-            worker_id=needs.worker_id,
-            configured=settings.client_version_config,
-            on_state=fleet.enter,
-            is_leader=fleet.is_leader,
-            view=fleet.view,
+    java_peers = JavaPeers(needs.table, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=rules)
+    summaries = Summaries(
+        migration, needs.clock, lease_duration_s=lease_duration_s, report_period_s=rules.report_period_s
+    )
+    leader = AdaptiveElection()
+    roster = Roster(needs.worker_id, lease_duration_s=lease_duration_s, rules=rules)
+    discovery = LeaseDiscovery(needs.table, needs.keeper, needs.clock, worker_id=needs.worker_id)
+    assigning_due = asyncio.Event()
+    lookout = Lookout(
+        needs.table,
+        needs.clock,
+        TakeoverRules(
+            lease_duration_s=lease_duration_s,
+            java_discovery_s=settings.lease_assignment_interval_millis / 2000 + JAVA_DISCOVERY_SLACK_S,
+            leases_max=settings.max_leases_for_worker,
         ),
-        new_assigner=lambda fleet: _assigner(settings, needs, fleet, report_rules, heartbeats),
-        new_lookout=lambda fleet: Lookout(
-            needs.table,
-            needs.clock,
-            TakeoverRules(
-                lease_duration_s=lease_duration_s,
-                java_discovery_s=settings.lease_assignment_interval_millis / 2000 + JAVA_DISCOVERY_SLACK_S,
-                report_period_s=report_rules.report_period_s,
+        needs.worker_id,
+        LookoutParts(roster, reports, discovery, leader, assigning_due, heartbeats.fence),
+    )
+    assigner = Assigner(
+        needs.table,
+        needs.worker_id,
+        needs.clock,
+        needs.rng,
+        _assigner_settings(settings, rules),
+        AssignerParts(
+            leader=leader,
+            roster=roster,
+            reports=reports,
+            lookout=lookout,
+            fence=heartbeats.fence,
+            on_assigned=discovery.wake,
+            due=assigning_due,
+            listeners=(lookout, java_peers, summaries),
+        ),
+    )
+    heartbeat = Heartbeat(
+        heartbeats,
+        needs.keeper,
+        needs.clock,
+        needs.rng,
+        worker_id=needs.worker_id,
+        lease_duration_s=lease_duration_s,
+        interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
+        is_wanted=settings.heartbeat is HeartbeatSetting.WORKER,
+        leader=_reader_of_leader(needs, migration),
+        strangers=java_peers,
+    )
+    return Fleet(
+        FleetParts(
+            leader=leader,
+            elections=_elections(needs, migration, summaries, assigner),
+            versions=VersionMachine(
+                states,
+                migration,
+                needs.clock,
+                needs.rng,
+                worker_id=needs.worker_id,
+                configured=settings.client_version_config,
+                is_leader=leader.is_leader,
+                view=ReadinessReader(needs.table, reports, rules, needs.clock).read,
+            ),
+            migration=migration,
+            taker=needs.taker,
+            discovery=discovery,
+            assigner=assigner,
+            lookout=lookout,
+            reports=reports,
+            new_reporter=_maker_of_reporter(settings, needs, heartbeat),
+            index=IndexKeeper(needs.table, needs.clock),
+            heartbeat=heartbeat,
+            java_peers=java_peers,
+            child_adopter=ChildAdopter(needs.table, discovery, worker_id=needs.worker_id),
+            departure=Departure(
+                needs.table,
+                needs.keeper,
+                reports,
+                roster,
+                needs.clock,
+                worker_id=needs.worker_id,
                 leases_max=settings.max_leases_for_worker,
             ),
-            needs.worker_id,
-            LookoutHooks(
-                legacy_reports=fleet.legacy_reports,
-                on_assigned=fleet.on_assigned,
-                on_looked=fleet.on_looked,
-                on_free=fleet.on_free,
-                on_gone=fleet.on_gone,
-                fence=heartbeats.fence,
-            ),
-        ),
-        new_reporter=lambda fleet, place: _reporter(settings, needs, fleet, place),
-        reports_at=lambda place: ReportsTable(needs.service, place),
-        report_rules=report_rules,
-        strangers=strangers,
-        heartbeat=Heartbeat(
-            heartbeats,
-            needs.keeper,
-            needs.clock,
-            needs.rng,
-            worker_id=needs.worker_id,
-            lease_duration_s=lease_duration_s,
-            interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
-            is_wanted=settings.heartbeat is HeartbeatSetting.WORKER,
-            leader=leader,
-            strangers=strangers,
-        ),
-        clock=needs.clock,
-    )
-    made.append(
-        Fleet(
-            parts,
-            worker_id=needs.worker_id,
-            leases_max=settings.max_leases_for_worker,
-            lease_duration_s=lease_duration_s,
+            clock=needs.clock,
         )
     )
-    return made[0]
 
 
 async def no_load() -> None:
@@ -204,57 +193,98 @@ def _report_rules(settings: Settings) -> ReportRules:
     )
 
 
-def _assigner(
-    settings: Settings, needs: FleetNeeds, fleet: Fleet, report_rules: ReportRules, heartbeats: HeartbeatTable
-) -> Assigner:
-    return Assigner(
-        needs.table,
-        fleet,
-        needs.worker_id,
-        needs.clock,
-        needs.rng,
-        AssignerSettings(
-            interval_s=settings.lease_assignment_interval_millis / 1000,
-            lease_duration_s=settings.failover_time_millis / 1000,
-            handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
-            balance_every=settings.variance_balancing_frequency,
-            by_count=settings.lease_assignment_strategy is AssignmentStrategy.COUNT,
-            rules=AssignmentRules(
-                leases_max=settings.max_leases_for_worker,
-                throughput_max_kbps=settings.max_throughput_per_host_kbps,
-                dampening_percent=settings.dampening_percentage,
-                threshold_percent=settings.rebalance_threshold_percentage,
-                overshoot=settings.allow_throughput_overshoot,
-                graceful=settings.is_graceful_lease_handoff_enabled,
-            ),
-            reports=report_rules,
+def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettings:
+    return AssignerSettings(
+        interval_s=settings.lease_assignment_interval_millis / 1000,
+        lease_duration_s=settings.failover_time_millis / 1000,
+        handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
+        balance_every=settings.variance_balancing_frequency,
+        by_count=settings.lease_assignment_strategy is AssignmentStrategy.COUNT,
+        rules=AssignmentRules(
+            leases_max=settings.max_leases_for_worker,
+            throughput_max_kbps=settings.max_throughput_per_host_kbps,
+            dampening_percent=settings.dampening_percentage,
+            threshold_percent=settings.rebalance_threshold_percentage,
+            overshoot=settings.allow_throughput_overshoot,
+            graceful=settings.is_graceful_lease_handoff_enabled,
         ),
-        AssignerHooks(
-            legacy_reports=fleet.legacy_reports,
-            delete_stale=fleet.delete_stale,
-            on_loaded=fleet.on_loaded,
-            on_assigned=fleet.on_assigned,
-            on_given=fleet.on_given,
-            fence=heartbeats.fence,
-        ),
+        reports=rules,
     )
 
 
-async def _reporter(settings: Settings, needs: FleetNeeds, fleet: Fleet, place: Place) -> Reporter:
-    source = None if settings.disable_worker_metrics else await needs.detect_load()
-    return Reporter(
-        ReportsTable(needs.service, place),
-        source,
+def _elections(
+    needs: FleetNeeds, migration: TableMigration, summaries: Summaries, assigner: Assigner
+) -> dict[Leader, Callable[[], LeaderDecider]]:
+    def on_change(leads: bool) -> None:
+        summaries.forget()
+        if leads:
+            assigner.wake()
+
+    async def owners() -> set[str]:
+        scan = await needs.table.scan()
+        return {lease.owner for lease in scan.leases if lease.owner is not None}
+
+    def by_lock() -> LeaderDecider:
+        return LockElection(
+            lambda: LockTable(needs.service, migration.lock_place()),
+            needs.clock,
+            worker_id=needs.worker_id,
+            new_version=lambda: str(uuid.UUID(int=needs.rng.getrandbits(128), version=4)),
+            on_check=migration.on_check,
+            on_change=on_change,
+        )
+
+    def by_shuffle() -> LeaderDecider:
+        return ShuffleElection(owners, needs.clock, worker_id=needs.worker_id, on_change=on_change)
+
+    return {Leader.LOCK: by_lock, Leader.SHUFFLE: by_shuffle}
+
+
+def _reader_of_leader(needs: FleetNeeds, migration: TableMigration) -> Callable[[], Awaitable[str | None]]:
+    async def read() -> str | None:
+        seen = await LockTable(needs.service, migration.lock_place()).read()
+        return seen.owner if isinstance(seen, LockRow) and not seen.is_released else None
+
+    return read
+
+
+def _maker_of_reporter(
+    settings: Settings, needs: FleetNeeds, heartbeat: Heartbeat
+) -> Callable[[Place], Awaitable[Reporter]]:
+    async def make(place: Place) -> Reporter:
+        source = None if settings.disable_worker_metrics else await needs.detect_load()
+        return Reporter(
+            ReportsTable(needs.service, place),
+            source,
+            needs.clock,
+            needs.rng,
+            worker_id=needs.worker_id,
+            version=mld.__version__,
+            rules=ReporterRules(
+                capture_period_s=settings.in_memory_worker_metrics_capture_frequency_millis / 1000,
+                report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
+                ring_length=settings.no_of_persisted_metrics_per_worker_metrics,
+            ),
+            on_own_row=lambda _: heartbeat.on_own_report(),
+        )
+
+    return make
+
+
+def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable) -> TableMigration:
+    return TableMigration(
+        states,
+        LegacyTables(needs.service, needs.clock),
         needs.clock,
-        needs.rng,
         worker_id=needs.worker_id,
-        version=mld.__version__,
-        rules=ReporterRules(
-            capture_period_s=settings.in_memory_worker_metrics_capture_frequency_millis / 1000,
-            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
-            ring_length=settings.no_of_persisted_metrics_per_worker_metrics,
+        lease_table=settings.table_name,
+        coordinator=_coordinator_table(settings),
+        reports=_reports_table(settings),
+        migrate=settings.migrate_all_entities_to_lease_table,
+        complete_bake_s=min(
+            max(settings.table_migration_complete_bake_time_seconds, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX
         ),
-        on_own_row=fleet.on_own_row,
+        create_legacy=settings.metadata_layout is MetadataLayout.LEGACY,
     )
 
 

@@ -198,7 +198,7 @@ class World:
         found: dict[str, list[str]] = {key: [] for key in self.row_keys()}
         for machine in self.machines.values():
             if machine.state == "running":
-                for key in found.keys() & machine.worker._parts.keeper.held().keys():
+                for key in found.keys() & machine.worker.held():
                     found[key].append(machine.name)
         return found
 

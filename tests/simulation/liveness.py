@@ -138,14 +138,13 @@ class Liveness:
             return None
         if self._world.now() < self._world.dynamo.outage_until or not isinstance(worker, Worker):
             return None
-        fleet = worker._parts.fleet
-        lookout = fleet._lookout
-        return lookout if fleet._loops.running() >= {"lookout"} and lookout.has_looked else None
+        fleet = worker.fleet
+        return fleet.lookout if "lookout" in fleet.running() and fleet.lookout.has_looked else None
 
     def _bound_s(self, machine: Machine, lookout: Lookout) -> float:
         failover_s, takeover = self._world.plan.failover_s, lookout.takeover
         slack_s = REQUESTS * 2 * machine.spec.latency_s + self._world.plan.stale_reads_s
-        if takeover.my_parts() or takeover.is_alone:
+        if takeover.my_parts() or lookout.roster.is_alone:
             assert LOOK_PERIOD_S + SECOND_CHANCE_S < BOUND_S
             return failover_s + BOUND_S + slack_s
         return takeover.bound_s() + slack_s + BOUND_S - LOOK_PERIOD_S

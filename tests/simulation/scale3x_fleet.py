@@ -16,21 +16,22 @@ import math
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from mld.clock import LoopClock
-from mld.fleet.assign.assigner import Assigner, AssignerHooks, AssignerSettings
-from mld.fleet.assign.assignment import Plan, spread
+from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
+from mld.fleet.assign.assignment import Plan
 from mld.fleet.assign.loads import Move, Why
-from mld.fleet.assign.move_writer import bounded
 from mld.fleet.report import reports
+from mld.fleet.roster import Roster, spread
 from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
 from mld.fleet.watch.takeover import LOOK_PERIOD_S, LOOKERS, SECOND_CHANCE_S, part_count
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
+from mld.turns import a_few_at_a_time
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.java3_lam import Report, VarianceDecider, Worker
 from tests.simulation.world.java3_table import Lease3
@@ -182,11 +183,20 @@ class Fleet3x:
         self._leader_id = worker_id
         kind = JavaAssigner if self.java else Assigner
         settings = AssignerSettings(lease_duration_s=LEASE_DURATION_S)
-        hooks = AssignerHooks(on_loaded=self._count_run)
-        self.leader = kind(self.table, _Leads(), worker_id, self.clock, Random("leader"), settings, hooks)
+        parts = AssignerParts(
+            leader=_Leads(),
+            roster=Roster(worker_id, lease_duration_s=LEASE_DURATION_S, rules=settings.reports),
+            reports=_NoOthers(),
+            lookout=_NoOthers(),
+            fence=_NoOthers().fence,
+            on_assigned=lambda _keys: None,
+            due=asyncio.Event(),
+            listeners=(self,),
+        )
+        self.leader = kind(self.table, worker_id, self.clock, Random("leader"), settings, parts)
         self._do(self.leader.run())
 
-    def _count_run(self, _loaded: object) -> None:
+    def on_loaded(self, _seen: object) -> None:
         self.runs += 1
 
     def _do(self, work: Any) -> None:
@@ -277,7 +287,7 @@ class Fleet3x:
         last_renewal_s = self.rng.uniform(-RENEWAL_S, 0.0)
         seen_s = self.rng.uniform(0.0, LOOK_PERIOD_S)
         await asyncio.sleep(LEASE_DURATION_S + last_renewal_s + seen_s + SECOND_CHANCE_S)
-        await bounded(take, theirs)
+        await a_few_at_a_time(take, theirs)
         for worker in dead & self.table.others.keys():
             del self.table.others[worker]
             self._parsed.pop(worker, None)
@@ -407,6 +417,8 @@ def _java_report(report: WorkerReport) -> Report:
 class _Leads:
     """The leader of this world leads for ever."""
 
+    leads = True
+
     async def is_leader(self) -> bool:
         return True
 
@@ -415,6 +427,22 @@ class _Leads:
 
     async def close(self) -> None:
         return None
+
+
+class _NoOthers:
+    """Nothing but the table and its leader is in this world: no legacy reports, no lookout, no heartbeats."""
+
+    async def legacy(self) -> Sequence[WorkerReport]:
+        return ()
+
+    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
+        return None
+
+    def gave(self) -> None:
+        return None
+
+    async def fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:
+        return True
 
 
 class _Clock(LoopClock):

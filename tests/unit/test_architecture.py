@@ -57,6 +57,22 @@ ROOMS: dict[str, set[str]] = {
     "mld.cli": {"mld.daemon", "mld.check", "mld.local", "mld.logs", "mld.quickstart", "mld.siblings"},
     "mld.__main__": {"mld.cli"},
 }
+# The same within `mld.fleet`, each after those that it may import; `fleet` and `wiring` may import all others.
+SUBROOMS: dict[str, set[str]] = {
+    "values": set(),
+    "loops": set(),
+    "index_keeper": set(),
+    "child_adopter": {"loops"},
+    "leader": {"values"},
+    "report": {"values"},
+    "roster": {"report", "values"},
+    "departure": {"report", "roster"},
+    "heartbeat": {"loops", "report", "values"},
+    "migrate": {"report", "values"},
+    "assign": {"heartbeat", "report", "roster", "values"},
+    "watch": {"assign", "heartbeat", "report", "roster", "values"},
+}
+FLEET_TOP = ["fleet", "wiring"]
 # Modules that decide: values in, values out.
 PURE = (
     "mld/positions.py",
@@ -71,6 +87,7 @@ PURE = (
     "mld/leases/throughput.py",
     "mld/leases/carrying.py",
     "mld/fleet/report/cpu.py",
+    "mld/fleet/roster.py",
     "mld/fleet/leader/lock.py",
     "mld/fleet/heartbeat/beats.py",
     "mld/fleet/assign/observations.py",
@@ -199,6 +216,25 @@ def assert_allowed_in_mld(module: str, imported: str) -> None:
         return
     assert room not in LEAVES, f"the leaf {module} imports {imported}"
     assert target in ROOMS[room], f"{module} imports {imported}: no arrow from {room} to {target}"
+
+
+def test_every_sub_room_of_the_fleet_is_on_the_map_after_those_it_may_import():
+    there = {path.stem for path in (ROOT / "mld/fleet").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert there - {"__init__", "__pycache__"} == {*SUBROOMS, *FLEET_TOP}
+    known: set[str] = set()
+    for room, allowed in SUBROOMS.items():
+        assert allowed <= known, f"{room} comes before {allowed - known}"
+        known.add(room)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "mld/fleet").rglob("*.py")), ids=name_of)
+def test_arrows_point_down_within_the_fleet(path):
+    room = [*name_of(path).split("."), "fleet"][2]
+    allowed = SUBROOMS.get(room, {*SUBROOMS, *FLEET_TOP[: FLEET_TOP.index(room)]} if room in FLEET_TOP else set())
+    for imported in imports(path):
+        target = imported.removeprefix("mld.fleet.").split(".")[0]
+        if imported.startswith("mld.fleet.") and target != room:
+            assert target in allowed, f"{name_of(path)} imports {imported}: no arrow from {room} to {target}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

@@ -5,10 +5,11 @@ one; only the leader's does anything. It makes the fleet fair; that no lease is 
 (`takeover`). Differences from Java:
 
 * A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
-  another, so that runs may follow one another at any distance (`wake`).
+  another, so that runs may follow one another at any distance.
 * A worker that came or went is reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
-* A worker found dead (`bury`) gets no leases until it has sent a newer report. Its own were taken by who found it.
+* A worker found dead (`Roster.exclude_dead`) gets no leases until it has sent a newer report. Who found it has taken
+  its own.
 * A worker that seems to be alone while the table shows that others were there lately gets few of the free leases until
   those that start with it can have reported: the first of a fleet that is deployed anew would get every lease, start a
   child for each, and keep many for good. On a table where nobody else has left a trace it gets many more at once.
@@ -23,20 +24,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from mld.clock import Clock, millis_since, wait_for_event
 from mld.errors import MldError
 from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_variance, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
-from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter
+from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import LeaderDecider, WorkerReport
+from mld.fleet.roster import TRACE_S, Roster
+from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
 from mld.steps import Steps
@@ -54,7 +56,6 @@ FAILED_RUNS_MAX = 3
 ALONE_S = 5.0  # two captures before a first report, and the start of a worker
 ALONE_LEASES_MAX = 32  # so that a small application begins at once
 FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
-TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
 
@@ -71,18 +72,6 @@ class AssignerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What one run read. `reports` are all of them, duplicates and expired ones too."""
-
-    leases: tuple[Lease, ...]
-    reports: tuple[WorkerReport, ...]
-    expired: frozenset[str]
-    """Keys of leases that are nobody's or whose owner does not renew them."""
-    corrupt: tuple[tuple[str, str], ...] = ()
-    """Rows that cannot be read, leases or reports, with the reason."""
-
-
-@dataclass(frozen=True, slots=True)
 class RunReport:
     """What a run did, for the log and the metrics."""
 
@@ -95,31 +84,41 @@ class RunReport:
     corrupt: int = 0
 
 
-async def _no_reports() -> Sequence[WorkerReport]:
-    return ()
+class Reports(Protocol):
+    """`StoredReports`."""
+
+    async def legacy(self) -> Sequence[WorkerReport]:
+        """Reports of the legacy table, while that one is read at all."""
+        ...
+
+    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None: ...
 
 
-async def _keep_stale(_reports: Sequence[WorkerReport]) -> None:
-    return None
+class Listener(Protocol):
+    """Who wants to know what each run reads."""
+
+    def on_loaded(self, seen: FleetSnapshot) -> None: ...
 
 
-async def _no_heartbeats(_worker: str, _seen: str | None, _marks: Collection[str]) -> bool:
-    return True
+class Giver(Protocol):
+    """Who must know that this worker gives leases to others: `Lookout`."""
+
+    def gave(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class AssignerHooks:
-    """What others do for the assigner, and what they want to hear of it."""
+class AssignerParts:
+    """The collaborators."""
 
-    legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]] = _no_reports
-    """Reports of the legacy table, while that one is read at all."""
-    delete_stale: Callable[[Sequence[WorkerReport]], Awaitable[None]] = _keep_stale
-    on_loaded: Callable[[Loaded], None] = lambda _loaded: None
-    on_assigned: Callable[[tuple[str, ...]], None] = lambda _keys: None
-    """Leases that we gave to ourselves, at once or by a handoff."""
-    on_given: Callable[[], None] = lambda: None
-    """Leases were given to others."""
-    fence: Fence = _no_heartbeats
+    leader: LeaderDecider
+    roster: Roster
+    reports: Reports
+    lookout: Giver
+    fence: Fence
+    on_assigned: OnAssigned
+    due: asyncio.Event
+    """Set by whoever wants a run now."""
+    listeners: Sequence[Listener] = ()
 
 
 class Assigner:
@@ -128,41 +127,36 @@ class Assigner:
     def __init__(
         self,
         table: AssignmentTable,
-        leader: LeaderDecider,
         worker_id: str,
         clock: Clock,
         rng: random.Random,
-        settings: AssignerSettings | None = None,
-        hooks: AssignerHooks | None = None,
+        settings: AssignerSettings,
+        parts: AssignerParts,
     ) -> None:
         self._table = table
-        self._leader = leader
         self._worker_id = worker_id
         self._clock = clock
         self._rng = rng
-        self._settings = settings or AssignerSettings()
-        self._hooks = hooks or AssignerHooks()
+        self._settings = settings
+        self._parts = parts
+        self._leader = parts.leader
+        self._roster = parts.roster
+        self._due = parts.due
         self._observations = Observations(
             lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
         )
-        self._writer = MoveWriter(
-            table, self._observations, clock, worker_id, self._hooks.on_assigned, self._hooks.fence
-        )
+        self._writer = MoveWriter(table, self._observations, clock, worker_id, parts.on_assigned, parts.fence)
         self._one_run = asyncio.Lock()
-        self._woken = asyncio.Event()
         self._leading = False
         self._runs = 0
         self._failures = 0
         self._balanced_among: frozenset[str] = frozenset()
         self._leading_since = 0.0
-        self._dead: dict[str, float] = {}
-        self._sightings = reports.Sightings()
-        self._still: frozenset[str] = frozenset()
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
 
     def wake(self) -> None:
-        """Run now: leadership was won, or leases were released."""
-        self._woken.set()
+        """Run now."""
+        self._due.set()
 
     async def run(self) -> None:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
@@ -171,13 +165,13 @@ class Assigner:
         self._runs += early  # it stands for the scheduled one
         due_at = self._clock.monotonic() + self._settings.interval_s
         while True:
-            self._woken.clear()
+            self._due.clear()
             started_at = self._clock.monotonic()
             await self.run_once(early=early)
             now = self._clock.monotonic()
             if not early:
                 due_at = now + self._settings.interval_s
-            early = await wait_for_event(self._woken, max(0.0, due_at - now))
+            early = await wait_for_event(self._due, max(0.0, due_at - now))
             if early:
                 await self._clock.sleep(max(0.0, started_at + WAKE_GAP_S - self._clock.monotonic()))
 
@@ -200,19 +194,12 @@ class Assigner:
             await self._count_failure()
             return None
 
-    def bury(self, worker: str) -> None:
-        """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
-        now = self._clock.wall()
-        self._dead = {other: since for other, since in self._dead.items() if abs(now - since) < TRACE_S}
-        self._dead[worker] = now
-        self.wake()
-
     def _take_over(self) -> None:
         self._leading = True
         self._leading_since = self._clock.monotonic()
         self._runs = self._failures = 0
         self._observations.forget()
-        self._sightings.forget()
+        self._roster.begin_term()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
 
     async def _count_failure(self) -> None:
@@ -235,18 +222,19 @@ class Assigner:
     async def _run(self, *, early: bool) -> RunReport | None:
         started_at = self._clock.monotonic()
         read_from, scan = await self._load(self._scan)
-        _, legacy = await self._load(self._hooks.legacy_reports)
+        _, legacy = await self._load(self._parts.reports.legacy)
         self._observations.heard(beats_among(scan.others), self._clock.monotonic())
         await self._paced(self._observations.scanned(scan.leases, self._clock.monotonic()))
         found = await self._paced(reports_among(scan.others))
         everything = (*found.reports, *legacy)
-        roster = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
+        sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
         corrupt = (*scan.corrupt, *found.corrupt)
         self._report_corrupt(found.corrupt)
         expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
-        self._hooks.on_loaded(Loaded(scan.leases, everything, expired, corrupt))
-        self._sightings.saw(reports.newest_of_each(everything), self._clock.monotonic())
-        active = self._alive(roster.active)
+        seen = FleetSnapshot(scan.leases, everything, expired, corrupt)
+        for listener in self._parts.listeners:
+            listener.on_loaded(seen)
+        active = self._assignable(sorted_out.active, everything)
         if all(report.worker != self._worker_id for report in everything) or not active:
             # That we live is known before our first report is seen.
             active = (*active, WorkerReport(self._worker_id, int(self._clock.wall())))
@@ -266,15 +254,15 @@ class Assigner:
 
         written = await self._writer.write(plan.moves)
         if any(lease.owner != self._worker_id for lease in written.done.values()):
-            self._hooks.on_given()
-        await self._delete(roster.stale)
+            self._parts.lookout.gave()
+        await self._delete(sorted_out.stale)
         report = RunReport(
             plan=plan,
             balanced=balance,
             moved=len(written.done),
             refused=written.refused,
-            failing_workers=len(roster.failing),
-            invalid_workers=len(roster.invalid),
+            failing_workers=len(sorted_out.failing),
+            invalid_workers=len(sorted_out.invalid),
             corrupt=len(corrupt),
         )
         self._log_run(report, millis_since(self._clock, started_at))
@@ -298,29 +286,20 @@ class Assigner:
             await self._clock.sleep(LOAD_RETRY_S)
         raise AssertionError("unreachable")
 
-    def _alive(self, active: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
-        """Without the workers reported dead (a newer report brings one back, an expired one ends the matter), and
-        without those whose report stands still although it looks fresh."""
-        now, rules = self._clock.monotonic(), self._settings.reports
-        everybody = {report.worker: report for report in active}
-        still = frozenset(worker for worker in everybody if self._sightings.is_still(worker, now, rules))
-        for worker in sorted(still - self._still):
+    def _assignable(
+        self, active: Iterable[WorkerReport], everything: Iterable[WorkerReport]
+    ) -> tuple[WorkerReport, ...]:
+        assignable, standing_still = self._roster.assignable(active, everything, self._clock.monotonic())
+        for report in standing_still:
             log.warning(
                 "worker %s is dead: its report stands still, though by this host's clock it is fresh (%d, now %d); "
                 "the clocks of this fleet disagree",
-                worker,
-                everybody[worker].updated_at_s or 0,
+                report.worker,
+                report.updated_at_s or 0,
                 self._clock.wall(),
-                extra={"action": "clocks_disagree", "worker": worker},
+                extra={"action": "clocks_disagree", "worker": report.worker},
             )
-        self._still = still
-        by_id = {worker: report for worker, report in everybody.items() if worker not in still}
-        self._dead = {
-            worker: since
-            for worker, since in self._dead.items()
-            if worker in by_id and (by_id[worker].updated_at_s or 0) <= since
-        }
-        return tuple(report for worker, report in by_id.items() if worker not in self._dead)
+        return assignable
 
     async def _decide(
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
@@ -379,7 +358,7 @@ class Assigner:
         if not stale:
             return
         try:
-            await self._hooks.delete_stale(stale)
+            await self._parts.reports.delete_stale(stale)
         except Exception as error:
             failure = survived(error, "deleting reports")
             log.info("stale reports stay: %s", failure, extra={"action": "stale_reports_kept"})

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias, TypeVar
 
-from mld.fleet.assign.loads import LEASES_MAX, AssignmentRules, LiveWorker, Load, Move, Queue, View, Why, survey
+from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Load, Move, Queue, View, Why, survey
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.leases.lease import Lease
 from mld.steps import Steps
@@ -119,26 +119,6 @@ def decide_by_count(
     if balance:
         yield from _balance_count(view, order)
     return _plan(view, waiting, kept)
-
-
-def spread(keys: Iterable[str], workers_by_count: Mapping[str, int], leases_max: int = LEASES_MAX) -> dict[str, str]:
-    """Deal leases over workers that hold so many already: each to the one with the fewest, then the smallest id.
-
-    The answer is the new owner by key; keys for which nobody has room are absent.
-    """
-    heap = [(count, worker) for worker, count in workers_by_count.items() if count < leases_max]
-    heapify(heap)
-    dealt = {}
-    for key in sorted(keys):
-        if not heap:
-            break
-        count, worker = heap[0]
-        dealt[key] = worker
-        if count + 1 < leases_max:
-            heapreplace(heap, (count + 1, worker))
-        else:
-            heappop(heap)
-    return dealt
 
 
 def _plan(view: View, waiting: int, kept: int) -> Plan:

@@ -23,11 +23,10 @@ from heapq import heapify, heappop, heappush
 
 from mld.fleet.assign.observations import STEP_LEASES, Observations
 from mld.fleet.report import reports
-from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.values import LEASE_TABLE_KEY, LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
 from mld.steps import Steps
 
-LEASES_MAX = 2**31 - 1
 SHARE = "T"
 """Metric name of the share, Java's name of its throughput metric."""
 FULL_SHARE = 100.0

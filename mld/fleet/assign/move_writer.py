@@ -8,11 +8,10 @@ owner was fenced (`leases.carrying`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from mld.clock import Clock
 from mld.fleet.assign.loads import Move, Why
@@ -20,14 +19,14 @@ from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan, Refusal
 from mld.surviving import survived
+from mld.turns import a_few_at_a_time
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 Fence = Callable[[str, str | None, Collection[str]], Awaitable[bool]]
 """(owner, its heartbeat as observed, marks of its leases) -> whether they may be given to others now."""
-
-WRITES_CONCURRENT_MAX = 20  # 10,000 new leases take some seconds; one client has hardly more connections
+OnAssigned = Callable[[tuple[str, ...]], None]
+"""Hears of leases that come to ourselves, at once or by a handoff."""
 
 
 class AssignmentTable(Protocol):
@@ -61,7 +60,7 @@ class MoveWriter:
         observations: Observations,
         clock: Clock,
         worker_id: str,
-        on_assigned: Callable[[tuple[str, ...]], None],
+        on_assigned: OnAssigned,
         fence: Fence,
     ) -> None:
         self._table = table
@@ -89,7 +88,7 @@ class MoveWriter:
             else:
                 self._settle(move, answer, written)
 
-        await bounded(write_one, moves)
+        await a_few_at_a_time(write_one, moves)
         mine = tuple(sorted(key for key, lease in written.done.items() if lease.owner == self._worker_id))
         if mine:
             self._on_assigned(mine)
@@ -111,7 +110,7 @@ class MoveWriter:
                 living.add(owner)
                 written.errors.append(survived(error, "fencing a worker"))
 
-        await bounded(fence, sorted(marks))
+        await a_few_at_a_time(fence, sorted(marks))
         if not living:
             return moves
         left = [move for move in moves if not (_needs_fence(move) and move.lease.actual_owner in living)]
@@ -153,17 +152,6 @@ def _is_from_silent(move: Move) -> bool:
 
 def _needs_fence(move: Move) -> bool:
     return _is_from_silent(move) and move.lease.heartbeat is not None
-
-
-async def bounded(act: Callable[[T], Awaitable[None]], things: Sequence[T]) -> None:
-    """Do it with each of them, a few at a time: a task for each of 10,000 would stop the loop."""
-    waiting = iter(things)
-
-    async def work() -> None:
-        for thing in waiting:
-            await act(thing)
-
-    await asyncio.gather(*(work() for _ in range(min(len(things), WRITES_CONCURRENT_MAX))))
 
 
 def _fields(action: str, move: Move) -> dict[str, object]:

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from mld.clock import Clock
 from mld.errors import StartupError
-from mld.fleet.assign.assigner import Loaded
-from mld.fleet.assign.move_writer import bounded
 from mld.fleet.heartbeat.beats import epoch_of, java_workers, refusal_text, unreported_owners
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
+from mld.fleet.loops import Tasks
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import LEASE_TABLE_KEY, WorkerReport
+from mld.fleet.values import LEASE_TABLE_KEY, FleetSnapshot, WorkerReport
 from mld.leases.table import LeaseTable
 from mld.surviving import survived
+from mld.turns import a_few_at_a_time
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class JavaPeers:
         self._unreported_s_max = max(lease_duration_s, UNREPORTED_S_MIN)
         self._rules = rules
         self._unreported: dict[str, tuple[float, tuple[str, int]]] = {}
+        self._telling = Tasks()
 
     async def refuse(self, legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]]) -> None:
         """Raises StartupError if a worker of another kind is alive, TableError if it cannot be known now."""
@@ -53,39 +54,48 @@ class JavaPeers:
         if java := java_workers(found, self._clock.wall(), self._rules):
             raise StartupError(refusal_text(java[0]))
 
-    def look(self, loaded: Loaded) -> tuple[str, tuple[str, ...]] | None:
-        """As leader: (a stranger, the workers that must know of it), from what an assignment run has read."""
+    def look(self, seen: FleetSnapshot) -> tuple[str, tuple[str, ...]] | None:
+        """As leader: (a Java worker, the workers that must know of it), from what an assignment run has read."""
         listeners = tuple(
             report.worker
-            for report in loaded.reports
+            for report in seen.reports
             if not report.legacy and epoch_of(report.mld.get("heartbeat")) is not None
         )
         if not listeners:
             self._unreported.clear()
             return None
-        java = java_workers(loaded.reports, self._clock.wall(), self._rules) or self._late(loaded)
+        java = java_workers(seen.reports, self._clock.wall(), self._rules) or self._late(seen)
         return (java[0], listeners) if java else None
 
-    def _late(self, loaded: Loaded) -> list[str]:
+    def _late(self, seen: FleetSnapshot) -> list[str]:
         """Owners that have gone on renewing for longer than a young mld worker is without a report."""
         now = self._clock.monotonic()
-        owners = unreported_owners(loaded.leases, loaded.reports, loaded.expired)
+        owners = unreported_owners(seen.leases, seen.reports, seen.expired)
         self._unreported = {owner: self._unreported.get(owner, (now, seen)) for owner, seen in owners.items()}
-        counters = {lease.key: lease.counter for lease in loaded.leases}
+        counters = {lease.key: lease.counter for lease in seen.leases}
         return sorted(
             owner
             for owner, (since, (key, counter)) in self._unreported.items()
             if now - since > self._unreported_s_max and counters.get(key, counter) > counter
         )
 
-    async def tell(self, stranger: str, listeners: Sequence[str]) -> None:
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        """As leader: let those who send heartbeats know of a Java worker."""
+        if (found := self.look(seen)) is not None:
+            self._telling.spawn(self.tell(*found))
+
+    def abandon(self) -> None:
+        """End without waiting."""
+        self._telling.cancel()
+
+    async def tell(self, java_worker: str, listeners: Sequence[str]) -> None:
         """Let these workers know. Who was not reached is told after the next run."""
 
         async def tell(worker: str) -> None:
             try:
-                await self._heartbeats.tell(worker, stranger)
+                await self._heartbeats.tell(worker, java_worker)
             except Exception as error:
                 failure = survived(error, "telling of a stranger")
-                log.info("%s not told of %s: %s", worker, stranger, failure, extra={"action": "stranger_not_told"})
+                log.info("%s not told of %s: %s", worker, java_worker, failure, extra={"action": "stranger_not_told"})
 
-        await bounded(tell, listeners)
+        await a_few_at_a_time(tell, listeners)

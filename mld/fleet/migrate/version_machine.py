@@ -47,9 +47,9 @@ OnState: TypeAlias = Callable[[ClientVersion, Components], Awaitable[None]]
 
 
 class VersionMachine:
-    """In which mode this worker is: decided at `start`, followed by `run`.
+    """In which mode this worker is: decided at `start`, followed by `run`, carried out by what these are given.
 
-    `on_state` carries a state out. `is_leader` and `view` are asked in UPGRADE_FROM_2X only, once a minute.
+    `is_leader` and `view` are asked in UPGRADE_FROM_2X only, once a minute.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class VersionMachine:
         *,
         worker_id: str,
         configured: Configured,
-        on_state: OnState,
         is_leader: Callable[[], Awaitable[bool]],
         view: Callable[[], Awaitable[FleetView]],
     ) -> None:
@@ -71,7 +70,6 @@ class VersionMachine:
         self._rng = rng
         self._worker_id = worker_id
         self._configured = configured
-        self._on_state = on_state
         self._is_leader = is_leader
         self._view = view
         self._version = ClientVersion.INIT
@@ -83,7 +81,7 @@ class VersionMachine:
         """The state entered last."""
         return self._version
 
-    async def start(self) -> ClientVersion:
+    async def start(self, on_state: OnState) -> ClientVersion:
         """Read the row, decide, enter the state, and only then write it, if it differs; begin anew if that was refused.
 
         Raises StartupError if it does not work out in `START_ATTEMPTS_MAX` attempts.
@@ -91,7 +89,7 @@ class VersionMachine:
         problem: Exception | str = "other workers kept changing the row"
         for _ in range(START_ATTEMPTS_MAX):
             try:
-                if await self._start_once():
+                if await self._start_once(on_state):
                     return self._version
             except StartupError:
                 raise
@@ -101,23 +99,23 @@ class VersionMachine:
                 await self._clock.sleep(self._rng.uniform(RETRY_S, 1.1 * RETRY_S))
         raise StartupError(f"the client version could not be entered in {START_ATTEMPTS_MAX} attempts: {problem}")
 
-    async def _start_once(self) -> bool:
+    async def _start_once(self, on_state: OnState) -> bool:
         row, place = await self._read()
         stored = None if row is None else row.state
         version = versions.initial_version(self._configured, stored)
         if row is None:
             await self._warn_about_peers(version)
-        await self._enter(version, stored)
+        await self._enter(version, stored, on_state)
         return not versions.must_write(version, stored) or await self._write(row, place, version)
 
-    async def run(self) -> None:
+    async def run(self, on_state: OnState) -> None:
         """Follow the row until it says 3X; as leader of a fleet that is ready, write 3X_WITH_ROLLBACK."""
         delay_s = MONITOR_S + self._rng.uniform(0.0, MONITOR_JITTER_S)
         while versions.components(self._version).version_monitor:
             await self._clock.sleep(delay_s)
-            delay_s = MONITOR_S if await self._look() else RETRY_S
+            delay_s = MONITOR_S if await self._look(on_state) else RETRY_S
 
-    async def _look(self) -> bool:
+    async def _look(self, on_state: OnState) -> bool:
         """One look at the row; False if a state could not be entered."""
         try:
             row, place = await self._read()
@@ -127,30 +125,30 @@ class VersionMachine:
             return True
         if row is None and self._version is not ClientVersion.INIT:
             log.error("row %s has been deleted", CLIENT_VERSION.key, extra={"action": "client_version_row_missing"})
-        if not await self._follow(None if row is None else row.state):
+        if not await self._follow(None if row is None else row.state, on_state):
             return False
         if row is None or not versions.components(self._version).readiness_monitor:
             self._readiness = Readiness()
             return True
-        return not await self._flip(row, place) or await self._follow(ClientVersion.V3X_WITH_ROLLBACK)
+        return not await self._flip(row, place) or await self._follow(ClientVersion.V3X_WITH_ROLLBACK, on_state)
 
-    async def _follow(self, stored: ClientVersion | None) -> bool:
+    async def _follow(self, stored: ClientVersion | None, on_state: OnState) -> bool:
         version = versions.followed(self._version, stored)
         try:
-            await self._enter(version, stored)
+            await self._enter(version, stored, on_state)
         except Exception as error:
             failure = survived(error, "entering a client version")
             log.error("cannot enter %s: %s", version.value, failure, extra={"action": "client_version_failed"})
             return False
         return True
 
-    async def _enter(self, version: ClientVersion, stored: ClientVersion | None) -> None:
+    async def _enter(self, version: ClientVersion, stored: ClientVersion | None, on_state: OnState) -> None:
         """Does nothing if this has been entered before and nothing else since."""
         wanted = (version, versions.components(version, stored))
         if wanted == self._entered:
             return
         self._entered = None
-        await self._on_state(*wanted)
+        await on_state(*wanted)
         self._entered = wanted
         self._version = version
         log.info("client version %s", version.value, extra={"action": "client_version"})

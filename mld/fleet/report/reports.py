@@ -63,7 +63,7 @@ class ReportScan:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class SortedReports:
     """The workers sorted out, one report for each. `stale` reports are for deletion, duplicates among them."""
 
     active: tuple[WorkerReport, ...] = ()
@@ -234,7 +234,7 @@ def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
     return tuple(newest.values())
 
 
-def sort_out(reports: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> Roster:
+def sort_out(reports: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> SortedReports:
     """Who is what, from the reports of all tables. Duplicates count once, but each is judged for deletion."""
     everything = tuple(reports)
     active, failing, expired, invalid = [], [], [], []
@@ -248,7 +248,7 @@ def sort_out(reports: Iterable[WorkerReport], now_s: float, rules: ReportRules) 
         else:
             active.append(report)
     stale = tuple(report for report in everything if is_stale(report, now_s, rules))
-    return Roster(tuple(active), tuple(failing), tuple(expired), tuple(invalid), stale)
+    return SortedReports(tuple(active), tuple(failing), tuple(expired), tuple(invalid), stale)
 
 
 def _age_order(report: WorkerReport) -> tuple[float, bool]:

@@ -14,16 +14,19 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import TableUnavailableError
+from mld.fleet.assign.assigner import Reports
 from mld.fleet.assign.loads import Move, Why, reports_among
 from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, Written
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
-from mld.fleet.values import WorkerReport
+from mld.fleet.roster import Roster
+from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.fleet.watch.takeover import LOOK_PERIOD_S, Takeover, TakeoverRules
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
@@ -43,19 +46,24 @@ TOO_SOON_SHARE = 0.25
 DUE_MARGIN_S = 0.001  # so that a timer that fires a hair early does not find everything a hair too early
 
 
-@dataclass(frozen=True, slots=True)
-class LookoutHooks:
-    """What others do for the lookout, and what they want to hear of it."""
+class Discovery(Protocol):
+    """What finds the leases that are ours: `LeaseDiscovery`."""
 
-    legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]]
-    on_assigned: Callable[[tuple[str, ...]], None]
-    """Leases that are ours now."""
-    on_looked: Callable[[Sequence[Lease]], None]
-    """Every row, after each look at all of them."""
-    on_free: Callable[[], None]
-    """There are leases without an owner that were not there before."""
-    on_gone: Callable[[str, WorkerReport | None], Awaitable[None]]
-    """A worker was silent and its leases were taken; with its report of the lease table. Raises MldError."""
+    def wake(self, keys: Iterable[str] = ()) -> None: ...
+
+    def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LookoutParts:
+    """The collaborators."""
+
+    roster: Roster
+    reports: Reports
+    discovery: Discovery
+    leader: LeaderDecider
+    assigning_due: asyncio.Event
+    """Wakes the assigner."""
     fence: Fence
 
 
@@ -63,15 +71,18 @@ class Lookout:
     """Looks and takes until cancelled."""
 
     def __init__(
-        self, table: AssignmentTable, clock: Clock, rules: TakeoverRules, worker_id: str, hooks: LookoutHooks
+        self, table: AssignmentTable, clock: Clock, rules: TakeoverRules, worker_id: str, parts: LookoutParts
     ) -> None:
         self._table = table
         self._clock = clock
         self._rules = rules
         self._me = worker_id
-        self._hooks = hooks
-        self.takeover = Takeover(rules, worker_id)
-        self._writer = MoveWriter(table, self.takeover.observations, clock, worker_id, hooks.on_assigned, hooks.fence)
+        self._parts = parts
+        self.roster = parts.roster
+        self.takeover = Takeover(rules, worker_id, parts.roster)
+        self._writer = MoveWriter(
+            table, self.takeover.observations, clock, worker_id, parts.discovery.wake, parts.fence
+        )
         self._reports: dict[str, WorkerReport] = {}
         self._legacy: Sequence[WorkerReport] = ()
         self._legacy_due_at = -math.inf
@@ -91,10 +102,15 @@ class Lookout:
         self._woken.set()
 
     def gave(self) -> None:
-        """A lease of ours goes to somebody else: from now on there is somebody to look at."""
-        was_alone = self.takeover.is_alone
-        self.takeover.gave(self._clock.monotonic())
+        """A lease of ours goes to somebody else, who may be dead: from now on there is somebody to look at."""
+        was_alone = self.roster.is_alone
+        self.roster.gave(self._clock.monotonic())
         if was_alone:
+            self.wake()
+
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        """The assigner has read the reports, perhaps that of the first worker to come beside us."""
+        if self.roster.is_alone and any(report.worker != self._me for report in seen.reports):
             self.wake()
 
     async def run(self) -> None:
@@ -137,7 +153,7 @@ class Lookout:
         everybody = reports.newest_of_each((*found, *self._legacy))
         await in_turns(self.takeover.saw_all(scan.leases, everybody, beats_among(scan.others), now))
         self._whole_at = began_at
-        self._hooks.on_looked(scan.leases)
+        self._parts.discovery.saw_table(scan.leases, is_alone=self.roster.is_alone)
         self._free &= {lease.key for lease in scan.leases if lease.actual_owner is None}
         self._tell_of_free(scan.leases)
 
@@ -146,7 +162,7 @@ class Lookout:
         self._legacy_due_at = self._clock.monotonic() + LEGACY_PERIOD_S
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                self._legacy = await self._hooks.legacy_reports()
+                self._legacy = await self._parts.reports.legacy()
         except Exception as error:
             late = TableUnavailableError("no answer in time") if isinstance(error, TimeoutError) else error
             failure = survived(late, "reading the legacy reports")
@@ -161,7 +177,8 @@ class Lookout:
         free = {lease.key for lease in leases if lease.actual_owner is None}
         if free - self._free:
             self._free |= free
-            self._hooks.on_free()
+            if self._parts.leader.leads:
+                self._parts.assigning_due.set()  # a leader gives them to whom they fit best
 
     def _next_look_at(self) -> float:
         """The next multiple of the period by the wall clock, in monotonic time."""
@@ -198,11 +215,22 @@ class Lookout:
         self._log(leases, written)
         # A worker that woke between the look and our writes refuses all of them, and is not gone.
         for owner in sorted(gone & {owners.get(key) for key in written.done}):
-            await self._tell_of_gone(owner)
+            await self._exclude_dead(owner)
 
-    async def _tell_of_gone(self, owner: str) -> None:
+    async def _exclude_dead(self, owner: str) -> None:
+        """The leases of a silent worker were taken: delete its report, which would be believed for a minute.
+
+        Otherwise leaders and leavers who do not know give it leases, and more than others, as it has none. A worker
+        that lives after all writes its report anew. Those in a legacy table stay, because they decide the migration;
+        so does one with a heartbeat, because the fence stands there.
+        """
+        self.roster.exclude_dead(owner, self._clock.wall())
+        self._parts.assigning_due.set()
+        report = self._reports.get(owner)
+        if report is None or report.legacy or "heartbeat" in report.mld:
+            return
         try:
-            await self._hooks.on_gone(owner, self._reports.get(owner))
+            await self._parts.reports.delete_stale([report])
         except Exception as error:
             failure = survived(error, "forgetting a worker")
             log.debug("report of %s stays: %s", owner, failure, extra={"action": "report_kept", "worker": owner})

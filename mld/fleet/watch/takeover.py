@@ -36,11 +36,9 @@ from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
-from mld.fleet.assign.assignment import spread
-from mld.fleet.assign.loads import LEASES_MAX
 from mld.fleet.assign.observations import STEP_LEASES, Observations
-from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS
-from mld.fleet.values import WorkerReport
+from mld.fleet.roster import Roster, spread
+from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
 from mld.steps import Steps
 
@@ -65,7 +63,6 @@ class TakeoverRules:
 
     lease_duration_s: float
     java_discovery_s: float
-    report_period_s: float
     leases_max: int = LEASES_MAX
 
 
@@ -77,37 +74,24 @@ class _Given(NamedTuple):
     since: float
 
 
-class _Reported(NamedTuple):
-    """A report's time stamp, when we first saw that one, and whether we have seen another one before."""
-
-    updated_at_s: int | None
-    since: float
-    moves: bool
-
-
 class Takeover:
-    """What one worker has seen of the table, look after look. Times are monotonic seconds.
+    """What one worker has seen of the leases, look after look; times are monotonic seconds.
 
-    A *whole* look shows every row; it says who is there, too. Looks at parts show leases only.
+    A *whole* look shows every row and says who is there, too, which `roster` hears. Looks at parts show leases only.
     """
 
-    def __init__(self, rules: TakeoverRules, worker_id: str) -> None:
+    def __init__(self, rules: TakeoverRules, worker_id: str, roster: Roster) -> None:
         self._rules = rules
         self._me = worker_id
+        self._roster = roster
         self.observations = Observations(lease_duration_s=rules.lease_duration_s, handoff_timeout_s=0.0)
         self._rows: dict[str, Lease] = {}
         self._due: dict[str, float] = {}
         self._parts: dict[str, int] = {}
         self._free_since: dict[str, float] = {}
         self._given: dict[str, _Given] = {}
-        self._reported: dict[str, _Reported] = {}
-        self._java: frozenset[str] = frozenset()
         self._renewed_once: set[str] = set()
         """Java workers that were seen to renew a lease."""
-        self._silent: frozenset[str] = frozenset()
-        self._showing_life: frozenset[str] = frozenset()
-        self._is_alone = True
-        self._gave_at = -math.inf
         self._lookers: tuple[tuple[str, ...], ...] = ((worker_id,),)
         """By part."""
 
@@ -117,8 +101,7 @@ class Takeover:
         self, leases: Sequence[Lease], reports: Sequence[WorkerReport], beats: Mapping[str, str], now: float
     ) -> Steps[None]:
         """A whole look that ended at `now`; `beats` are the heartbeats by worker."""
-        mld = frozenset(report.worker for report in reports if "version" in report.mld)
-        self._java = frozenset(report.worker for report in reports) - mld
+        self._roster.saw_reports(reports, now)
         self.observations.heard(beats, now)
         there = {lease.key for lease in leases}
         for key in [key for key in self._rows if key not in there]:
@@ -127,20 +110,12 @@ class Takeover:
         yield from self.saw_part(leases, 0, now)
         yield from self.observations.scanned(leases, now)
         owning, renewing = yield from self._owners(leases, now)
-        self._hear(reports, now)
-        reporting = self._recently_reported(now)
-        # A worker without leases shows life by its reports alone. One report is none: who wrote it may be dead.
-        idle = {worker for worker in reporting - owning if self._reported[worker].moves}
-        living_mld = ((renewing | idle) & mld) | {self._me}
-        self._silent = frozenset(owning - renewing)
-        self._showing_life = frozenset(renewing | idle)
+        promised = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
+        self._roster.saw_owners(owning, renewing, promised, now)
         yield from self._end_patience(leases)
-        heirs = {lease.owner for lease in leases if lease.checkpoint_owner is not None and lease.owner is not None}
-        has_given = now - self._gave_at <= self._rules.lease_duration_s
-        self._is_alone = not has_given and not (reporting | owning | heirs) - {self._me}
-        lookers = []
+        living, lookers = self._roster.possible_lookers, []
         for part in range(part_count(len(leases), is_carried=any(lease.heartbeat is not None for lease in leases))):
-            lookers.append(tuple(nsmallest(LOOKERS, living_mld, key=partial(_rank, part))))
+            lookers.append(tuple(nsmallest(LOOKERS, living, key=partial(_rank, part))))
             yield
         self._lookers = tuple(lookers)
 
@@ -164,7 +139,7 @@ class Takeover:
             given = self._given.get(key)
             if given is None or given.owner != owner:
                 self._given[key] = _Given(owner, lease.counter, now)
-            elif owner in self._java and lease.counter > given.counter:
+            elif owner in self._roster.java and lease.counter > given.counter:
                 self._renewed_once.add(owner)
         self._due[key] = self._due_at(lease)
 
@@ -187,22 +162,13 @@ class Takeover:
 
     def _end_patience(self, leases: Sequence[Lease]) -> Steps[None]:
         """A Java worker that renewed something before and renews nothing now will not discover anything any more."""
-        dead = self._silent & self._renewed_once
+        dead = self._roster.silent & self._renewed_once
         for number, lease in enumerate(leases):
             if lease.actual_owner in dead:
                 self._due[lease.key] = self._moved_at(lease) + self._rules.lease_duration_s
             if number % STEP_LEASES == STEP_LEASES - 1:
                 yield
-        self._renewed_once &= self._java
-
-    def _hear(self, reports: Iterable[WorkerReport], now: float) -> None:
-        before, self._reported = self._reported, {}
-        for report in reports:
-            old = before.get(report.worker)
-            if old is None or old.updated_at_s != report.updated_at_s:
-                self._reported[report.worker] = _Reported(report.updated_at_s, now, moves=old is not None)
-            else:
-                self._reported[report.worker] = old
+        self._renewed_once &= self._roster.java
 
     def _stands_still(self, lease: Lease, now: float) -> bool:
         return now - self._moved_at(lease) > self._rules.lease_duration_s
@@ -212,31 +178,7 @@ class Takeover:
         moved_at = self.observations.moved_at(lease)
         return self._given[lease.key].since if moved_at is None else moved_at
 
-    def _recently_reported(self, now: float) -> frozenset[str]:
-        believed_s = EXPIRED_AFTER_PERIODS * self._rules.report_period_s
-        return frozenset(worker for worker, seen in self._reported.items() if now - seen.since <= believed_s)
-
-    # --- who is there -------------------------------------------------------------------------------------------------
-
-    @property
-    def silent(self) -> frozenset[str]:
-        """The owners none of whose leases had moved for a lease duration at the last whole look."""
-        return self._silent
-
-    @property
-    def showing_life(self) -> frozenset[str]:
-        """Who was seen to renew a lease, or owns none and was seen to report twice, as of the last whole look."""
-        return self._showing_life
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody else owned anything or reported lately, as of the last whole look."""
-        return self._is_alone
-
-    def gave(self, now: float) -> None:
-        """A lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look may say so."""
-        self._gave_at = now
-        self._is_alone = False
+    # --- who looks at what --------------------------------------------------------------------------------------------
 
     def lookers(self, part: int) -> tuple[str, ...]:
         """Who looks at this part as often as it takes, in the view of this worker, which counts itself."""
@@ -253,7 +195,7 @@ class Takeover:
     def whole_period_s(self) -> float:
         """How often we look at everything: as a looker of a table in one part as often as at that."""
         duration_s = self._rules.lease_duration_s
-        if self.is_alone:
+        if self._roster.is_alone:
             return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)
         if self.part_count == 1 and self.my_parts():
             return LOOK_PERIOD_S
@@ -271,7 +213,7 @@ class Takeover:
         if owner is None:
             return self._free_since[lease.key] + FREE_GRACE_S
         patience_s = self._rules.lease_duration_s
-        if owner in self._java and self._given[lease.key].counter == lease.counter:
+        if owner in self._roster.java and self._given[lease.key].counter == lease.counter:
             patience_s += self._rules.java_discovery_s
         return self._moved_at(lease) + patience_s
 

@@ -94,7 +94,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
             '    request["UpdateExpression"] = "SET #duration = :duration, #rvn = :next"\n',
         ),
         (
-            "fleet.leader.election",
+            "fleet.leader.lock_election",
             "        return self._holding is not None and self._holding.is_valid(self._clock.monotonic())\n",
             "        return self._holding is not None\n",
         ),
@@ -104,7 +104,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "leader_outlives_its_lock",
         "a leader that cannot renew its lock goes on leading",
         (
-            "fleet.leader.election",
+            "fleet.leader.lock_election",
             "        return self._holding is not None and self._holding.is_valid(self._clock.monotonic())\n",
             "        return self._holding is not None\n",
         ),

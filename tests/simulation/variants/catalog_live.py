@@ -35,7 +35,7 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "everybody looks at the leases once in five minutes",
         (
             "watch.takeover",
-            "        if self.is_alone:\n            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)\n",
+            "        if self._roster.is_alone:\n            return max(LOOK_PERIOD_S, ALONE_SHARE * duration_s)\n",
             "        if duration_s > 0.0:\n            return 300.0\n",
         ),
     ),

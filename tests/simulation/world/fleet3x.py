@@ -10,7 +10,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mld.errors import AwsError
-from mld.fleet.leader.election import LockElection
 from mld.fleet.report.platform import LoadUnreadableError
 from mld.fleet.values import COORDINATOR_TABLE_KEY, CPU, LEASE_TABLE_KEY, REPORTS_TABLE_KEY
 from mld.worker import Worker
@@ -91,9 +90,8 @@ def create_legacy_tables(dynamo: SimulatedDynamo) -> None:
 
 
 def holds_lock(worker: Worker) -> bool:
-    """Whether a worker of ours would act as leader now. (It has no way to tell without asking anybody.)"""
-    election = getattr(worker._parts.fleet._election, "_current", None)
-    return isinstance(election, LockElection) and election.holds_lock
+    """Whether a worker of ours would act as leader now, as far as it knows without asking anybody."""
+    return worker.fleet.leader.holds_lock
 
 
 def leader_of(dynamo: SimulatedDynamo) -> str | None:

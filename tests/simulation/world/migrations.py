@@ -117,7 +117,7 @@ def _out_of_step(world: World) -> Violation | None:
         if machine.process is None or not machine.wanted or machine.worker is None:
             continue
         if isinstance(machine.worker, Worker):
-            state = machine.worker._parts.fleet._versions.version.value
+            state = machine.worker.fleet.version.value
         else:
             state = machine.worker.versions.state
         if state != stored:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,19 +21,18 @@ from mld.fleet.assign.assigner import (
     ALONE_S,
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
-    TRACE_S,
     Assigner,
-    AssignerHooks,
+    AssignerParts,
     AssignerSettings,
-    Loaded,
 )
 from mld.fleet.assign.loads import AssignmentRules, Why
-from mld.fleet.assign.move_writer import WRITES_CONCURRENT_MAX
 from mld.fleet.report import reports
-from mld.fleet.values import WorkerReport
+from mld.fleet.roster import TRACE_S, Roster
+from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
+from mld.turns import CALLS_CONCURRENT_MAX
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_request
 from tests.unit.leases.support import TABLE, FaultPlan, attribute, counter_of, new_dynamo
 from tests.virtual_time import run_virtual
@@ -69,10 +68,11 @@ class Leader:
 
 @dataclass
 class Heard:
-    loaded: list[Loaded]
+    loaded: list[FleetSnapshot]
     assigned: list[tuple[str, ...]]
     stale: list[str]
     legacy: Sequence[WorkerReport] = ()
+    gave: int = 0
 
 
 class Bed:
@@ -83,26 +83,37 @@ class Bed:
         self.leader = Leader()
         self.heard = Heard([], [], [])
         self.table = DynamoLeaseTable(dynamo.client("me"), CLOCK, table_name=TABLE)
-        self.assigner = Assigner(
-            self.table,
-            self.leader,
-            "me",
-            CLOCK,
-            random.Random(1),
-            AssignerSettings(**settings),
-            AssignerHooks(
-                legacy_reports=self._legacy,
-                delete_stale=self._delete_stale,
-                on_loaded=self.heard.loaded.append,
-                on_assigned=self.heard.assigned.append,
-            ),
-        )
+        self.settings = AssignerSettings(**settings)
+        self.roster = Roster("me", lease_duration_s=self.settings.lease_duration_s, rules=self.settings.reports)
+        self.assigner = self.assigner_of(self.table)
 
-    async def _legacy(self) -> Sequence[WorkerReport]:
+    def assigner_of(self, table: Any) -> Assigner:
+        parts = AssignerParts(
+            leader=self.leader,
+            roster=self.roster,
+            reports=self,
+            lookout=self,
+            fence=self._fence,
+            on_assigned=self.heard.assigned.append,
+            due=asyncio.Event(),
+            listeners=(self,),
+        )
+        return Assigner(table, "me", CLOCK, random.Random(1), self.settings, parts)
+
+    async def legacy(self) -> Sequence[WorkerReport]:
         return self.heard.legacy
 
-    async def _delete_stale(self, stale: Sequence[WorkerReport]) -> None:
+    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
         self.heard.stale += [report.worker for report in stale]
+
+    def on_loaded(self, seen: FleetSnapshot) -> None:
+        self.heard.loaded.append(seen)
+
+    def gave(self) -> None:
+        self.heard.gave += 1
+
+    async def _fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:
+        return True
 
     async def leases(self, owners: Mapping[str, str | None], kbps: float = 10.0) -> None:
         for key, owner in owners.items():
@@ -143,6 +154,7 @@ def test_unassigned_leases_are_given_to_the_live_workers_at_once() -> None:
         assert sorted(str(owner) for owner in it.owners(("s1", "s2", "s3", "s4")).values()) == ["java"] * 2 + ["me"] * 2
         (mine,) = it.heard.assigned
         assert it.owners(mine) == dict.fromkeys(mine, "me")
+        assert it.heard.gave == 1, "java may be dead: this worker is not alone"
         assert counter_of(it.dynamo, "s1") == 1
 
     run_virtual(main())
@@ -575,7 +587,7 @@ def test_a_worker_found_dead_gets_no_leases_until_it_reports_again() -> None:
         await it.leases({"s3": "me", "s4": "other"})
         await it.assigner.run_once()
         await CLOCK.sleep(2.0)
-        it.assigner.bury("dead")
+        it.roster.exclude_dead("dead", CLOCK.wall())
 
         await it.leases({"s5": None, "s6": None, "s7": None})
         report = await it.assigner.run_once(early=True)
@@ -610,10 +622,9 @@ def test_many_moves_are_written_a_few_at_a_time() -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(it.table, name)
 
-        assigner = Assigner(Slow(), it.leader, "me", CLOCK, random.Random(1))  # type: ignore[arg-type]
-        report = await assigner.run_once()
+        report = await it.assigner_of(Slow()).run_once()
         assert report is not None
-        assert (report.moved, most) == (200, WRITES_CONCURRENT_MAX)
+        assert (report.moved, most) == (200, CALLS_CONCURRENT_MAX)
 
     run_virtual(main())
 

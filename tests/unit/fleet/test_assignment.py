@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_variance, shuffling, spread
+from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_variance, shuffling
 from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Move, View, Why, survey
 from mld.fleet.assign.observations import Observations
+from mld.fleet.roster import spread
 from mld.leases.lease import Lease
 from mld.positions import SHARD_END, TRIM_HORIZON
 from mld.steps import finish

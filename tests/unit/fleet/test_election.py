@@ -15,18 +15,16 @@ from hypothesis import strategies as st
 
 from mld.clock import LoopClock
 from mld.errors import TableUnavailableError
-from mld.fleet.leader.election import (
-    CLOSE_TIMEOUT_S,
+from mld.fleet.leader.election import AdaptiveElection
+from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S
+from mld.fleet.leader.lock_election import CLOSE_TIMEOUT_S, HOOK_TIMEOUT_S, LockElection
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.leader.shuffle_election import (
     FIRST_REELECTION_S,
-    HOOK_TIMEOUT_S,
     NO_OWNERS_RECHECK_S,
     REELECTION_S,
-    AdaptiveElection,
-    LockElection,
     ShuffleElection,
 )
-from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S
-from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, LeaderDecider, Place
 from tests.support.tables import make_table
 from tests.twins.dynamo import Fault, FaultChooser, MemoryDynamo, lost_reply, lost_request, server_error, throttled
@@ -988,7 +986,9 @@ async def test_a_shuffled_leader_steps_down_for_a_while_and_closes_for_good() ->
 async def test_a_switch_releases_the_lock_and_goes_on_with_the_other() -> None:
     dynamo = await world()
     a = Elector(dynamo, "wa")
-    election: AdaptiveElection = AdaptiveElection(a.election)
+    election = AdaptiveElection()
+    assert not await election.is_leader()
+    await election.switch(a.election)
     assert await election.is_leader()
     await election.switch(shuffled(Owners("wa", "wb"), "wb"))
     assert owner(dynamo) is None
@@ -1007,7 +1007,8 @@ async def test_a_switch_releases_the_lock_and_goes_on_with_the_other() -> None:
 @virtual
 async def test_an_answer_of_the_election_before_does_not_count() -> None:
     owners = Owners("wa")
-    election = AdaptiveElection(shuffled(owners, "wa"))
+    election = AdaptiveElection()
+    await election.switch(shuffled(owners, "wa"))
     asking = asyncio.create_task(election.is_leader())
     await asyncio.sleep(0.05)
     await election.switch(shuffled(owners, "wb"))
@@ -1018,7 +1019,8 @@ async def test_an_answer_of_the_election_before_does_not_count() -> None:
 async def test_nobody_leads_during_a_switch() -> None:
     dynamo = await world(faults=lambda *_: Fault(delay_before_s=1.0))
     a = Elector(dynamo, "wa")
-    election = AdaptiveElection(a.election)
+    election = AdaptiveElection()
+    await election.switch(a.election)
     assert await election.is_leader()
     switching = asyncio.create_task(election.switch(shuffled(Owners("wa"), "wa")))
     await asyncio.sleep(0.5)
@@ -1031,7 +1033,8 @@ async def test_nobody_leads_during_a_switch() -> None:
 async def test_a_switch_after_closing_closes_what_it_is_given() -> None:
     dynamo = await world()
     a = Elector(dynamo, "wa")
-    election = AdaptiveElection(shuffled(Owners("wa"), "wa"))
+    election = AdaptiveElection()
+    await election.switch(shuffled(Owners("wa"), "wa"))
     await election.close()
     await election.switch(a.election)
     assert not await a.leads()

@@ -270,8 +270,7 @@ LOOPS = {
 
 
 def running(worker) -> set[str]:
-    loops: frozenset[str] = worker.worker._parts.fleet._loops.running()
-    return set(loops)
+    return set(worker.worker.fleet.running())
 
 
 @pytest.mark.parametrize("state", list(LOOPS))

@@ -10,7 +10,6 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import StartupError, TableUnavailableError
-from mld.fleet.assign.assigner import Loaded
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.move_writer import MoveWriter
 from mld.fleet.assign.observations import Observations
@@ -19,7 +18,7 @@ from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import WorkerReport
+from mld.fleet.values import FleetSnapshot, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
@@ -139,11 +138,11 @@ def test_a_leader_tells_of_owners_that_go_on_without_a_report_and_of_no_young_wo
         dynamo, clock = await new_dynamo(), WallClock()
         table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
         beats = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
-        strangers = JavaPeers(table, beats, clock, lease_duration_s=D, rules=ReportRules())
+        java_peers = JavaPeers(table, beats, clock, lease_duration_s=D, rules=ReportRules())
         ours = replace(report("w"), mld={"version": "1", "heartbeat": f"{E1}.1"})
 
         def look(*leases: Lease, found: WorkerReport = ours) -> object:
-            return strangers.look(Loaded(leases, (found,), frozenset()))
+            return java_peers.look(FleetSnapshot(leases, (found,), frozenset()))
 
         assert look(carried("a", "x", 5, None)) is None
         await clock.sleep(D)

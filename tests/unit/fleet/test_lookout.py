@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mld.clock import LoopClock
 from mld.errors import AwsError
 from mld.fleet.report import reports
+from mld.fleet.report.reports import ReportRules
+from mld.fleet.roster import Roster
 from mld.fleet.values import WorkerReport
-from mld.fleet.watch.lookout import Lookout, LookoutHooks
+from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import FREE_GRACE_S, LOOK_PERIOD_S, PART_LEASES, SECOND_CHANCE_S, TakeoverRules
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
@@ -34,31 +36,42 @@ CLOCK = WallClock()
 D = 10.0
 BOUND_S = D + LOOK_PERIOD_S + SECOND_CHANCE_S
 RENEWAL_S = D / 3
-RULES = TakeoverRules(lease_duration_s=D, java_discovery_s=11.0, report_period_s=30.0)
+RULES = TakeoverRules(lease_duration_s=D, java_discovery_s=11.0)
+
+
+class CountedEvent(asyncio.Event):
+    """How often it was set."""
+
+    count = 0
+
+    def set(self) -> None:
+        self.count += 1
+        super().set()
 
 
 class Worker:
-    """A lookout, and the renewals of what it owns."""
+    """A lookout with all that it talks to, and the renewals of what it owns."""
 
     def __init__(self, bed: Bed, name: str, *, rules: TakeoverRules = RULES, clock: WallClock = CLOCK) -> None:
         self.name = name
         self.bed = bed
         self.table = DynamoLeaseTable(bed.dynamo.client(name), CLOCK, table_name=TABLE)
         self.assigned: list[str] = []
-        self.gone: list[tuple[str, bool]] = []
-        self.free_told = 0
+        self.deleted: list[str] = []
         self.looked = 0
+        self.leads = True
+        self.assigning_due = CountedEvent()
         self.lookout = Lookout(
             self.table,
             clock,
             rules,
             name,
-            LookoutHooks(
-                legacy_reports=self._legacy,
-                on_assigned=self.assigned.extend,
-                on_looked=self._looked,
-                on_free=self._free,
-                on_gone=self._gone,
+            LookoutParts(
+                roster=Roster(name, lease_duration_s=D, rules=ReportRules()),
+                reports=self,
+                discovery=self,
+                leader=self,
+                assigning_due=self.assigning_due,
                 fence=self._fence,
             ),
         )
@@ -73,19 +86,28 @@ class Worker:
                     await self.table.renew(lease)
             await CLOCK.sleep(RENEWAL_S)
 
-    async def _legacy(self) -> Sequence[WorkerReport]:
+    async def legacy(self) -> Sequence[WorkerReport]:
         if self.bed.legacy_hangs:
             await asyncio.get_running_loop().create_future()
         return ()
 
-    def _looked(self, _leases: Sequence[Lease]) -> None:
+    async def delete_stale(self, stale: Iterable[WorkerReport]) -> None:
+        self.deleted += [report.worker for report in stale]
+
+    def wake(self, keys: Iterable[str] = ()) -> None:
+        self.assigned.extend(keys)
+
+    def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
         self.looked += 1
 
-    def _free(self) -> None:
-        self.free_told += 1
+    async def is_leader(self) -> bool:
+        return self.leads
 
-    async def _gone(self, worker: str, report: WorkerReport | None) -> None:
-        self.gone.append((worker, report is not None))
+    async def step_down(self, hold_off_s: float) -> None:
+        raise AssertionError("the lookout does not ask for this")
+
+    async def close(self) -> None:
+        raise AssertionError("the lookout does not ask for this")
 
     async def _fence(self, _owner: str, _seen: str | None, _marks: Collection[str]) -> bool:
         return True
@@ -159,7 +181,7 @@ async def test_a_dead_workers_leases_are_taken_within_the_bound_and_shared(bed: 
     assert await bed.until("s1", "s2", "s3", "s4", owners="ab", within_s=BOUND_S + 0.2) > D - RENEWAL_S
     assert sorted(bed.owners("s1", "s2", "s3", "s4"), key=str) == ["a", "a", "b", "b"]
     assert sorted(a.assigned + b.assigned) == ["s1", "s2", "s3", "s4"]
-    assert ("w", True) in a.gone + b.gone
+    assert "w" in a.deleted + b.deleted
 
 
 @story
@@ -183,7 +205,8 @@ async def test_an_owner_that_wakes_between_the_look_and_the_write_is_not_told_to
         await CLOCK.sleep(0.1)
     await CLOCK.sleep(1)
     assert bed.owners("s1", "s2") == ["w", "w"]
-    assert a.gone == []
+    assert a.deleted == []
+    assert a.assigning_due.count == 0
 
 
 @story
@@ -191,7 +214,7 @@ async def test_nobody_needs_to_lead_for_free_leases_to_be_taken(bed: Bed) -> Non
     await bed.leases(s1=None, s2=None)
     worker = Worker(bed, "a")
     assert await bed.until("s1", "s2", owners="a", within_s=FREE_GRACE_S + 0.2) >= FREE_GRACE_S
-    assert worker.free_told == 1, "a leader is told once, and acts before the grace is over"
+    assert worker.assigning_due.count == 1, "a leader is told once, and acts before the grace is over"
 
 
 @story
@@ -218,7 +241,7 @@ async def test_a_lease_that_is_renewed_stays_though_others_of_its_owner_do_not_m
         await bed.table.renew(lease)
         await CLOCK.sleep(RENEWAL_S)
     assert bed.owners("s1", "s2") == ["a", "w"]
-    assert worker.gone == []
+    assert worker.assigning_due.count == 0, "its owner is not dead"
 
 
 @story
@@ -323,7 +346,7 @@ async def test_a_lease_that_one_gave_to_the_dead_while_alone_is_taken_within_the
     await bed.leases(s1="a")
     worker = Worker(bed, "a")
     await CLOCK.sleep(20)
-    assert worker.lookout.takeover.is_alone
+    assert worker.lookout.roster.is_alone
     lease = await bed.table.get("s1")
     assert lease is not None
     looked = worker.looked

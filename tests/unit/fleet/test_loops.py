@@ -21,7 +21,10 @@ class Bed:
         self.events: list[str] = []
         self.failures: list[BaseException | None] = []
         self.end: dict[str, BaseException | None] = {}
-        self.loops = Loops({name: self._factory(name) for name in "abc"}, self.failures.append, LoopClock())
+        self.loops = Loops({name: self._factory(name) for name in "abc"}, LoopClock())
+
+    async def allow(self) -> None:
+        await self.loops.allow(self.failures.append)
 
     def _factory(self, name: str):  # type: ignore[no-untyped-def]
         async def run() -> None:
@@ -54,7 +57,7 @@ def test_nothing_runs_before_it_is_allowed() -> None:
         await bed.loops.want(["a", "b"])
         assert await bed.settle() == []
         await bed.loops.want(["b", "c"])
-        await bed.loops.allow()
+        await bed.allow()
         assert await bed.settle() == ["+b", "+c"]
         assert bed.loops.running() == {"b", "c"}
         await bed.loops.stop()
@@ -65,13 +68,13 @@ def test_nothing_runs_before_it_is_allowed() -> None:
 def test_only_what_changes_is_started_and_ended() -> None:
     async def main() -> None:
         bed = Bed()
-        await bed.loops.allow()
+        await bed.allow()
         await bed.loops.want(["a", "b"])
         assert await bed.settle() == ["+a", "+b"]
         await bed.loops.want(["b", "c"])
         assert sorted(await bed.settle()) == ["+c", "-a"]
         await bed.loops.want(["b", "c"])
-        await bed.loops.allow()
+        await bed.allow()
         assert await bed.settle() == []
         await bed.loops.stop()
         assert sorted(await bed.settle()) == ["-b", "-c"]
@@ -83,7 +86,7 @@ def test_only_what_changes_is_started_and_ended() -> None:
 def test_a_mode_change_returns_when_the_old_loops_have_ended() -> None:
     async def main() -> None:
         bed = Bed(slow="a")
-        await bed.loops.allow()
+        await bed.allow()
         await bed.loops.want(["a"])
         await bed.settle()
         before = asyncio.get_running_loop().time()
@@ -100,10 +103,10 @@ def test_what_was_stopped_by_name_stays_stopped_and_the_rest_runs_on() -> None:
         bed = Bed()
         await bed.loops.want(["a", "b"])
         await bed.loops.stop(["a", "c"])
-        await bed.loops.allow()
+        await bed.allow()
         assert await bed.settle() == ["+b"]
         await bed.loops.stop(["b"])
-        await bed.loops.allow()
+        await bed.allow()
         assert await bed.settle() == ["-b"]
 
     run_virtual(main())
@@ -112,7 +115,7 @@ def test_what_was_stopped_by_name_stays_stopped_and_the_rest_runs_on() -> None:
 def test_an_ended_loop_may_be_wanted_again() -> None:
     async def main() -> None:
         bed = Bed()
-        await bed.loops.allow()
+        await bed.allow()
         for _ in range(3):
             await bed.loops.want(["a"])
             assert await bed.settle() == ["+a"]
@@ -127,7 +130,7 @@ def test_an_ended_loop_may_be_wanted_again() -> None:
 def test_a_loop_that_ends_by_itself_is_told(error: AssertionError | None) -> None:
     async def main() -> None:
         bed = Bed()
-        await bed.loops.allow()
+        await bed.allow()
         await bed.loops.want(["a", "b"])
         bed.end["a"] = error
         await asyncio.sleep(1)
@@ -142,7 +145,7 @@ def test_a_loop_that_ends_by_itself_is_told(error: AssertionError | None) -> Non
 def test_a_loop_begins_anew_after_an_unexpected_exception() -> None:
     async def main() -> None:
         bed = Bed()
-        await bed.loops.allow()
+        await bed.allow()
         await bed.loops.want(["a"])
         bed.end["a"] = ValueError("broken")
         await asyncio.sleep(1)
@@ -165,8 +168,8 @@ def test_a_loop_that_fails_while_it_is_being_ended_is_not_told() -> None:
             finally:
                 raise ValueError("on the way out")
 
-        loops = Loops({"a": stubborn}, failures.append, LoopClock())
-        await loops.allow()
+        loops = Loops({"a": stubborn}, LoopClock())
+        await loops.allow(failures.append)
         await loops.want(["a"])
         await asyncio.sleep(0)
         await loops.stop()
@@ -192,8 +195,8 @@ def test_a_loop_may_end_itself_by_changing_the_mode() -> None:
         async def other() -> None:
             await asyncio.Event().wait()
 
-        loops = Loops({"a": switching, "b": other}, lambda _: None, LoopClock())
-        await loops.allow()
+        loops = Loops({"a": switching, "b": other}, LoopClock())
+        await loops.allow(lambda _: None)
         await loops.want(["a"])
         await asyncio.sleep(5)
         assert ended == ["not waited for itself", "end"]

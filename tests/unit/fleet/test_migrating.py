@@ -13,7 +13,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import AwsError, AwsUnreachableError, StartupError, TableError
-from mld.fleet.leader.election import LockElection
+from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.single_table import FleetSummary
@@ -562,12 +562,11 @@ class Worker:
             random.Random(name),
             worker_id=name,
             configured=configured,
-            on_state=self._enter,
             is_leader=self._is_leader,
             view=self._view,
         )
 
-    async def _enter(self, version: ClientVersion, running: Components) -> None:
+    async def enter(self, version: ClientVersion, running: Components) -> None:
         if self.failures:
             self.failures -= 1
             raise AwsUnreachableError("UpdateTable", "nothing")
@@ -590,8 +589,8 @@ async def single_table_worker(bed: Bed, configured: Configured, name: str = "w-1
 
 async def running_worker(bed: Bed, configured: Configured, name: str = "w-1") -> Worker:
     worker = await single_table_worker(bed, configured, name)
-    await worker.machine.start()
-    bed.tasks = [*getattr(bed, "tasks", []), asyncio.create_task(worker.machine.run())]  # type: ignore[attr-defined]
+    await worker.machine.start(worker.enter)
+    bed.tasks = [*getattr(bed, "tasks", []), asyncio.create_task(worker.machine.run(worker.enter))]  # type: ignore[attr-defined]
     return worker
 
 
@@ -613,7 +612,7 @@ def test_what_is_entered_and_written_at_start(configured, stored):
         if stored:
             bed.put_version(stored)
         before = bed.dynamo.row(LEASES.table, "Migration3.0")
-        version = await worker.machine.start()
+        version = await worker.machine.start(worker.enter)
         assert worker.entered == [version] == [worker.machine.version]
         wrote = (configured, stored) in {(COMPATIBLE, None), (C3X, None), (C3X, ROLLBACK)}
         if wrote:
@@ -628,7 +627,7 @@ def test_what_is_entered_and_written_at_start(configured, stored):
 async def test_the_row_is_written_last(bed):
     worker = await single_table_worker(bed, C3X)
     worker.failures = 3
-    starting = asyncio.create_task(worker.machine.start())
+    starting = asyncio.create_task(worker.machine.start(worker.enter))
     await bed.clock.sleep(2)
     assert bed.dynamo.rows(LEASES.table) == {}, "a worker that does not come up decides nothing for the fleet"
     assert await starting is V3X
@@ -640,14 +639,14 @@ async def test_a_start_gives_up_with_the_reason(bed):
     worker = await single_table_worker(bed, C3X)
     worker.failures = START_ATTEMPTS_MAX
     with pytest.raises(StartupError, match="UpdateTable: no answer: nothing"):
-        await worker.machine.start()
+        await worker.machine.start(worker.enter)
 
 
 @virtual
 async def test_workers_of_a_new_application_start_together(bed):
     await bed.create(LEASES)
     workers = [await single_table_worker(bed, C3X, f"w-{number}") for number in range(10)]
-    assert await asyncio.gather(*(worker.machine.start() for worker in workers)) == [V3X] * 10
+    assert await asyncio.gather(*(worker.machine.start(worker.enter) for worker in workers)) == [V3X] * 10
     assert [worker.entered for worker in workers] == [[V3X]] * 10
     assert len(bed.dynamo.history) == 1
 
@@ -655,15 +654,13 @@ async def test_workers_of_a_new_application_start_together(bed):
 @virtual
 async def test_on_a_lost_race_read_again_and_decide_anew(bed):
     worker = await single_table_worker(bed, C3X)
-    real = worker.machine._on_state
 
     async def slowly(version: ClientVersion, running: Components) -> None:
-        await real(version, running)
+        await worker.enter(version, running)
         if version is V3X:
             bed.put_version(UPGRADE)
 
-    worker.machine._on_state = slowly
-    assert await worker.machine.start() is UPGRADE
+    assert await worker.machine.start(slowly) is UPGRADE
     assert worker.entered == [V3X, UPGRADE]
     assert bed.stored(CLIENT_VERSION, LEASES) is UPGRADE
 
@@ -673,7 +670,7 @@ async def test_a_create_without_an_answer_is_our_own_when_read_again(bed):
     worker = await single_table_worker(bed, C3X)
     lost = [lost_reply("PutItem")]
     bed.dynamo.faults = lambda _, operation, __: lost.pop() if operation == "PutItem" and lost else None
-    assert await worker.machine.start() is V3X
+    assert await worker.machine.start(worker.enter) is V3X
     assert worker.entered == [V3X]
 
 
@@ -681,7 +678,7 @@ async def test_a_create_without_an_answer_is_our_own_when_read_again(bed):
 async def test_throttling_of_the_row_delays_the_start(bed):
     worker = await single_table_worker(bed, C3X)
     bed.dynamo.faults = lambda *_: throttled() if bed.clock.monotonic() < 5 else None
-    assert await worker.machine.start() is V3X
+    assert await worker.machine.start(worker.enter) is V3X
 
 
 @virtual
@@ -796,7 +793,7 @@ async def test_a_state_stored_by_java_workers_in_the_legacy_table_is_run_and_kep
     await bed.legacy()
     bed.put_version(ROLLBACK, STATES)
     worker = Worker(bed, C3X, routes=await bed.started())
-    assert await worker.machine.start() is V3X
+    assert await worker.machine.start(worker.enter) is V3X
     assert bed.stored(CLIENT_VERSION, STATES) is V3X
     assert bed.dynamo.rows(LEASES.table) == {}
 
@@ -805,7 +802,7 @@ async def test_a_state_stored_by_java_workers_in_the_legacy_table_is_run_and_kep
 async def test_with_a_legacy_table_the_first_row_is_created_there(bed):
     await bed.legacy()
     worker = Worker(bed, COMPATIBLE, routes=await bed.started())
-    assert await worker.machine.start() is UPGRADE
+    assert await worker.machine.start(worker.enter) is UPGRADE
     assert bed.stored(CLIENT_VERSION, STATES) is UPGRADE
     assert bed.dynamo.rows(LEASES.table) == {}
 
@@ -818,7 +815,7 @@ async def test_a_row_already_moved_is_updated_where_it_is(bed):
     routes = await bed.started()
     assert routes.write_place == STATES
     worker = Worker(bed, C3X, routes=routes)
-    assert await worker.machine.start() is V3X
+    assert await worker.machine.start(worker.enter) is V3X
     assert bed.stored(CLIENT_VERSION, LEASES) is V3X
     assert bed.stored(CLIENT_VERSION, STATES) is None
 
@@ -828,8 +825,8 @@ async def test_survive_the_deletion_of_the_metrics_table_after_a_rollback(bed):
     await bed.legacy()
     bed.put_version(ROLLBACK, STATES)
     worker = Worker(bed, COMPATIBLE, routes=await bed.started())
-    await worker.machine.start()
-    running = asyncio.create_task(worker.machine.run())
+    await worker.machine.start(worker.enter)
+    running = asyncio.create_task(worker.machine.run(worker.enter))
     bed.put_version(V2X, STATES)
     await bed.clock.sleep(91)
     await bed.dynamo.call("DeleteTable", {"TableName": REPORTS.table})
@@ -844,7 +841,7 @@ def test_the_first_row_beside_rows_of_older_workers_is_warned_about(caplog):
         bed = Bed()
         worker = await single_table_worker(bed, COMPATIBLE)
         bed.dynamo.put_row(LEASES.table, {"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "1"}})
-        await worker.machine.start()
+        await worker.machine.start(worker.enter)
 
     run_virtual(main())
     assert "workers older than KCL 3.5 created rows of the lease table (1 without" in caplog.text

@@ -278,8 +278,8 @@ def test_workers_are_sorted_out() -> None:
     active, failing = report(1.0, worker="a"), report(FAILED, worker="f")
     expired, ancient = report(1.0, worker="e", age_s=61), report(1.0, worker="a", age_s=90_000, legacy=True)
     timeless = report(worker="t", age_s=None)
-    roster = reports.sort_out([ancient, active, failing, expired, timeless], NOW, RULES)
-    assert roster == reports.Roster((active,), (failing,), (expired,), (timeless,), (ancient, timeless))
+    found = reports.sort_out([ancient, active, failing, expired, timeless], NOW, RULES)
+    assert found == reports.SortedReports((active,), (failing,), (expired,), (timeless,), (ancient, timeless))
 
 
 def test_a_report_stands_still_when_it_was_watched_for_two_periods_without_news() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.fleet.report.reports import ReportRules, own_report
+from mld.fleet.roster import Roster
 from mld.fleet.values import WorkerReport
 from mld.fleet.watch.takeover import (
     FREE_AT_ONCE_MAX,
@@ -30,7 +31,7 @@ from mld.steps import finish
 
 D = 10.0
 JAVA_S = 11.0
-RULES = TakeoverRules(lease_duration_s=D, java_discovery_s=JAVA_S, report_period_s=ReportRules().report_period_s)
+RULES = TakeoverRules(lease_duration_s=D, java_discovery_s=JAVA_S)
 SOON = 0.01
 
 
@@ -47,7 +48,8 @@ class Seer:
     """One worker's view, fed with whole looks."""
 
     def __init__(self, me: str = "me", rules: TakeoverRules = RULES) -> None:
-        self.takeover = Takeover(rules, me)
+        self.roster = Roster(me, lease_duration_s=D, rules=ReportRules())
+        self.takeover = Takeover(rules, me, self.roster)
 
     def look(self, at: float, leases: Sequence[Lease], reports: Sequence[WorkerReport] = (), **beats: str) -> Takeover:
         finish(self.takeover.saw_all(leases, reports, beats, at))
@@ -257,9 +259,9 @@ def test_one_report_is_no_sign_of_life_but_two_are() -> None:
 def test_who_renews_or_reports_again_shows_life() -> None:
     it = Seer("zz")
     it.look(0.0, [lease("s", "w")], [report("w"), report("idle"), report("ghost", 9_999)])
-    assert it.takeover.showing_life == {"w"}, "so far an owner may be alive; one report says nothing"
+    assert it.roster.showing_life == {"w"}, "so far an owner may be alive; one report says nothing"
     it.look(30.0, [lease("s", "w", counter=6)], [report("w"), report("idle", 30), report("ghost", 9_999)])
-    assert it.takeover.showing_life == {"w", "idle"}
+    assert it.roster.showing_life == {"w", "idle"}
 
 
 def test_an_owner_that_renews_nothing_is_silent_and_looks_at_nothing() -> None:
@@ -267,10 +269,10 @@ def test_an_owner_that_renews_nothing_is_silent_and_looks_at_nothing() -> None:
     it.look(0.0, [lease("s"), lease("t")], [report("w")])
     it.look(8.0, [lease("s"), lease("t", counter=6)], [report("w")])
     it.look(12.0, [lease("s"), lease("t", counter=6)], [report("w")])
-    assert it.takeover.silent == frozenset(), "it renews one of them"
+    assert it.roster.silent == frozenset(), "it renews one of them"
     assert "w" in it.takeover.lookers(0)
     it.look(20.0, [lease("s"), lease("t", counter=6)], [report("w")])
-    assert it.takeover.silent == {"w"}
+    assert it.roster.silent == {"w"}
     assert "w" not in it.takeover.lookers(0)
     assert it.takeover.is_gone("w", 20.0)
 
@@ -288,31 +290,31 @@ def test_a_looker_looks_often_and_the_others_once_in_a_lease_duration() -> None:
 def test_who_hands_a_lease_to_somebody_is_not_alone() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me")], [report("me")])
-    assert it.takeover.is_alone
+    assert it.roster.is_alone
     it.look(5.0, [replace(lease("s", "other"), checkpoint_owner="me")], [report("me")])
-    assert not it.takeover.is_alone
+    assert not it.roster.is_alone
 
 
 def test_who_gave_a_lease_away_is_not_alone_though_a_stale_look_shows_nobody_else() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me")], [report("me")])
-    it.takeover.gave(1.0)
-    assert not it.takeover.is_alone
+    it.roster.gave(1.0)
+    assert not it.roster.is_alone
     it.look(1.1, [lease("s", "me")], [report("me")])
     assert it.takeover.whole_period_s() == LOOK_PERIOD_S
     it.look(1.0 + D + SOON, [lease("s", "me")], [report("me")])
-    assert it.takeover.is_alone, "by now every look shows it"
+    assert it.roster.is_alone, "by now every look shows it"
 
 
 def test_who_is_alone_looks_twice_in_a_lease_duration() -> None:
     it = Seer()
     it.look(0.0, [lease("s", "me"), lease("t", None)], [report("me")])
-    assert it.takeover.is_alone
+    assert it.roster.is_alone
     assert it.takeover.whole_period_s() == D / 2
     it.look(5.0, [lease("s", "me"), lease("t", None)], [report("me"), report("other")])
-    assert not it.takeover.is_alone
+    assert not it.roster.is_alone
     it.look(5.0 + 61.0, [lease("s", "me"), lease("t", None)], [report("me"), report("other")])
-    assert it.takeover.is_alone, "its report stands still"
+    assert it.roster.is_alone, "its report stands still"
 
 
 @pytest.mark.parametrize(
