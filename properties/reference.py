@@ -90,8 +90,8 @@ AwsCredentialsProvider = provider, provider, …         provider = name|argumen
 ```
 
 When the daemon starts it asks the providers in this order. It uses the first that yields credentials, and renews
-them as needed; if the provider goes away, it uses the last keys until they expire. If none yields any, the daemon says why
-each failed, and stops.
+them as needed; if the provider goes away, it uses the last keys until they expire. If none yields any, the
+daemon says why each failed, and stops.
 
 | Provider | Arguments | Credentials |
 |---|---|---|
