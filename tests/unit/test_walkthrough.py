@@ -28,6 +28,14 @@ def test_every_step_of_a_walk_names_one(walk: str) -> None:
     assert [line for line in steps if len(NAMED.findall(line)) != 1] == []
 
 
+def test_the_objects_at_run_time_are_classes() -> None:
+    picture = PAGE.partition("\n## Objects at run time\n")[2].partition("\n## ")[0]
+    objects = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", picture))
+    classes = {name for path in (ROOT / "mld").rglob("*.py") for name in defined_in(path)}
+    assert len(objects) >= 15
+    assert objects - classes == set()
+
+
 @cache
 def defined_in(path: Path) -> frozenset[str]:
     """Functions and classes of a module, and methods as `Class.method`."""
