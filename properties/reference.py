@@ -27,8 +27,7 @@ The daemon reads the `.properties` file of Amazon's MultiLangDaemon (KCL 3.x for
 keys that only this daemon knows begin with `mld.` (and `cloudWatchEndpoint`), which Java ignores.
 
 `mld check app.properties` shows every key with its value in effect and where it comes from, what the fleet costs in
-DynamoDB, and every problem
-with its remedy. A file needs at least:
+DynamoDB, and every problem with its remedy. A file needs at least:
 
 ```properties
 executableName = python3 -m my_processor
@@ -69,7 +68,7 @@ Errors stop the start, all of them listed at once, with exit code 2. Warnings do
 
 ### What is shown of a value
 
-`mld check` and the log show a value as far as its key declares that it may be shown, and `***` in place of the rest:
+`mld check` and the log show the part of a value that its key declares harmless, and `***` in place of the rest:
 
 - names, numbers, words of a closed set and ARNs: in full
 - endpoints and proxies: scheme, host and port; paths and other URLs: without user, password and parameters
@@ -79,7 +78,7 @@ Errors stop the start, all of them listed at once, with exit code 2. Warnings do
   (`properties/harmless.py`), and then like a path; of Java options sizes, switches and names of properties
 - a key whose name speaks of a password, secret, token or key, and a key without effect: nothing
 
-A value that is none of its kind is not repeated, because it may have been meant for another line: the message names
+A value of the wrong kind is not repeated, because it may have been meant for another line: the message names
 file and line. Names of unknown keys are repeated, their values never.
 """
 
@@ -90,9 +89,9 @@ _CREDENTIALS = """\
 AwsCredentialsProvider = provider, provider, …         provider = name|argument|…
 ```
 
-The providers are asked in this order when the daemon starts; the first that yields credentials is used and
-refreshed as needed, its last keys until they expire if it goes away. If none yields any, the daemon says why
-each failed, and stops.
+When the daemon starts it asks the providers in this order. It uses the first that yields credentials, and renews
+them as needed; if the provider goes away, it uses the last keys until they expire. If none yields any, the
+daemon says why each failed, and stops.
 
 | Provider | Arguments | Credentials |
 |---|---|---|
@@ -103,7 +102,7 @@ also with assume-role, SSO or credential_process |
 | `InstanceProfileCredentialsProvider` | | the EC2 instance |
 | `ContainerCredentialsProvider` | | ECS, EKS Pod Identity |
 | `WebIdentityTokenFileCredentialsProvider` | | `AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN` |
-| `StsAssumeRoleCredentialsProvider` | role ARN, session name, then any of the below | a role, assumed with \
+| `StsAssumeRoleCredentialsProvider` | role ARN, session name, then the arguments below | a role, assumed with \
 credentials of the default chain |
 | `AnonymousCredentialsProvider` | | none: requests are not signed |
 | `SystemPropertyCredentialsProvider` | | never any: there is no Java here |
@@ -125,8 +124,8 @@ AwsCredentialsProviderDynamoDB = ProfileCredentialsProvider|leases, DefaultCrede
 or an object with `access_key`, `secret_key`, and optionally `token` and `expiry` (a datetime, or ISO 8601 text,
 with a time zone); with an expiry it is called again before that time.
 
-Of these values external ids, arguments of your own providers, users and paths of endpoints, and whatever an
-environment variable supplied, are hidden.
+What is hidden of these values: external ids, arguments of your own providers, users and paths of endpoints, and
+whatever an environment variable supplied.
 """
 
 _DEVIATIONS = """\
@@ -163,8 +162,7 @@ def render() -> str:
 
 _KEYS_INTRODUCTION = """\
 Times ending in `Millis` are milliseconds. *Not yet* marks keys that are checked but whose feature this version
-does not have; *not supported* keys on which only Java acts; *no effect* keys that neither daemon uses (any
-more).
+does not have; *not supported* keys on which only Java acts; *no effect* keys that neither daemon uses.
 """
 
 

@@ -62,7 +62,7 @@ KEYS: tuple[Key, ...] = (
          shown_as=Shown.FULL),
     _key("streamId", TEXT, "Names the stream in the ledgers of sinks, instead of its ARN and the time of its "
          "creation. Change it when the stream is deleted and made again.",
-         default_text="what kinesis:DescribeStreamSummary says; required below another daemon",
+         default_text="what kinesis:DescribeStreamSummary says; required under another daemon",
          shown_as=Shown.FULL),
     _key("format", CHOICE, "What the data of a record is; all but binary add the column `payload`.",
          Format.BINARY, choices=Format),

@@ -58,6 +58,6 @@ def identity_of(
 
 UNKNOWN = (
     "the daemon does not say which stream this is, of all that ever had its name, and marks in a sink would mean "
-    f"nothing: allow it kinesis:DescribeStreamSummary, or (below another daemon) name the stream by {STREAM_KEY}, with "
+    f"nothing: allow it kinesis:DescribeStreamSummary, or (under another daemon) name the stream by {STREAM_KEY}, with "
     "another value whenever it is deleted and made again"
 )
