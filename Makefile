@@ -216,7 +216,7 @@ lock:
 	$(LOCK)/bin/python -m tests.support.make_locks $(LOCK)/bin/uv $(NAMES)
 
 docs: $(DEV)
-	$(BIN)/python -m properties.reference > docs/use/configuration.md
+	$(BIN)/python -m properties.reference docs/use/configuration.md
 
 clean:
 	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .cache build *.egg-info

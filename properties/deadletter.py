@@ -1,17 +1,14 @@
-"""What becomes of a record processor that fails: the value of `mld.deadLetter`, what the keys ask of each other, and
-the policy in words. Pure.
+"""What becomes of a record processor that fails: the value of `mld.deadLetter`, and the policy in words. Pure.
 
-Ours, not Java's: its daemon ends at the first failure, and has no dead letter.
+This is ours: Java's daemon ends at the first failure, and has no dead letter.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from properties.redaction import where
-from properties.remarks import Level
 from properties.settings import Settings
 from properties.values import ChildFailurePolicy, DeadLetter, DeadLetterKind, StreamArn
 
@@ -20,7 +17,7 @@ _REGION_IN_SQS_HOST = re.compile(r"(?:.*\.)?sqs\.(?P<region>[a-z]{2}[-a-z0-9]+-[
 
 
 class NoDeadLetter(ValueError):
-    """Text that names no place for dead letters; the text says what is wrong."""
+    """The value names no place for dead letters; the message says what is wrong."""
 
 
 def parse(text: str) -> DeadLetter:
@@ -53,67 +50,6 @@ def _queue(text: str) -> DeadLetter:
         raise NoDeadLetter("is not the URL of a queue")
     match = _REGION_IN_SQS_HOST.fullmatch(str(parts.hostname))
     return DeadLetter(DeadLetterKind.SQS, text, name=text, region=None if match is None else match["region"])
-
-
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """What does not fit together; `key` is the line to change."""
-
-    level: Level
-    key: str
-    message: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the file asks for; None where it says nothing."""
-
-    policy: ChildFailurePolicy
-    restarts_max_given: bool
-    dead_letter: DeadLetter | None
-    attempts: int | None
-    endpoint_given: bool
-    reads_stream: str | None
-    reads_region: str | None
-    is_spark: bool
-
-
-def objections(asked: Asked) -> tuple[Objection, ...]:
-    """What is wrong with the keys together."""
-    found = []
-    error, warning = Level.ERROR, Level.WARNING
-    if asked.restarts_max_given and asked.policy is not ChildFailurePolicy.RESTART:
-        why = f"is not used: mld.childFailurePolicy is {asked.policy.value}"
-        found.append(
-            Objection(warning, "mld.childRestartsMax", why, "set mld.childFailurePolicy=restart, or remove it")
-        )
-    if asked.attempts is None:
-        if asked.dead_letter is not None:
-            why = "is not used: mld.poisonAttempts is not set, and without it no record is ever set aside"
-            found.append(Objection(warning, "mld.deadLetter", why, "set mld.poisonAttempts, for example to 3"))
-        return tuple(found)
-    if asked.dead_letter is None:
-        why = "says when a record is set aside, and mld.deadLetter does not say where"
-        found.append(Objection(error, "mld.poisonAttempts", why, "set mld.deadLetter, or remove mld.poisonAttempts"))
-    if asked.policy is not ChildFailurePolicy.PARK:
-        why = f"needs a daemon that lives on, and mld.childFailurePolicy is {asked.policy.value}"
-        found.append(Objection(error, "mld.poisonAttempts", why, "set mld.childFailurePolicy=park"))
-    if asked.is_spark:
-        why = "does not fit mld-spark, which accepts records long before it commits them"
-        found.append(Objection(error, "mld.poisonAttempts", why, "use mld.spark.deadLetter and mld.spark.attemptsMax"))
-    if _is_read(asked):
-        why = "is the stream that is read: a record would come back for ever"
-        found.append(Objection(error, "mld.deadLetter", why, "name another stream"))
-    if asked.endpoint_given and (asked.dead_letter is None or not asked.dead_letter.takes_endpoint):
-        why = "is not used: mld.deadLetter is neither a bucket nor a stream"
-        found.append(Objection(warning, "mld.deadLetterEndpoint", why, "remove the line"))
-    return tuple(found)
-
-
-def _is_read(asked: Asked) -> bool:
-    arn = None if asked.dead_letter is None else StreamArn.parse(asked.dead_letter.name)
-    return arn is not None and (arn.name, arn.region) == (asked.reads_stream, asked.reads_region)
 
 
 def in_words(settings: Settings) -> str:

@@ -8,10 +8,9 @@ remarks; `settings` is made only when no remark is an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 
-from properties.deadletter import Asked, objections
 from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.keytypes import Section
 from properties.remarks import Level, Remark
@@ -89,7 +88,7 @@ def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -
 
 def settings_of(derivation: Derivation) -> Settings:
     """The settings; only for a derivation (and keys) without errors."""
-    return Settings(**derivation.values)  # type: ignore[arg-type]
+    return Settings(**{one.name: derivation.values[one.name] for one in fields(Settings)})  # type: ignore[arg-type]
 
 
 def _application(derivation: Derivation) -> None:
@@ -240,27 +239,39 @@ def _child(derivation: Derivation) -> None:
     if first > longest:
         message = f"{longest} is less than mld.childRestartBackoffMillis, {first}; no pause exceeds {longest}"
         derivation.say(Level.WARNING, "mld.childRestartBackoffMaxMillis", message, "raise it, or lower the other")
-    for objection in objections(_failures_asked(derivation)):
-        derivation.say(objection.level, objection.key, objection.message, objection.remedy)
+    _dead_letter(derivation)
 
 
-def _failures_asked(derivation: Derivation) -> Asked:
-    values = derivation.values
-    policy, attempts, dead_letter = (values[f] for f in ("child_failure_policy", "poison_attempts", "dead_letter"))
+def _dead_letter(derivation: Derivation) -> None:
+    """What the keys about failing children ask of each other."""
+    values, say = derivation.values, derivation.say
+    policy, attempts, letter = values["child_failure_policy"], values["poison_attempts"], values["dead_letter"]
     assert isinstance(policy, ChildFailurePolicy)
-    assert attempts is None or isinstance(attempts, int)
-    assert dead_letter is None or isinstance(dead_letter, DeadLetter)
-    stream, region, program = (values[f] for f in ("stream_name", "kinesis_region", "executable_name"))
-    return Asked(
-        policy=policy,
-        restarts_max_given="mld.childRestartsMax" in derivation.given,
-        dead_letter=dead_letter,
-        attempts=attempts,
-        endpoint_given="mld.deadLetterEndpoint" in derivation.given,
-        reads_stream=None if stream is None else str(stream),
-        reads_region=None if region is None else str(region),
-        is_spark=PurePath(str(program or "").partition(" ")[0]).name == SPARK_PROGRAM,
-    )
+    assert letter is None or isinstance(letter, DeadLetter)
+    if "mld.childRestartsMax" in derivation.given and policy is not ChildFailurePolicy.RESTART:
+        why = f"is not used: mld.childFailurePolicy is {policy.value}"
+        say(Level.WARNING, "mld.childRestartsMax", why, "set mld.childFailurePolicy=restart, or remove it")
+    if attempts is None:
+        if letter is not None:
+            why = "is not used: mld.poisonAttempts is not set, and without it no record is ever set aside"
+            say(Level.WARNING, "mld.deadLetter", why, "set mld.poisonAttempts, for example to 3")
+        return
+    if letter is None:
+        why = "says when a record is set aside, and mld.deadLetter does not say where"
+        say(Level.ERROR, "mld.poisonAttempts", why, "set mld.deadLetter, or remove mld.poisonAttempts")
+    if policy is not ChildFailurePolicy.PARK:
+        why = f"needs a daemon that lives on, and mld.childFailurePolicy is {policy.value}"
+        say(Level.ERROR, "mld.poisonAttempts", why, "set mld.childFailurePolicy=park")
+    if PurePath(str(values["executable_name"] or "").partition(" ")[0]).name == SPARK_PROGRAM:
+        why = "does not fit mld-spark, which accepts records long before it commits them"
+        say(Level.ERROR, "mld.poisonAttempts", why, "use mld.spark.deadLetter and mld.spark.attemptsMax")
+    arn = None if letter is None else StreamArn.parse(letter.name)
+    if arn is not None and (arn.name, arn.region) == (values["stream_name"], values["kinesis_region"]):
+        why = "is the stream that is read: a record would come back for ever"
+        say(Level.ERROR, "mld.deadLetter", why, "name another stream")
+    if "mld.deadLetterEndpoint" in derivation.given and (letter is None or not letter.takes_endpoint):
+        why = "is not used: mld.deadLetter is neither a bucket nor a stream"
+        say(Level.WARNING, "mld.deadLetterEndpoint", why, "remove the line")
 
 
 def _worker_id(derivation: Derivation) -> None:

@@ -1,12 +1,13 @@
-"""docs/use/configuration.md, rendered from the table of keys: `make docs`.
+"""The tables of keys in docs/use/configuration.md: `python -m properties.reference docs/use/configuration.md`.
 
-The page is for operators. A test keeps it current. It must not say anything that the table or the rules do not.
+The tables are rendered from the table of keys, and a test keeps them current; the prose around them is written by hand.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from properties.keys import KEYS
 from properties.keytypes import Effect, Key, Section, ValueKind
@@ -16,154 +17,18 @@ from properties.validation import default_text, range_text
 ALL_KEYS = (*KEYS, *SPARK_KEYS)
 _NO_LIMIT = 1e300  # Java spells "no limit" as the largest double
 
-_INTRODUCTION = """\
-# Configuration
-
-<!-- Written by `python -m properties.reference`; change the key table (properties/keys.py) instead of this page. -->
-
-For those who write a `.properties` file or look up a key.
-
-The daemon reads the `.properties` file of Amazon's MultiLangDaemon (KCL 3.x for Java). One file can serve both:
-keys that only this daemon knows begin with `mld.` (and `cloudWatchEndpoint`), which Java ignores.
-
-`mld check app.properties` shows every key with its value in effect and where it comes from, what the fleet costs in
-DynamoDB, and every problem with its remedy. A file needs at least:
-
-```properties
-executableName = python3 -m my_processor
-applicationName = my-application
-streamName = my-stream
-AwsCredentialsProvider = DefaultCredentialsProvider
-regionName = eu-west-1
-```
-
-## The file
-
-- A line is `key = value`, `key: value` or `key value`. `#` or `!` at the start of a line makes a comment; later
-  in a line it is part of the value. Quotes are part of the value, too.
-- A line that ends in `\\` goes on in the next one. `\\t`, `\\n`, `\\r`, `\\f` and `\\uXXXX` are escapes; any
-  other character after a `\\` stands for itself, so a Windows path needs `\\\\`.
-- The file is UTF-8 or ISO-8859-1. Java reads ISO-8859-1 only: write `\\uXXXX` if both read the file.
-- Keys are case-sensitive; only the prefix `AwsCredentialsProvider` may be written in any case. If a key, or two
-  spellings of one setting, are given twice, the last line counts, with a warning.
-- Values are trimmed. A boolean is `true`, `yes`, `y`, `on`, `1` or `false`, `no`, `n`, `off`, `0`. Words like
-  `POLLING` may be written in any case. A duration is `PT30S`, `PT24H` or `P1DT12H`.
-- A key this daemon does not know is ignored with a warning that names the nearest known key.
-
-### Environment variables
-
-`${NAME}` in a value is replaced by the environment variable, `${NAME:-default}` by the default if the variable
-is unset or empty. An unset variable without a default is an error. `$${` is a literal `${`. Java does none of
-this.
-
-### Overrides
-
-`-D key=value` on the command line wins over the file, for any key: `mld app.properties -D maxRecords=500`. The
-value is taken as it is (no `\\` escapes); `${NAME}` works. Every user of the machine can read a command line: a
-secret in it is warned about, as is a file with secrets that others may read.
-
-### Strictness
-
-Errors stop the start, all of them listed at once, with exit code 2. Warnings do not, unless `mld.strict = true`.
-
-### What is shown of a value
-
-`mld check` and the log show the part of a value that its key declares harmless, and `***` in place of the rest:
-
-- names, numbers, words of a closed set and ARNs: in full
-- endpoints and proxies: scheme, host and port; paths and other URLs: without user, password and parameters
-- `executableName`: the program, a script or Python module, and the names of flags
-- tags: their names
-- `mld.spark.conf.*` and `mld.spark.sink.*.options.*`: nothing, unless the key is known to be harmless
-  (`properties/harmless.py`), and then like a path; of Java options sizes, switches and names of properties
-- a key whose name speaks of a password, secret, token or key, and a key without effect: nothing
-
-A value of the wrong kind is not repeated, because it may have been meant for another line: the message names
-file and line. Names of unknown keys are repeated, their values never.
-"""
-
-_CREDENTIALS = """\
-## Credentials
-
-```
-AwsCredentialsProvider = provider, provider, …         provider = name|argument|…
-```
-
-When the daemon starts it asks the providers in this order. It uses the first that yields credentials, and renews
-them as needed; if the provider goes away, it uses the last keys until they expire. If none yields any, the
-daemon says why each failed, and stops.
-
-| Provider | Arguments | Credentials |
-|---|---|---|
-| `DefaultCredentialsProvider` | | the usual chain: environment, web identity, profile, container, instance |
-| `EnvironmentVariableCredentialsProvider` | | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN` |
-| `ProfileCredentialsProvider` | profile (default: `AWS_PROFILE`, then `default`) | a profile of the shared files, \
-also with assume-role, SSO or credential_process |
-| `InstanceProfileCredentialsProvider` | | the EC2 instance |
-| `ContainerCredentialsProvider` | | ECS, EKS Pod Identity |
-| `WebIdentityTokenFileCredentialsProvider` | | `AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN` |
-| `StsAssumeRoleCredentialsProvider` | role ARN, session name, then the arguments below | a role, assumed with \
-credentials of the default chain |
-| `AnonymousCredentialsProvider` | | none: requests are not signed |
-| `SystemPropertyCredentialsProvider` | | never any: there is no Java here |
-| `package.module:callable` | given to the callable as texts | your own, see below |
-
-Full class names, `KclStsAssumeRoleCredentialsProvider` and the names of the SDK v1 (with a warning) are
-understood as well.
-
-An assumed role takes `externalId=<text>`, `endpointRegion=<region of STS>` and `endpoint=<URL or host>^<signing
-region>`. Without a region of its own, STS uses `AWS_REGION`, the region of the profile, then `regionName`.
-
-```properties
-AwsCredentialsProvider = StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/reader|kcl|\
-externalId=${EXTERNAL_ID}
-AwsCredentialsProviderDynamoDB = ProfileCredentialsProvider|leases, DefaultCredentialsProvider
-```
-
-`package.module:callable` names a Python function (its directory must be in `PYTHONPATH`). It returns a mapping
-or an object with `access_key`, `secret_key`, and optionally `token` and `expiry` (a datetime, or ISO 8601 text,
-with a time zone); with an expiry it is called again before that time.
-
-What is hidden of these values: external ids, arguments of your own providers, users and paths of endpoints, and
-whatever an environment variable supplied.
-"""
-
-_DEVIATIONS = """\
-## Differences from Java
-
-| Subject | Java KCL 3.x | This daemon |
-|---|---|---|
-| Blanks around a value | kept; part of names, or an error | removed |
-| Text that is no number or boolean | taken as 0 or false | an error |
-| Value out of range | mostly unnoticed | an error |
-| 0 for a number without a meaning for 0 | not set | not set, with a warning |
-| Unknown, misspelled or old key | ignored silently | ignored with a warning and the nearest key |
-| `cleanupLeasesUponShardCompletion=false` | ignored | honoured |
-| `shutdownGraceMillis` | default 0: no graceful stop | default 25000 |
-| `logWarningForTaskAfterMillis` | off; each second; a silent stream too | 60000; doubling; children only |
-| `timeoutInSeconds` of 0 or less | ends the daemon at the first child | an error |
-| `workerId` empty | accepted | an error |
-| Both initial positions, or two spellings of one key | order of a hash table | fixed, with a warning |
-| Epoch milliseconds as initial position | a date in the far future | an error |
-| Region of `streamArn` | never used | used if there is no `regionName`; a conflict is warned about |
-| Region of the environment | `AWS_REGION` | `AWS_REGION`, `AWS_DEFAULT_REGION` |
-| Unusable credentials provider | skipped silently | named, with the reason |
-| Encoding | ISO-8859-1 | UTF-8 where the bytes are UTF-8 |
-"""
+BEGIN, END = f"### {next(iter(Section)).value}\n", "\n## Differences from Java\n"
+"""What the page has before and after the tables."""
 
 
-def render() -> str:
-    """The whole page."""
-    parts = [_INTRODUCTION, _CREDENTIALS, "## Keys\n\n" + _KEYS_INTRODUCTION]
-    parts += [_table(section) for section in Section]
-    parts.append(_DEVIATIONS)
-    return "\n".join(parts)
+def tables() -> str:
+    """A table for each section."""
+    return "\n".join(_table(section) for section in Section)
 
 
-_KEYS_INTRODUCTION = """\
-Times ending in `Millis` are milliseconds. *Not yet* marks keys that are checked but whose feature this version
-does not have; *not supported* keys on which only Java acts; *no effect* keys that neither daemon uses.
-"""
+def updated(page: str) -> str:
+    """The page with these tables in place of those that it has."""
+    return page[: page.index(BEGIN)] + tables() + page[page.index(END) :]
 
 
 def _table(section: Section) -> str:
@@ -222,4 +87,5 @@ def _remarks(key: Key, *, known_note: str, known_prefix: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render())
+    path = Path(sys.argv[1])
+    path.write_text(updated(path.read_text("utf-8")), "utf-8")

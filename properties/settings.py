@@ -1,6 +1,6 @@
 """The settings: every value the daemon runs with, converted, checked and with all defaults filled in. Immutable.
 
-One field per key of `keys` (its `field`), in the same order, and a few that are derived (named at the end). Units
+One field per key of `keys` that has an effect, in the same order, and a few that are derived (named at the end). Units
 are in the names, as in the keys. Defaults live in the table of `keys`, not here; `loader.load` makes this object.
 """
 
@@ -36,8 +36,6 @@ class Settings:
     """
 
     executable_name: str
-    processing_language: str | None
-    max_active_threads: int
     timeout_in_seconds: int | None
     shutdown_grace_millis: int
     worker_id: str | None
@@ -58,20 +56,14 @@ class Settings:
     kinesis_dualstack_enabled: bool
     kinesis_fips_enabled: bool
     kinesis_proxy_url: str | None = field(repr=False)
-    kinesis_api_call_timeout: timedelta | None
-    kinesis_api_call_attempt_timeout: timedelta | None
     dynamo_db_region: str | None
     dynamo_db_dualstack_enabled: bool
     dynamo_db_fips_enabled: bool
     dynamo_db_proxy_url: str | None = field(repr=False)
-    dynamo_db_api_call_timeout: timedelta | None
-    dynamo_db_api_call_attempt_timeout: timedelta | None
     cloud_watch_region: str | None
     cloud_watch_dualstack_enabled: bool
     cloud_watch_fips_enabled: bool
     cloud_watch_proxy_url: str | None = field(repr=False)
-    cloud_watch_api_call_timeout: timedelta | None
-    cloud_watch_api_call_attempt_timeout: timedelta | None
 
     failover_time_millis: int
     lease_assignment_interval_millis: int
@@ -127,12 +119,10 @@ class Settings:
     parent_shard_poll_interval_millis: int
     skip_shard_sync_at_worker_initialization_if_leases_exist: bool
     scheduler_initialization_backoff_time_millis: int
-    shard_prioritization: str | None
 
     task_backoff_time_millis: int
     log_warning_for_task_after_millis: int
     call_process_records_even_for_empty_record_list: bool
-    validate_sequence_number_before_checkpointing: bool
 
     metrics_level: MetricsLevel
     metrics_enabled_dimensions: tuple[str, ...]
@@ -143,8 +133,6 @@ class Settings:
     max_records: int
     idle_time_between_reads_in_millis: int
     millis_behind_latest_threshold_for_reduced_tps: int
-    retry_get_records_in_seconds: int | None
-    max_get_records_thread_pool: int | None
 
     fanout_consumer_name: str
     fanout_consumer_arn: str | None

@@ -130,20 +130,20 @@ OUTPUT_MODES = ("append", "update", "complete")
 WRITERS = ("one", "shared")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SinkLines:
-    """What the file says of one sink, as text; `place` is that of its first line."""
+    """What the file says about one sink, as text; `place` is that of its first line."""
 
     name: str
     place: str
-    values: Mapping[str, str]
-    options: Mapping[str, str]
+    values: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkLines:
-    """All keys of the processor: values by the name behind `mld.spark.`, defaults filled in (None where there is none),
-    and the place of those that the file gives."""
+    """All keys of the processor: values by the name after `mld.spark.`, with defaults filled in (None where there is
+    none), and the place of those that the file gives."""
 
     values: Mapping[str, object]
     places: Mapping[str, str]
@@ -151,25 +151,14 @@ class SparkLines:
     conf: Mapping[str, str]
     remarks: tuple[Remark, ...]
     shown: Mapping[str, tuple[str, str]]
-    """Text fit for a log, and place, of everything given."""
+    """Text fit for a log, and place, of every key given."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-
-    @property
-    def given(self) -> bool:
-        return bool(self.shown)
 
     @property
     def pipeline_is_given(self) -> bool:
         """If with a bad value, that is said elsewhere."""
         name = f"{PREFIX}pipeline"
         return name in self.shown or any(remark.key == name for remark in self.remarks)
-
-
-@dataclass(slots=True)
-class _Sink:
-    place: str
-    values: dict[str, str] = field(default_factory=dict)
-    options: dict[str, str] = field(default_factory=dict)
 
 
 def read(
@@ -180,7 +169,7 @@ def read(
     values: dict[str, object] = {key.name.removeprefix(PREFIX): key.default for key in _FIXED.values()}
     places: dict[str, str] = {}
     shown: dict[str, tuple[str, str]] = {}
-    sinks: dict[str, _Sink] = {}
+    sinks: dict[str, SinkLines] = {}
     conf: dict[str, str] = {}
     secrets: list[str] = []
     last = {name: (place, raw) for place, name, raw in all_lines(file_name, entries, overrides) if name[:10] == PREFIX}
@@ -216,8 +205,7 @@ def read(
         if sink.values.get("writers", WRITERS[0]) not in WRITERS
     ]
     remarks += _streaming(values, places, file_name, sinks)
-    made = tuple(SinkLines(name, sink.place, sink.values, sink.options) for name, sink in sinks.items())
-    return SparkLines(values, places, made, conf, tuple(remarks), shown, tuple(secrets))
+    return SparkLines(values, places, tuple(sinks.values()), conf, tuple(remarks), shown, tuple(secrets))
 
 
 def _key_of(name: str) -> Key | None:
@@ -231,10 +219,10 @@ def _key_of(name: str) -> Key | None:
     return None
 
 
-def _put(sinks: dict[str, _Sink], name: str, value: str, place: str) -> None:
+def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None:
     match = _SINK_KEY.fullmatch(name, len(SINK_PREFIX))
     assert match is not None
-    sink = sinks.setdefault(match["sink"], _Sink(place))
+    sink = sinks.setdefault(match["sink"], SinkLines(match["sink"], place))
     if match["option"]:
         sink.options[match["option"]] = value
     else:
@@ -279,7 +267,7 @@ def _together(values: dict[str, object], places: Mapping[str, str], file_name: s
 
 
 def _streaming(
-    values: Mapping[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, _Sink]
+    values: Mapping[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
     """What streaming asks for, and what only streaming uses."""
     remarks: list[Remark] = []

@@ -22,7 +22,6 @@ from protocol.messages import (
     Ignored,
     Initialize,
     LeaseLost,
-    ProcessRecords,
     Record,
     ShardEnded,
     ShutdownReason,
@@ -109,7 +108,7 @@ def encode_process_records(
 
 
 def records_tail(millis_behind_latest: int | None) -> bytes:
-    """The end of a `processRecords` line, behind its records, newline included."""
+    """The end of a `processRecords` line, after its records, newline included."""
     return b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode()
 
 
@@ -128,11 +127,6 @@ def encode_large_record(record: Record) -> Iterator[bytes]:
     yield _RECORD_HEAD
     yield from _slices(record.data)
     yield _RECORD_TAIL % _columns(record)
-
-
-def encode_message(action: ProcessRecords) -> bytes:
-    """A whole small batch as one line, for tests and tools; the daemon streams `encode_process_records`."""
-    return b"".join(encode_process_records(action.records, action.millis_behind_latest))
 
 
 def encode_checkpoint_reply(reply: CheckpointReply) -> bytes:

@@ -189,10 +189,6 @@ class Conversation:
         self._held: deque[ChildMessage] = deque()
 
     @property
-    def dialect(self) -> Dialect:
-        return self._dialect
-
-    @property
     def state(self) -> ConversationState:
         return self._state
 
@@ -204,10 +200,6 @@ class Conversation:
     def awaited(self) -> ActionName | None:
         """The action whose status is due; None while idle or closed."""
         return self._awaited
-
-    def may_begin(self, action: ActionName) -> bool:
-        """Whether `begin(action)` is allowed now."""
-        return self._state is ConversationState.IDLE and (self._phase, action) in PHASES
 
     def begin(self, action: ActionName) -> None:
         """Mark an action as sent; call it before the first byte is written.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 
 class Dialect(Enum):
@@ -74,10 +75,7 @@ class Initialize:
     shard_id: str
     sequence_number: str | None
     sub_sequence_number: int | None
-
-    @property
-    def name(self) -> ActionName:
-        return ActionName.INITIALIZE
+    name: ClassVar[ActionName] = ActionName.INITIALIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,34 +84,22 @@ class ProcessRecords:
 
     records: tuple[Record, ...]
     millis_behind_latest: int | None
-
-    @property
-    def name(self) -> ActionName:
-        return ActionName.PROCESS_RECORDS
+    name: ClassVar[ActionName] = ActionName.PROCESS_RECORDS
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    @property
-    def name(self) -> ActionName:
-        return ActionName.LEASE_LOST
+    name: ClassVar[ActionName] = ActionName.LEASE_LOST
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEnded:
-    @property
-    def name(self) -> ActionName:
-        return ActionName.SHARD_ENDED
+    name: ClassVar[ActionName] = ActionName.SHARD_ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    @property
-    def name(self) -> ActionName:
-        return ActionName.SHUTDOWN_REQUESTED
-
-
-Action = Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
+    name: ClassVar[ActionName] = ActionName.SHUTDOWN_REQUESTED
 
 
 @dataclass(frozen=True, slots=True)

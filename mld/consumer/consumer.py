@@ -125,7 +125,8 @@ class ShardConsumer:
                 await self._parts.keeper.transfer(self.key, self.token)
                 return ActivityOutcome.DONE
             case ConsumerState.RELEASING:
-                return await self._give_back()
+                await self._parts.keeper.release(self.key, self.token)
+                return ActivityOutcome.DONE
             case ConsumerState.FINISHED:
                 raise AssertionError("a finished consumer has no activity")
 
@@ -375,14 +376,6 @@ class ShardConsumer:
             except ProcessorError as error:
                 return await self._child_failed(error)
         await self._dismiss_child()
-        return ActivityOutcome.DONE
-
-    async def _give_back(self) -> ActivityOutcome:
-        successor = self._parts.successor(self.key)
-        if successor is None:
-            await self._parts.keeper.release(self.key, self.token)
-        else:
-            await self._parts.keeper.hand_over(self.key, self.token, successor)
         return ActivityOutcome.DONE
 
     # --- checkpoints -------------------------------------------------------------------------------------------------

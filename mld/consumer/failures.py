@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 from mld.consumer.bisecting import Bisecting
-from mld.consumer.letters import Suspect, letter_of
+from mld.consumer.letters import letter_of
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.consumer.stopping import Stopping
@@ -138,10 +138,18 @@ class Failures:
         if self._suspect is None:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
-        suspect = Suspect(self._suspect.framed, self._search.attempts, self.why, tuple(self._last_words))
-        position = self._suspect.position
-        letter = letter_of(suspect, self._key, self._parts.sender, self._parts.clock.wall())
-        about = {"position": str(position), "attempts": suspect.attempts}
+        position, framed = self._suspect
+        attempts = self._search.attempts
+        letter = letter_of(
+            framed,
+            self._key,
+            self._parts.sender,
+            self._parts.clock.wall(),
+            attempts=attempts,
+            why=self.why,
+            stderr=self._last_words,
+        )
+        about = {"position": str(position), "attempts": attempts}
         try:
             place = await stopping.unless(self._parts.letters.put(letter))
         except DeadLetterError as error:

@@ -99,27 +99,23 @@ _NEXT: dict[tuple[ConsumerState, ActivityOutcome], ConsumerState] = {
     (ConsumerState.RELEASING, ActivityOutcome.DONE): ConsumerState.FINISHED,
 }
 
+_CHILD_RUNS = (
+    ConsumerState.INITIALIZING,
+    ConsumerState.PROCESSING,
+    ConsumerState.SHARD_ENDING,
+    ConsumerState.PARKED,
+)
+_NO_CHILD = (ConsumerState.WAITING_ON_PARENTS, ConsumerState.BACKING_OFF)
+
 # A stop that arrived before or during the activity replaces the outcome's next state. States without an entry go on:
 # they already are the way out.
 _STOPPED: dict[tuple[ConsumerState, StopReason], ConsumerState] = {
-    (ConsumerState.WAITING_ON_PARENTS, StopReason.REQUESTED): ConsumerState.RELEASING,
-    (ConsumerState.WAITING_ON_PARENTS, StopReason.HANDOFF): ConsumerState.TRANSFERRING,
-    (ConsumerState.WAITING_ON_PARENTS, StopReason.LEASE_LOST): ConsumerState.FINISHED,
-    (ConsumerState.INITIALIZING, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.INITIALIZING, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.INITIALIZING, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
-    (ConsumerState.PROCESSING, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.PROCESSING, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.PROCESSING, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
-    (ConsumerState.SHARD_ENDING, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.SHARD_ENDING, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.SHARD_ENDING, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
-    (ConsumerState.BACKING_OFF, StopReason.REQUESTED): ConsumerState.RELEASING,
-    (ConsumerState.BACKING_OFF, StopReason.HANDOFF): ConsumerState.TRANSFERRING,
-    (ConsumerState.BACKING_OFF, StopReason.LEASE_LOST): ConsumerState.FINISHED,
-    (ConsumerState.PARKED, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.PARKED, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED,
-    (ConsumerState.PARKED, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST,
+    **{(state, StopReason.REQUESTED): ConsumerState.SHUTDOWN_REQUESTED for state in _CHILD_RUNS},
+    **{(state, StopReason.HANDOFF): ConsumerState.SHUTDOWN_REQUESTED for state in _CHILD_RUNS},
+    **{(state, StopReason.LEASE_LOST): ConsumerState.LEASE_LOST for state in _CHILD_RUNS},
+    **{(state, StopReason.REQUESTED): ConsumerState.RELEASING for state in _NO_CHILD},
+    **{(state, StopReason.HANDOFF): ConsumerState.TRANSFERRING for state in _NO_CHILD},
+    **{(state, StopReason.LEASE_LOST): ConsumerState.FINISHED for state in _NO_CHILD},
     (ConsumerState.SHUTDOWN_REQUESTED, StopReason.HANDOFF): ConsumerState.TRANSFERRING,
     # A requested shutdown is always followed by leaseLost; the lease is released only if it is still ours.
     (ConsumerState.LEASE_LOST, StopReason.REQUESTED): ConsumerState.RELEASING,

@@ -1,7 +1,7 @@
-"""What a shard consumer needs from the rest of the house, as small interfaces, and its settings.
+"""What a shard consumer needs from the other rooms, as small interfaces, and its settings.
 
-`consumer` may not import `shards`: what must happen in the lease table around the ends of shards is asked through
-`ShardCare`, which the worker supplies.
+`consumer` may not import `shards`: it asks the shard coordinator, through `ShardCare`, for what must happen in the
+lease table when a shard begins and ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MissingVerdict(Enum):
 
 
 class EndVerdict(Enum):
-    """What may follow the end of a shard that was read."""
+    """What to do when the end of a shard was read."""
 
     READY = "ready"  # its children have rows: SHARD_END may be checkpointed
     WAIT = "wait"  # something else must come first: ask again later
@@ -43,7 +43,7 @@ class EndVerdict(Enum):
 
 
 class ShardCare(Protocol):
-    """The table's side of a shard's beginning and end. TableError or StreamError: it cannot be told now."""
+    """The lease table's side of a shard's beginning and end. Raises TableError or StreamError if it cannot tell now."""
 
     async def parents_complete(self, lease: Lease) -> bool: ...
 
@@ -52,7 +52,7 @@ class ShardCare(Protocol):
         ...
 
     async def judge_missing(self, lease: Lease) -> MissingVerdict:
-        """`lease` with the last position that was read as its checkpoint."""
+        """The checkpoint of `lease` is the last position that was read."""
         ...
 
     def ended(self, lease: Lease) -> None:
@@ -88,20 +88,12 @@ class ConsumerSettings:
     warn_after_s: float
 
 
-def _nobody(key: str) -> str | None:
-    """Leases are given back to the table."""
-    return None
-
-
 _UNKNOWN = Sender("", "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerParts:
-    """The collaborators of every consumer of a worker. `on_gave_up(shard_id, why)` must return at once.
-
-    `successor(lease key)` names the live worker to which a lease goes that is given back; None leaves it to the table.
-    """
+    """The collaborators of every consumer of a worker. `on_gave_up(shard_id, why)` must return at once."""
 
     keeper: LeaseKeeper
     host: ProcessorHost
@@ -111,7 +103,6 @@ class ConsumerParts:
     clock: Clock
     rng: Random
     on_gave_up: Callable[[str, str], None]
-    successor: Callable[[str], str | None] = _nobody
     letters: LetterBox | None = None
-    """Where records are set aside; None: none ever is."""
+    """Where records are set aside; None: no record ever is."""
     sender: Sender = _UNKNOWN

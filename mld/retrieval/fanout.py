@@ -19,7 +19,6 @@ from random import Random
 from mld.clock import Clock
 from mld.errors import (
     InvalidStreamArgumentError,
-    InvalidStreamResponseError,
     PositionRefusedError,
     StreamError,
     StreamNotFoundError,
@@ -27,12 +26,11 @@ from mld.errors import (
 )
 from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, starting_points, subscribing
-from mld.retrieval.deliveries import Delivery, EndOfShard, Records
-from mld.retrieval.faults import AnswerVerdict, judge
-from mld.retrieval.reader import PrefetchingReader
+from mld.retrieval.deliveries import Delivery
+from mld.retrieval.reader import ShardReader
 from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
-from mld.streams import FanOut, Page, Subscription, validate_end_of_shard
+from mld.streams import FanOut, Page, Subscription
 from mld.surviving import survived
 
 logger = logging.getLogger(__name__)
@@ -43,11 +41,10 @@ EVENTS_MAX = 10
 """In the buffer: Java's queue. An event has at most 1 MB of ordinary records."""
 
 
-class FanOutReader(PrefetchingReader):
-    """The reader of shard `shard_id`, with the subscriptions of `consumer`.
+class FanOutReader(ShardReader):
+    """Reads by the subscriptions of `consumer`.
 
-    `yield_s` is how long a subscriber who took ours over is given way: long enough to hear of a lost lease. Events
-    without records are kept from a consumer who has no use for them (`deliver_empty`).
+    `yield_s` is how long to give way to a subscriber who took ours over: long enough to hear of a lost lease.
     """
 
     def __init__(
@@ -70,22 +67,17 @@ class FanOutReader(PrefetchingReader):
         prefetched: buffer.PrefetchBuffer[Delivery] = buffer.PrefetchBuffer(
             pages_max=events_max, bytes_max=bytes_max, records_max=records_max, budget=budget
         )
-        super().__init__(shard_id, prefetched, budget)
+        super().__init__(shard_id, clock, rng, prefetched, budget, deliver_empty=deliver_empty)
         self._fan_out = fan_out
         self._consumer = consumer
-        self._clock = clock
-        self._rng = rng
         self._yield_s = yield_s
         self._renew_after_s = renew_after_s
         self._idle_max_s = idle_max_s
-        self._deliver_empty = deliver_empty
         self._course: Course | None = None
         self._arn: str | None = None  # subscribed for last
         self._open: Subscription | None = None
         self._renewal: asyncio.Task[Subscription] | None = None
         self._renewal_due_s = 0.0
-        self._ends_without_children = 0
-        self._trouble: type[StreamError] | None = None  # the error of the running streak, as far as it was logged
 
     @property
     def anchor_s(self) -> float | None:
@@ -94,10 +86,7 @@ class FanOutReader(PrefetchingReader):
 
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
         """See `ShardReader.start`; nothing is asked of Kinesis here."""
-        assert self._task is None and not self._over, "a reader is started once"
-        if starting_points.lacks_timestamp(checkpoint, initial):
-            self._warn_of_no_timestamp()
-        start = starting_points.starting_point(checkpoint, initial, anchor)
+        start = self._starting_point(checkpoint, initial, anchor)
         read = starting_points.started(checkpoint, start, self._clock.wall(), anchor)
         self._course = Course(read, yield_s=self._yield_s)
         self._begin(self._subscribe())
@@ -194,22 +183,11 @@ class FanOutReader(PrefetchingReader):
 
     def _take(self, page: Page) -> bool:
         """Hand an event over; True if it ended the shard."""
-        verdict = judge(page, self._ends_without_children)
-        if verdict is AnswerVerdict.INVALID:
-            self._ends_without_children += page.next_iterator is None
-            why = validate_end_of_shard(page.next_iterator, page.child_shards)
-            raise InvalidStreamResponseError(f"an event of shard {self.shard_id}: {why}")
-        if starting_points.begins_after_gap(self._at.read, page):
-            self._log_gap(self._at.read.start, page)
+        verdict = self._judge(page, "an event")
+        self._log_gap(self._at.read, page)
         self._course = subscribing.accepted(self._at, page)
-        self._ends_without_children = 0
-        self._log_recovery()
-        if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
-            self._deliver(Records(page), page)
-        if verdict is AnswerVerdict.GOES_ON:
-            return False
-        self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
-        return True
+        self._recovered()
+        return self._hand_over(page, verdict)
 
     # --- renewal -----------------------------------------------------------------------------------------------------
 
@@ -285,7 +263,14 @@ class FanOutReader(PrefetchingReader):
     async def _recover(self, error: StreamError, where: Where) -> None:
         self._course = subscribing.failed(self._at, error, where, self._clock.monotonic())
         reaction = self._course.reaction
-        self._log(error, reaction)
+        logger.log(
+            self._level_of(error),
+            "the subscription to shard %s failed, going on with %s: %s",
+            self.shard_id,
+            reaction.value,
+            error,
+            extra={"action": "subscription_failed", "shard": self.shard_id, "failures": self._at.failures},
+        )
         if reaction is not SubscriptionReaction.ASK:
             return
         if await self._consumer_is_replaced() or not isinstance(error, StreamNotFoundError):
@@ -305,23 +290,3 @@ class FanOutReader(PrefetchingReader):
                 extra={"action": "consumer_unknown", "shard": self.shard_id},
             )  # fmt: skip
             return False
-
-    def _log(self, error: StreamError, reaction: SubscriptionReaction) -> None:
-        """Once per streak and kind of error."""
-        level = logging.DEBUG if self._trouble is type(error) else logging.WARNING
-        self._trouble = type(error)
-        logger.log(
-            level,
-            "the subscription to shard %s failed, going on with %s: %s",
-            self.shard_id,
-            reaction.value,
-            error,
-            extra={"action": "subscription_failed", "shard": self.shard_id, "failures": self._at.failures},
-        )
-
-    def _log_recovery(self) -> None:
-        if self._trouble is not None:
-            self._trouble = None
-            logger.info(
-                "reading shard %s again", self.shard_id, extra={"action": "reader_recovered", "shard": self.shard_id}
-            )

@@ -20,7 +20,6 @@ from typing import TypeVar
 from mld.clock import Clock, millis_since
 from mld.errors import (
     InvalidStreamArgumentError,
-    InvalidStreamResponseError,
     IteratorExpiredError,
     PositionRefusedError,
     StreamError,
@@ -29,10 +28,10 @@ from mld.errors import (
 )
 from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, pacing, starting_points
-from mld.retrieval.deliveries import Delivery, EndOfShard, Records
-from mld.retrieval.faults import AnswerVerdict, PollingReaction, judge, reaction_to
-from mld.retrieval.reader import PrefetchingReader
-from mld.streams import Page, StartingPoint, Streams, validate_end_of_shard
+from mld.retrieval.deliveries import Delivery
+from mld.retrieval.faults import PollingReaction, reaction_to
+from mld.retrieval.reader import ShardReader
+from mld.streams import Page, StartingPoint, Streams
 from mld.surviving import ours, survived
 
 logger = logging.getLogger(__name__)
@@ -45,13 +44,8 @@ ITERATOR_AGE_MAX_S = 270.0
 """Iterators live 300 s; an older one than this is replaced instead of tried."""
 
 
-class PollingReader(PrefetchingReader):
-    """The reader of shard `shard_id`. Single use: `start`, then `next` until `EndOfShard` or until `stop`.
-
-    `max_records` is the Limit of GetRecords, the intervals are those of `pacing.Pacing`, the rest those of `buffer`;
-    `budget` is what all readers share. Empty pages are kept from a consumer who has no use for them (`deliver_empty`):
-    at the tip of a quiet shard every page is one.
-    """
+class PollingReader(ShardReader):
+    """`max_records` is the Limit of GetRecords; intervals are those of `pacing.Pacing`, limits those of `buffer`."""
 
     def __init__(
         self,
@@ -75,21 +69,16 @@ class PollingReader(PrefetchingReader):
         prefetched: buffer.PrefetchBuffer[Delivery] = buffer.PrefetchBuffer(
             pages_max=pages_max, bytes_max=bytes_max, records_max=records_max, budget=budget
         )
-        super().__init__(shard_id, prefetched, budget)
+        super().__init__(shard_id, clock, rng, prefetched, budget, deliver_empty=deliver_empty)
         self._streams = streams
-        self._clock = clock
-        self._rng = rng
         self._max_records = max_records
         self._call_timeout_s = call_timeout_s
         self._pacing = pacing.Pacing(idle_interval_s, catch_up_interval_s, reduced_tps_threshold_ms, beat_s)
         self._pace = pacing.Pace()
-        self._deliver_empty = deliver_empty
         self._record_bytes: float | None = None
         self._state: starting_points.ReadState | None = None
         self._iterator: str | None = None
         self._iterator_issued_s = 0.0
-        self._ends_without_children = 0
-        self._trouble: type[StreamError] | None = None  # the error of the running streak, as far as it was logged
 
     @property
     def anchor_s(self) -> float | None:
@@ -98,10 +87,7 @@ class PollingReader(PrefetchingReader):
 
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
         """See `ShardReader.start`; the first iterator is got here."""
-        assert self._task is None and not self._over, "a reader is started once"
-        if starting_points.lacks_timestamp(checkpoint, initial):
-            self._warn_of_no_timestamp()
-        start = starting_points.starting_point(checkpoint, initial, anchor)
+        start = self._starting_point(checkpoint, initial, anchor)
         asked_wall_s = self._clock.wall()
         missing = False
         try:
@@ -136,18 +122,9 @@ class PollingReader(PrefetchingReader):
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         page = await self._bounded(self._streams.get_records(iterator, self._limit()), "GetRecords")
         logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
-        verdict = judge(page, self._ends_without_children)
-        if verdict is AnswerVerdict.INVALID:
-            self._ends_without_children += page.next_iterator is None
-            why = validate_end_of_shard(page.next_iterator, page.child_shards)
-            raise InvalidStreamResponseError(f"GetRecords of shard {self.shard_id}: {why}")
+        verdict = self._judge(page, "GetRecords")
         self._accept(page, asked_s, asked_wall_s)
-        if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
-            self._deliver(Records(page), page)
-        if verdict is AnswerVerdict.GOES_ON:
-            return False
-        self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
-        return True
+        return self._hand_over(page, verdict)
 
     def _limit(self) -> int | None:
         if self._budget is None:
@@ -156,38 +133,22 @@ class PollingReader(PrefetchingReader):
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None
-        if starting_points.begins_after_gap(self._state, page):
-            self._log_gap(self._state.start, page)
+        self._log_gap(self._state, page)
         self._state = starting_points.advanced(self._state, page, asked_wall_s)
         self._iterator = page.next_iterator
         self._iterator_issued_s = asked_s
         if page.count:
             self._record_bytes = page.data_bytes / page.count
-        self._ends_without_children = 0
         self._pace = pacing.succeeded(self._clock.monotonic(), page.millis_behind_latest)
-        if self._trouble is not None:
-            self._trouble = None
-            logger.info(
-                "reading shard %s again", self.shard_id, extra={"action": "reader_recovered", "shard": self.shard_id}
-            )
+        self._recovered()
 
     async def _recover(self, error: StreamError) -> None:
         reaction = reaction_to(error)
         slower = reaction is PollingReaction.SAME_ITERATOR_SLOWER
         failure = pacing.Failure.THROTTLED if slower else pacing.Failure.ERROR
         self._pace = pacing.failed(self._pace, self._clock.monotonic(), failure)
-        self._log(error, reaction)
-        if reaction in (PollingReaction.NEW_ITERATOR, PollingReaction.ASK_CONSUMER):
-            self._iterator = None
-        if reaction is PollingReaction.ASK_CONSUMER:
-            await self._report_missing()
-
-    def _log(self, error: StreamError, reaction: PollingReaction) -> None:
-        """Once per streak and kind of error; an expired iterator is everyday business."""
-        level = logging.INFO if isinstance(error, IteratorExpiredError) else logging.WARNING
-        if self._trouble is type(error):
-            level = logging.DEBUG
-        self._trouble = type(error)
+        # An expired iterator is everyday business.
+        level = self._level_of(error, logging.INFO if isinstance(error, IteratorExpiredError) else logging.WARNING)
         logger.log(
             level,
             "reading shard %s failed, going on with %s: %s",
@@ -196,6 +157,10 @@ class PollingReader(PrefetchingReader):
             error,
             extra={"action": "reader_failed", "shard": self.shard_id, "failures": self._pace.failures},
         )
+        if reaction in (PollingReaction.NEW_ITERATOR, PollingReaction.ASK_CONSUMER):
+            self._iterator = None
+        if reaction is PollingReaction.ASK_CONSUMER:
+            await self._report_missing()
 
     # --- iterators ----------------------------------------------------------------------------------------------------
 

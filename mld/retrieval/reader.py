@@ -1,20 +1,25 @@
-"""What every reader of a shard has: a bounded buffer between a task that fetches and a consumer that takes.
+"""`ShardReader`: a bounded buffer between a task that fetches and a consumer that takes.
 
-`ShardReader` is what a consumer sees of it. Sub-classes bring the coroutine that fetches (`polling`, `fanout`).
+Subclasses bring the coroutine that fetches: `polling` and `fanout`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from datetime import UTC, datetime
-from typing import Protocol
+from random import Random
 
+from mld.clock import Clock
+from mld.errors import InvalidStreamResponseError, StreamError
 from mld.positions import InitialPosition, Position
 from mld.retrieval.buffer import Budget, PrefetchBuffer
-from mld.retrieval.deliveries import Delivery, EndOfShard, ShardMissing
-from mld.streams import Page, StartingPoint
+from mld.retrieval.deliveries import Delivery, EndOfShard, Records, ShardMissing
+from mld.retrieval.faults import AnswerVerdict, judge
+from mld.retrieval.starting_points import ReadState, begins_after_gap, lacks_timestamp, starting_point
+from mld.streams import Page, StartingPoint, validate_end_of_shard
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +27,40 @@ STOP_TIMEOUT_S = 5.0
 """Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
 
 
-class ShardReader(Protocol):
-    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `EndOfShard` or until `stop`."""
+class ShardReader(ABC):
+    """Reads one shard ahead of its consumer. Single use: `start`, then `next` until `EndOfShard` or until `stop`.
+
+    All readers share `budget`. Without `deliver_empty`, pages without records are kept from the consumer: at the tip of
+    a quiet shard every page is one.
+    """
+
+    def __init__(
+        self,
+        shard_id: str,
+        clock: Clock,
+        rng: Random,
+        prefetched: PrefetchBuffer[Delivery],
+        budget: Budget | None,
+        *,
+        deliver_empty: bool,
+    ) -> None:
+        self.shard_id = shard_id
+        self._clock = clock
+        self._rng = rng
+        self._buffer = prefetched
+        self._budget = budget
+        self._deliver_empty = deliver_empty
+        self._ends_without_children = 0
+        self._trouble: type[StreamError] | None = None  # the error of the running streak, as far as it was logged
+        self._task: asyncio.Task[None] | None = None
+        self._arrived = asyncio.Event()  # a delivery is in the buffer, or the fetch task is over
+        self._room = asyncio.Event()  # the consumer took a delivery
+        self._asked_again = asyncio.Event()  # the consumer wants more although the shard was reported missing
+        self._missing_reported = False
+        self._over = False  # EndOfShard was handed out, or `stop` was called
 
     @property
+    @abstractmethod
     def anchor_s(self) -> float | None:
         """For `start` of the next reader of this lease, in case its checkpoint is still LATEST then.
 
@@ -33,15 +68,14 @@ class ShardReader(Protocol):
         read at any time after `start`; a later value is a later time, but no record received since the first start lies
         before it.
         """
-        ...
 
+    @abstractmethod
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
         """Begin to fetch. After an error it may be called again.
 
         `anchor` is the `anchor_s` of an earlier reader of the lease; it matters only if the checkpoint is LATEST.
         Raises StreamError; but a shard that is not found is left to `next`, which delivers `ShardMissing`.
         """
-        ...
 
     async def next(self) -> Delivery:
         """The next delivery; waits for it. Taking it frees its place in the buffer.
@@ -49,29 +83,6 @@ class ShardReader(Protocol):
         May be cancelled without loss. An exception other than cancellation is a bug of the fetch task, or of the
         caller, who must not ask after `EndOfShard` or `stop`.
         """
-        ...
-
-    async def stop(self) -> None:
-        """Stop fetching and forget what was fetched. May be called at any time, and again."""
-        ...
-
-
-class PrefetchingReader:
-    """The part of a reader behind its buffer. `budget` is what all readers share."""
-
-    def __init__(self, shard_id: str, prefetched: PrefetchBuffer[Delivery], budget: Budget | None) -> None:
-        self.shard_id = shard_id
-        self._buffer = prefetched
-        self._budget = budget
-        self._task: asyncio.Task[None] | None = None
-        self._arrived = asyncio.Event()  # a delivery is in the buffer, or the fetch task is over
-        self._room = asyncio.Event()  # the consumer took a delivery
-        self._asked_again = asyncio.Event()  # the consumer wants more although the shard was reported missing
-        self._missing_reported = False
-        self._over = False  # ShardEnded was handed out, or `stop` was called
-
-    async def next(self) -> Delivery:
-        """See `ShardReader.next`."""
         assert self._task is not None and not self._over, "nothing follows the end of a reader"
         if self._missing_reported:
             self._missing_reported = False
@@ -89,7 +100,7 @@ class PrefetchingReader:
         return delivery
 
     async def stop(self) -> None:
-        """See `ShardReader.stop`."""
+        """Stop fetching and forget what was fetched. May be called at any time, and again."""
         self._over = True
         self._arrived.set()
         task, self._task = self._task, None
@@ -106,6 +117,18 @@ class PrefetchingReader:
         elif not task.cancelled() and (bug := task.exception()) is not None:
             logger.error("fetching from shard %s had failed", self.shard_id, exc_info=bug)
 
+    # --- for subclasses ----------------------------------------------------------------------------------------------
+
+    def _starting_point(self, checkpoint: Position, initial: InitialPosition, anchor: float | None) -> StartingPoint:
+        assert self._task is None and not self._over, "a reader is started once"
+        if lacks_timestamp(checkpoint, initial):
+            logger.warning(
+                "shard %s is to be read from a time stamp, but none is configured; reading from TRIM_HORIZON",
+                self.shard_id,
+                extra={"action": "reader_start", "shard": self.shard_id},
+            )
+        return starting_point(checkpoint, initial, anchor)
+
     def _begin(self, fetching: Coroutine[None, None, None]) -> None:
         self._task = asyncio.create_task(fetching, name=f"prefetch-{self.shard_id}")
         self._task.add_done_callback(self._fetching_ended)
@@ -117,12 +140,28 @@ class PrefetchingReader:
         if self._budget is not None:
             self._budget.leave()
 
-    # --- for the fetch task ------------------------------------------------------------------------------------------
-
     async def _until_room(self) -> None:
         while not self._buffer.has_room:
             self._room.clear()
             await self._room.wait()
+
+    def _judge(self, page: Page, what: str) -> AnswerVerdict:
+        """The verdict on an answer. Raises InvalidStreamResponseError if it is to be discarded."""
+        verdict = judge(page, self._ends_without_children)
+        if verdict is AnswerVerdict.INVALID:
+            self._ends_without_children += page.next_iterator is None
+            why = validate_end_of_shard(page.next_iterator, page.child_shards)
+            raise InvalidStreamResponseError(f"{what} of shard {self.shard_id}: {why}")
+        return verdict
+
+    def _hand_over(self, page: Page, verdict: AnswerVerdict) -> bool:
+        """Deliver a page, and the end of the shard if it ended there; True if it did."""
+        if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
+            self._deliver(Records(page), page)
+        if verdict is AnswerVerdict.GOES_ON:
+            return False
+        self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
+        return True
 
     def _deliver(self, delivery: Delivery, page: Page | None = None) -> None:
         self._buffer.put(delivery, records=page.count if page else 0, data_bytes=page.data_bytes if page else 0)
@@ -133,28 +172,39 @@ class PrefetchingReader:
         self._deliver(ShardMissing())
         await self._asked_again.wait()
 
-    def _log_gap(self, start: StartingPoint, page: Page) -> None:
+    def _log_gap(self, read: ReadState, page: Page) -> None:
+        """Warn if records before this page are lost, because they are past retention."""
+        if not begins_after_gap(read, page):
+            return
         assert page.first_arrival_ms is not None
         arrived = datetime.fromtimestamp(page.first_arrival_ms / 1000, UTC).isoformat(timespec="seconds")
         logger.warning(
             "shard %s: the record at the checkpoint %s is past retention; reading goes on at %s, which arrived %s, and "
             "what came between them is lost",
             self.shard_id,
-            start.sequence,
+            read.start.sequence,
             page.first_sequence,
             arrived,
             extra={
                 "action": "checkpoint_trimmed",
                 "shard": self.shard_id,
-                "checkpoint": start.sequence,
+                "checkpoint": read.start.sequence,
                 "first": page.first_sequence,
                 "first_arrival": arrived,
             },
         )
 
-    def _warn_of_no_timestamp(self) -> None:
-        logger.warning(
-            "shard %s is to be read from a time stamp, but none is configured; reading from TRIM_HORIZON",
-            self.shard_id,
-            extra={"action": "reader_start", "shard": self.shard_id},
-        )
+    def _level_of(self, error: StreamError, first: int = logging.WARNING) -> int:
+        """The level to log an error at: `first` once per streak and kind of error, then DEBUG."""
+        level = logging.DEBUG if self._trouble is type(error) else first
+        self._trouble = type(error)
+        return level
+
+    def _recovered(self) -> None:
+        """An answer was accepted: whatever was wrong is over."""
+        self._ends_without_children = 0
+        if self._trouble is not None:
+            self._trouble = None
+            logging.getLogger(type(self).__module__).info(
+                "reading shard %s again", self.shard_id, extra={"action": "reader_recovered", "shard": self.shard_id}
+            )

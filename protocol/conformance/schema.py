@@ -21,10 +21,6 @@ def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(_schemas()[SCHEMA_URN + name], registry=_registry())
 
 
-def schema_names() -> list[str]:
-    return sorted(urn.removeprefix(SCHEMA_URN) for urn in _schemas())
-
-
 def flaw(name: str, message: object) -> str | None:
     """What is wrong with a message, None if it follows the schema."""
     for error in validator(name).iter_errors(message):

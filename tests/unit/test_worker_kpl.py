@@ -188,7 +188,7 @@ def test_misrouted_user_records_are_counted_and_reported_once_a_minute(mode: str
             assert len(reports()) == 3  # at once, and after each minute with something new
             consumer = running.worker._consumers[SHARD_0].consumer
             assert consumer.aggregates.misrouted_user_records == 303
-            assert consumer.aggregates.misrouted_aggregates == 101
+            assert consumer.aggregates.misrouted.count == 101
             assert running.worker._consumers[SHARD_1].consumer.aggregates.misrouted_user_records == 0
             text = reports()[0].getMessage()
             assert f"{first}/1" in text and "0x80000000" in text and "0x7fffffff" in text
@@ -241,7 +241,7 @@ def test_malformed_aggregates_are_counted_and_reported_once_a_minute(caplog: pyt
             assert len(reports()) <= 4  # at once, and after each minute with something new
             assert sum(r.aggregates for r in reports()) == reports()[-1].aggregates_total == 101
             consumer = running.worker._consumers[SHARD_0].consumer
-            assert consumer.aggregates.malformed_aggregates == 101
+            assert consumer.aggregates.malformed.count == 101
             assert await running.stop()
         assert secret not in caplog.text and "more than 256 characters" in caplog.text
 

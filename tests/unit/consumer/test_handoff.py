@@ -5,7 +5,6 @@ Rule: leases#handoff-on-the-owner-side.
 
 import asyncio
 import functools
-from dataclasses import replace
 
 import pytest
 
@@ -222,20 +221,6 @@ async def test_a_handoff_that_begins_during_the_stop_is_completed_too():
         await begin(world)
         assert await stopping
         assert owners(world) == ("w2", None)
-
-
-@virtual
-async def test_a_lease_given_back_goes_to_the_successor_if_there_is_one():
-    async with fleet(2) as world:
-        worker = world.start()
-        parts = worker.worker._parts
-        successors = {SHARD_0: "w2", SHARD_1: None}
-        worker.worker._parts = replace(
-            parts, consumer_parts=replace(parts.consumer_parts, successor=lambda key: successors[key])
-        )
-        await world.until(lambda: len(world.recorder.actions) == 2)
-        assert await worker.stop()
-        assert (owners(world), owners(world, SHARD_1)) == (("w2", None), (None, None))
 
 
 @virtual

@@ -27,14 +27,13 @@ from processors.sdk import (
     ThrottlingError,
     serve,
 )
-from protocol.codec import encode_action, encode_checkpoint_reply, encode_message
+from protocol.codec import encode_action, encode_checkpoint_reply, encode_process_records
 from protocol.messages import (
     CheckpointErrorName,
     CheckpointReply,
     Dialect,
     Initialize,
     LeaseLost,
-    ProcessRecords,
     ShardEnded,
     ShutdownRequested,
 )
@@ -44,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROCESS_TIMEOUT_S = PATIENCE_S
 RECORDS = (Record(b"\xff\x00", "k\u00e9y", "10", 0, 5), Record(b"", "key", "10", 1, 6))
 INITIALIZE = encode_action(Initialize("shardId-1", "LATEST", 0), Dialect.KCL_2)
-BATCH = encode_message(ProcessRecords(RECORDS, 1500))
+BATCH = b"".join(encode_process_records(RECORDS, 1500))
 SUCCESS = encode_checkpoint_reply(CheckpointReply(None, None))
 
 

@@ -10,7 +10,7 @@ from properties import ConfigurationError, keys
 from properties.harmless import conf_shown, option_shown
 from properties.keytypes import Key, ValueKind
 from properties.redaction import Shown, redacted
-from properties.reference import render
+from properties.reference import tables
 from properties.scrubbing import Scrubber, secrets_of_environment
 from properties.spark import KEYS as SPARK_KEYS
 from tests.unit.properties.conftest import Configure
@@ -47,7 +47,7 @@ def test_every_key_that_shows_its_text_in_full_is_named() -> None:
 
 
 def test_the_page_of_keys_holds_no_value_of_a_file() -> None:
-    assert not any(found(one, render()) for plant in EVERY for one in plant.secrets)
+    assert not any(found(one, tables()) for plant in EVERY for one in plant.secrets)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_defaults() -> None:
     assert values["triggerIntervalMillis"] == 1_000
     assert values["maxInFlightBytes"] == 4 * int(str(values["maxBatchBytes"]))
     assert (values["onPoison"], values["master"], values["driverMemory"]) == (OnPoison.STOP, "local[*]", "1g")
-    assert not lines("streamName = s").given
+    assert not lines("streamName = s").shown
 
 
 def test_a_dead_letter_is_used_once_it_is_named() -> None:

@@ -74,7 +74,7 @@ def test_the_1x_dialect_says_shutdown_with_a_reason(action: LeaseLost | ShardEnd
 
 def test_a_batch_is_the_bytes_of_the_java_daemon() -> None:
     batch = ProcessRecords((Record(b"x", "p", "4959", 3, 1476889707123),), 5000)
-    assert codec.encode_message(batch) == (
+    assert b"".join(codec.encode_process_records(batch.records, batch.millis_behind_latest)) == (
         b'{"action":"processRecords","records":[{"data":"eA==","partitionKey":"p","sequenceNumber":"4959",'
         b'"approximateArrivalTimestamp":1476889707123,"subSequenceNumber":3,"action":"record"}],'
         b'"millisBehindLatest":5000}\n'
@@ -82,7 +82,7 @@ def test_a_batch_is_the_bytes_of_the_java_daemon() -> None:
 
 
 def test_an_empty_batch_with_an_unknown_lag_keeps_its_keys() -> None:
-    assert codec.encode_message(ProcessRecords((), None)) == (
+    assert b"".join(codec.encode_process_records((), None)) == (
         b'{"action":"processRecords","records":[],"millisBehindLatest":null}\n'
     )
 
@@ -108,7 +108,7 @@ def test_a_reply_to_a_1x_request_uses_the_key_of_the_request() -> None:
 
 def test_keys_beyond_ascii_are_escaped_so_that_no_locale_can_damage_them() -> None:
     key = 'sch\u00fc\u2028\U0001f511\x7f"\\\n'
-    line = codec.encode_message(ProcessRecords((Record(b"", key, "1", 0, 1),), 0))
+    line = b"".join(codec.encode_process_records((Record(b"", key, "1", 0, 1),), 0))
     assert line.isascii()
     assert line.count(b"\n") == 1
     assert json.loads(line)["records"][0]["partitionKey"] == key

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from processors.spark import lines
 from processors.spark.lines import LineError, position_of, rows, split
 from processors.spark.positions import Position, Shard
-from protocol.codec import encode_message
+from protocol.codec import encode_process_records
 from protocol.messages import ProcessRecords, Record
 
 SHARD = Shard("clicks", "shardId-000000000007")
@@ -49,7 +49,7 @@ def as_sent(batch: list[Record]) -> list[tuple[object, ...]]:
 
 @given(batches, st.one_of(st.none(), st.integers(0, 10**9)))
 def test_our_daemons_line(batch, lag):
-    found = split(bytearray(encode_message(ProcessRecords(tuple(batch), lag))), SHARD)
+    found = split(bytearray(b"".join(encode_process_records(tuple(batch), lag))), SHARD)
     assert as_seen(found.records) == as_sent(batch)
     assert (found.count, found.millis_behind_latest) == (len(batch), lag)
     assert found.first == Position(int(batch[0].sequence_number), batch[0].sub_sequence_number)
@@ -58,7 +58,7 @@ def test_our_daemons_line(batch, lag):
 
 @given(batches)
 def test_a_line_in_another_style_is_parsed(batch):
-    value = json.loads(encode_message(ProcessRecords(tuple(batch), 5)))
+    value = json.loads(b"".join(encode_process_records(tuple(batch), 5)))
     styled = json.dumps({"millisBehindLatest": 5, **value}, indent=None, separators=(" , ", " : ")).encode() + b"\n"
     found = split(styled, SHARD)
     assert as_seen(found.records) == as_sent(batch)
@@ -67,7 +67,7 @@ def test_a_line_in_another_style_is_parsed(batch):
 
 @given(batches)
 def test_rows_keep_order_and_positions(batch):
-    found = split(encode_message(ProcessRecords(tuple(batch), 0)), SHARD)
+    found = split(b"".join(encode_process_records(tuple(batch), 0)), SHARD)
     every = list(rows(bytes(found.records)))
     assert b"".join(line for _, line in every) == found.records
     assert [position for position, _ in every] == [
@@ -78,7 +78,7 @@ def test_rows_keep_order_and_positions(batch):
 def test_the_usual_style_is_not_parsed(monkeypatch):
     monkeypatch.setattr(lines, "_parsed", None)
     batch = ProcessRecords((Record(b"x", "k", "1", 0, 1), Record(b"y", "k", "2", 0, 1)), 0)
-    assert split(encode_message(batch), SHARD).count == 2
+    assert split(b"".join(encode_process_records(batch.records, batch.millis_behind_latest)), SHARD).count == 2
 
 
 def test_an_empty_batch():

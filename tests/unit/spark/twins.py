@@ -20,8 +20,8 @@ from processors.spark.sinks import Fenced, Published, SinkSpec
 from processors.spark.spool import Spool
 from properties.grammar import parse
 from properties.spark import read
-from protocol.codec import encode_message
-from protocol.messages import ProcessRecords, Record
+from protocol.codec import encode_process_records
+from protocol.messages import Record
 
 STREAM = "s"
 ARN = f"arn:aws:kinesis:us-east-1:000000000000:stream/{STREAM}"
@@ -184,7 +184,7 @@ class Bed:
 def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:
     """A `processRecords` line with records of these sequence numbers."""
     records = tuple(Record(data.get(n, b"%d" % n), "k", str(n), 0, 1_700_000_000_000) for n in numbers)
-    return encode_message(ProcessRecords(records, lag))
+    return b"".join(encode_process_records(records, lag))
 
 
 def spec(name: str) -> SinkSpec:
