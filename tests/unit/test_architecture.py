@@ -88,6 +88,7 @@ PURE = (
     "mld/leases/carrying.py",
     "mld/fleet/report/cpu.py",
     "mld/fleet/roster.py",
+    "mld/fleet/leader/candidacy.py",
     "mld/fleet/leader/lock.py",
     "mld/fleet/heartbeat/beats.py",
     "mld/fleet/assign/observations.py",

@@ -1,12 +1,13 @@
 """`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination#assignment-runs).
 
-What goes where is `assignment`, what is known of each lease is `observing`. Every worker of a fleet in 3.x mode runs
-one; only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
+What goes where is decided in `assignment`, from what `observations` knows of each lease and the `Roster` of each
+worker; what a leadership remembers from run to run is its `Term`. Every worker of a fleet in 3.x mode runs an assigner;
+only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
 (`takeover`). Differences from Java:
 
 * A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
   another, so that runs may follow one another at any distance.
-* A worker that came or went is reason to balance in the next run, not only in every third.
+* A worker that came or went is a reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
 * A worker found dead (`Roster.exclude_dead`) gets no leases until it has sent a newer report. Who found it has taken
   its own.

@@ -9,7 +9,7 @@ without a living owner gets one, then, if asked to, the load is evened out. Diff
   source's smaller leases still get their chance.
 * A worker below the average gives nothing away.
 * Nobody gets more than `maxLeasesForWorker`.
-* A lease whose owner has fallen silent goes to the leader as long as he has room, as the rule of `takeover` has it:
+* A lease whose owner has fallen silent goes to the leader as long as it has room, as the rule of `takeover` has it:
   given to a worker that has just died, or to a Java worker that looks every ten seconds, it would stand still for as
   long again.
 
@@ -141,7 +141,7 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
     _force_stuck(view, queue)
     kept = 0
     for number in range(len(view.waiting)):
-        load = _heir(view, queue, view.waiting[0][2], leader)
+        load = _receiver(view, queue, view.waiting[0][2], leader)
         if load is None:
             break
         _, _, lease = heappop(view.waiting)
@@ -157,7 +157,7 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
     return kept
 
 
-def _heir(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
+def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
     """Who gets a waiting lease, out of the queue; None if nobody has room."""
     if lease.actual_owner is not None and (mine := view.loads.get(leader)) is not None and not view.is_full(mine):
         return mine
