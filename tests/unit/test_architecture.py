@@ -94,6 +94,7 @@ PURE = (
     "mld/fleet/assign/observations.py",
     "mld/fleet/assign/loads.py",
     "mld/fleet/assign/assignment.py",
+    "mld/fleet/assign/term.py",
     "mld/fleet/watch/takeover.py",
     "mld/fleet/report/reports.py",
     "mld/fleet/leader/shuffle.py",

@@ -54,9 +54,9 @@ class Plan:
     waiting: int = 0
     """Leases found without a living owner."""
     kept: int = 0
-    """Of these: left to their owner, who is the best worker for them."""
+    """Those among them that stay with their owner, which is the best worker for them."""
     spillover: int = 0
-    """Of these: nobody has room."""
+    """Those among them for which nobody has room."""
     silent: tuple[str, ...] = ()
     """Workers with a fresh report that renew none of their leases."""
 

@@ -196,7 +196,7 @@ class Candidacy:
     version: str = ""
     """What the claim or the renewal under way writes."""
     attempts_left: int = 0
-    """Of a release."""
+    """How often a release is tried yet."""
 
     def holds(self, now: float) -> bool:
         """Whether the lock is held, as far as this process can know."""
