@@ -113,8 +113,8 @@ class Fleet:
     def adopt_children(self, keys: tuple[str, ...]) -> None:
         """Leases of child shards that we have just created, for nobody yet.
 
-        A leader assigns them now. Anybody else takes them himself, so that nobody waits for the next run; that the
-        parent's worker goes on with its children is what the leader will even out, if need be.
+        A leader assigns them now. Any other worker takes them itself, so that nobody waits for the next run; if that
+        makes loads uneven, the leader will even them out.
         """
         if self.takes_leases or self.leader.leads:
             self.wake_leases()

@@ -243,10 +243,10 @@ class Fleet3x:
     async def _finish(self, row: Lease) -> None:
         """The owner learns of a handoff by its renewal, lets its child finish, and completes it."""
         await asyncio.sleep(self.rng.uniform(0.0, RENEWAL_S) + self.rng.uniform(FINISHING_S_MIN, FINISHING_S_MAX))
-        owner, heir = row.checkpoint_owner or "", row.owner or ""
+        owner, next_owner = row.checkpoint_owner or "", row.owner or ""
         now = self.table.leases[row.key]
-        if self.workers[owner].died_at is None and (now.owner, now.checkpoint_owner) == (heir, owner):
-            await self.table.assign(now, heir)
+        if self.workers[owner].died_at is None and (now.owner, now.checkpoint_owner) == (next_owner, owner):
+            await self.table.assign(now, next_owner)
 
     async def _report_forever(self) -> None:
         """All workers' reports, each at its own time to the second."""
@@ -279,10 +279,10 @@ class Fleet3x:
         in_part = [key for key in self.table.leases if zlib.crc32(key.encode()) % parts == part]
         theirs = [row for key in in_part if (row := self.table.row(key)) and row.actual_owner in dead]
         held = Counter(lease.actual_owner for lease in self.table.leases.values())
-        heirs = spread((row.key for row in theirs), {looker: held[looker] for looker in lookers})
+        takers = spread((row.key for row in theirs), {looker: held[looker] for looker in lookers})
 
         async def take(row: Lease) -> None:
-            await self.table.assign_expired(row, heirs[row.key])
+            await self.table.assign_expired(row, takers[row.key])
 
         last_renewal_s = self.rng.uniform(-RENEWAL_S, 0.0)
         seen_s = self.rng.uniform(0.0, LOOK_PERIOD_S)
@@ -354,7 +354,7 @@ class JavaAssigner(Assigner):
         known = [report for report in active if report.support_code is not None]
         if not known:
             return Plan()
-        due = self._runs % self._settings.balance_every == 0
+        due = self._term is not None and self._term.runs % self._settings.balance_every == 0
         by_key = {lease.key: lease for lease in leases}
         expired = {lease.key for lease in leases if self._observations.is_expired(lease, now)}
         rows = [_java_lease(lease) for lease in leases]

@@ -229,7 +229,7 @@ def test_nobody_gives_leases_to_a_worker_known_by_one_report_while_others_show_l
 
 
 def test_a_lease_lost_while_its_worker_leaves_ends_its_deliveries() -> None:
-    """DynamoDB hangs from the stop on: the lease runs out while the worker still looks for heirs."""
+    """DynamoDB hangs from the stop on: the lease runs out while the worker still looks for receivers."""
 
     async def story() -> None:
         async with fleet(1, failoverTimeMillis="1000", idleTimeBetweenReadsInMillis="200", **V3X) as world:

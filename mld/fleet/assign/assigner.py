@@ -1,12 +1,13 @@
 """`Assigner`, the lease assignment manager: the leader's loop of load, decide, write (coordination#assignment-runs).
 
-What goes where is `assignment`, what is known of each lease is `observing`. Every worker of a fleet in 3.x mode runs
-one; only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
+What goes where is decided in `assignment`, from what `observations` knows of each lease and the `Roster` of each
+worker; what a leadership remembers from run to run is its `Term`. Every worker of a fleet in 3.x mode runs an assigner;
+only the leader's does anything. It makes the fleet fair; that no lease is left alone is everybody's business
 (`takeover`). Differences from Java:
 
 * A lease is expired (coordination#expired-leases) only if it stood still from the end of one scan to the beginning of
   another, so that runs may follow one another at any distance.
-* A worker that came or went is reason to balance in the next run, not only in every third.
+* A worker that came or went is a reason to balance in the next run, not only in every third.
 * After three failed runs the leader stays away for longer than the others need to notice (coordination#stepping-down).
 * A worker found dead (`Roster.exclude_dead`) gets no leases until it has sent a newer report. Who found it has taken
   its own.
@@ -34,10 +35,11 @@ from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_varianc
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
 from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
+from mld.fleet.assign.term import FAILED_RUNS_MAX, Term
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.roster import TRACE_S, Roster
+from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
@@ -52,10 +54,6 @@ LOAD_ATTEMPTS = 2
 LOAD_RETRY_S = 0.5  # most throttling is over by then
 PIECE_S = 0.001  # half of what the event loop's law allows
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
-FAILED_RUNS_MAX = 3
-ALONE_S = 5.0  # two captures before a first report, and the start of a worker
-ALONE_LEASES_MAX = 32  # so that a small application begins at once
-FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
 
@@ -147,11 +145,7 @@ class Assigner:
         )
         self._writer = MoveWriter(table, self._observations, clock, worker_id, parts.on_assigned, parts.fence)
         self._one_run = asyncio.Lock()
-        self._leading = False
-        self._runs = 0
-        self._failures = 0
-        self._balanced_among: frozenset[str] = frozenset()
-        self._leading_since = 0.0
+        self._term: Term | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
 
     def wake(self) -> None:
@@ -161,8 +155,9 @@ class Assigner:
     async def run(self) -> None:
         """Assign for ever: at once, then every interval and when woken. Only runs on schedule count for balancing."""
         # After `run_once` at the start the next one balances: whoever was given something has not even begun with it.
-        early = self._runs > 0
-        self._runs += early  # it stands for the scheduled one
+        early = self._term is not None and self._term.runs > 0
+        if self._term is not None and early:
+            self._term = replace(self._term, runs=self._term.runs + 1)  # it stands for the scheduled one
         due_at = self._clock.monotonic() + self._settings.interval_s
         while True:
             self._due.clear()
@@ -179,47 +174,43 @@ class Assigner:
         """One run; None if we do not lead or the run failed. Failures are logged and counted, never raised."""
         async with self._one_run:
             if not await self._leader.is_leader():
-                self._leading = False
+                self._term = None
                 return None
-            if not self._leading:
-                self._take_over()
+            term = self._term or self._take_over()
             try:
-                report = await self._run(early=early)
+                report = await self._run(term, early=early)
             except Exception as error:  # whatever it is, another worker may have better luck
                 failure = survived(error, "assigning leases")
                 log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
             else:
-                self._failures = 0
+                self._term = None if self._term is None else self._term.after_success()
                 return report
             await self._count_failure()
             return None
 
-    def _take_over(self) -> None:
-        self._leading = True
-        self._leading_since = self._clock.monotonic()
-        self._runs = self._failures = 0
+    def _take_over(self) -> Term:
+        self._term = Term(self._clock.monotonic())
         self._observations.forget()
         self._roster.begin_term()
         log.info("this worker assigns the leases now", extra={"action": "assignment_taken_over"})
+        return self._term
 
     async def _count_failure(self) -> None:
-        self._failures += 1
-        if self._failures < FAILED_RUNS_MAX:
+        self._term = None if self._term is None else self._term.after_failure()
+        if self._term is not None:
             return
         hold_off_s = HOLD_OFF_S + self._rng.uniform(0.0, HOLD_OFF_JITTER_S)
         log.error(
             "%d assignment runs failed in a row; another worker should lead, this one stays away for %.0f s",
-            self._failures,
+            FAILED_RUNS_MAX,
             hold_off_s,
             extra={"action": "leader_stepped_down"},
         )
-        self._failures = 0
-        self._leading = False
         await self._leader.step_down(hold_off_s)
 
     # --- one run -----------------------------------------------------------------------------------------------------
 
-    async def _run(self, *, early: bool) -> RunReport | None:
+    async def _run(self, term: Term, *, early: bool) -> RunReport | None:
         started_at = self._clock.monotonic()
         read_from, scan = await self._load(self._scan)
         _, legacy = await self._load(self._parts.reports.legacy)
@@ -239,18 +230,15 @@ class Assigner:
             # That we live is known before our first report is seen.
             active = (*active, WorkerReport(self._worker_id, int(self._clock.wall())))
 
-        first = self._runs == 0
-        present = frozenset(report.worker for report in active)
-        due = self._runs % self._settings.balance_every == 0 and (first or not early)
-        balance = due or (not early and present != self._balanced_among)
+        present = [report.worker for report in active]
+        balance = term.balances(present, self._settings.balance_every, early=early)
         plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if len(active) == 1:
-            plan = self._held_back(plan, active[0].worker, scan.leases, everything)
+            plan = self._held_back(term, plan, active[0].worker, seen)
         if not await self._leader.is_leader():
-            self._leading = False
+            self._term = None
             return None
-        self._runs += first or not early
-        self._balanced_among = present if balance else self._balanced_among
+        self._term = term.after_run(present, balanced=balance, early=early)
 
         written = await self._writer.write(plan.moves)
         if any(lease.owner != self._worker_id for lease in written.done.values()):
@@ -321,23 +309,13 @@ class Assigner:
             )
         )
 
-    def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease], found: Sequence[WorkerReport]) -> Plan:
+    def _held_back(self, term: Term, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
         """What the only worker known may get by now; the next run comes soon if that is not everything."""
-        if self._clock.monotonic() - self._leading_since >= ALONE_S:
-            return plan
-        most = ALONE_LEASES_MAX if self._others_were_here(alone, leases, found) else FIRST_LEASES_MAX
-        room = max(0, most - sum(lease.owner == alone for lease in leases))
-        if len(plan.moves) <= room:
-            return plan
-        self.wake()
-        return replace(plan, moves=plan.moves[:room])
-
-    def _others_were_here(self, alone: str, leases: Iterable[Lease], found: Iterable[WorkerReport]) -> bool:
-        """Whether another worker owns something or has reported within `TRACE_S`, alive or not."""
-        if any(lease.actual_owner not in (None, alone) for lease in leases):
-            return True
-        since = self._clock.wall() - TRACE_S
-        return any(report.worker != alone and (report.updated_at_s or 0) > since for report in found)
+        now, wall_s = self._clock.monotonic(), self._clock.wall()
+        allowed = term.held_back(plan, alone, seen, now=now, wall_s=wall_s)
+        if allowed is not plan:
+            self.wake()
+        return allowed
 
     async def _paced(self, steps: Steps[T]) -> T:
         """Make a decision, and let others run after each millisecond of it."""

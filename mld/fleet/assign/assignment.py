@@ -9,7 +9,7 @@ without a living owner gets one, then, if asked to, the load is evened out. Diff
   source's smaller leases still get their chance.
 * A worker below the average gives nothing away.
 * Nobody gets more than `maxLeasesForWorker`.
-* A lease whose owner has fallen silent goes to the leader as long as he has room, as the rule of `takeover` has it:
+* A lease whose owner has fallen silent goes to the leader as long as it has room, as the rule of `takeover` has it:
   given to a worker that has just died, or to a Java worker that looks every ten seconds, it would stand still for as
   long again.
 
@@ -54,9 +54,9 @@ class Plan:
     waiting: int = 0
     """Leases found without a living owner."""
     kept: int = 0
-    """Of these: left to their owner, who is the best worker for them."""
+    """Those among them that stay with their owner, which is the best worker for them."""
     spillover: int = 0
-    """Of these: nobody has room."""
+    """Those among them for which nobody has room."""
     silent: tuple[str, ...] = ()
     """Workers with a fresh report that renew none of their leases."""
 
@@ -141,7 +141,7 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
     _force_stuck(view, queue)
     kept = 0
     for number in range(len(view.waiting)):
-        load = _heir(view, queue, view.waiting[0][2], leader)
+        load = _receiver(view, queue, view.waiting[0][2], leader)
         if load is None:
             break
         _, _, lease = heappop(view.waiting)
@@ -157,7 +157,7 @@ def _assign(view: View, queue: Queue, leader: str) -> Steps[int]:
     return kept
 
 
-def _heir(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
+def _receiver(view: View, queue: Queue, lease: Lease, leader: str) -> Load | None:
     """Who gets a waiting lease, out of the queue; None if nobody has room."""
     if lease.actual_owner is not None and (mine := view.loads.get(leader)) is not None and not view.is_full(mine):
         return mine

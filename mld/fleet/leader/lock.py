@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mld.fleet.values import EntityType, Place
@@ -139,31 +139,31 @@ class Wait:
 Step: TypeAlias = Hold | Claim | Wait
 
 
+@dataclass(frozen=True, slots=True)
 class Versions:
     """The versions that this process has sent as `owner`, each with the monotonic time before sending."""
 
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self._sent_at: dict[str, float] = {}
+    owner: str
+    sent_at: Mapping[str, float] = field(default_factory=dict)
 
-    def add(self, version: str, sent_at: float) -> None:
-        self._sent_at[version] = sent_at
-        while len(self._sent_at) > VERSIONS_MAX:
-            del self._sent_at[next(iter(self._sent_at))]
+    def sending(self, version: str, sent_at: float) -> Versions:
+        """With one more version, without the oldest if there are too many."""
+        newest = [*(dict(self.sent_at) | {version: sent_at}).items()][-VERSIONS_MAX:]
+        return Versions(self.owner, dict(newest))
 
-    def remove(self, version: str) -> None:
+    def without(self, version: str) -> Versions:
         """A write with this version was certainly not applied."""
-        self._sent_at.pop(version, None)
+        return Versions(self.owner, {known: at for known, at in self.sent_at.items() if known != version})
 
-    def give_up(self, version: str) -> None:
+    def giving_up(self, version: str) -> Versions:
         """A release of this version is sent. From now on a row showing it may vanish at any time."""
-        self.add(version, GIVEN_UP)
+        return self.sending(version, GIVEN_UP)
 
     def find(self, lock: SeenLock) -> Holding | None:
         """The holding that the row proves, over or not; None if the row is not of our writing."""
-        if not isinstance(lock, LockRow) or lock.owner != self._owner or lock.version not in self._sent_at:
+        if not isinstance(lock, LockRow) or lock.owner != self.owner or lock.version not in self.sent_at:
             return None
-        return Holding(lock.version, self._sent_at[lock.version], lock.duration_s)
+        return Holding(lock.version, self.sent_at[lock.version], lock.duration_s)
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion` and `mldHeartbeat` (`heartbeats`).
+attributes of ours, `mldVersion` and `mldHeartbeat` (`heartbeat.beats`).
 
-One rule differs from Java: samples `{}` with ranges make a default worker here, where Java holds it for the least
+One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
 names.
 """

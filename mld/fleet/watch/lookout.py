@@ -1,7 +1,7 @@
 """The lookout: looks at the lease table at a bounded rate, and takes what nobody renews. What and when is `takeover`.
 
-Every worker of a fleet in 3.x mode has one, and it asks nobody: not who leads, nor whom somebody told it to watch. A
-look that fails says nothing about anybody; after a while without one that succeeded nothing is taken before the next.
+Every worker of a fleet in 3.x mode has one, and needs nobody to tell it who leads or whom to watch. A look that fails
+says nothing about anybody; if the last one that succeeded is too old, nothing is taken before the next.
 Looks begin at multiples of their period by the wall clock, so that the lookers of a fleet see the same at the same
 time and deal alike; clocks that disagree cost second chances and nothing else.
 
@@ -35,7 +35,7 @@ from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 3.0  # of a page, which is up to 1 MB: a look that hangs sees nobody fall silent
+TIMEOUT_S = 3.0  # for a page, which is up to 1 MB: a look that hangs sees nobody fall silent
 RETRY_S = 0.3  # after a look that failed: most throttling is over by then; then longer, up to `LOOK_PERIOD_S`
 RETRIES_GROWING = 3
 FRESH_S = 2 * LOOK_PERIOD_S

@@ -1,27 +1,27 @@
 """Which leases nobody renews, since when, and which of them we take when. Pure; `lookout` looks and writes.
 
 Rules: coordination#take-over-rule and those after it. One rule serves every state of a fleet, whoever leads, whatever
-was published and whatever happened before: *who sees a lease stand still for a lease duration takes it for himself*.
+was published and whatever happened before: *a worker that sees a lease stand still for a lease duration takes it*.
 
     lease                                      due
     its owner, or the owner's heartbeat,       a lease duration after we first saw it with that counter
       does not move
     the same, owner a Java worker that was     the same, and as long as a Java worker may take to discover the lease,
       never seen to renew it                   unless it has stopped renewing what it had
-    nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, who gave it up or
+    nobody's                                   `FREE_GRACE_S` after we first saw it free: its creator, its last owner or
                                                the leader may be about to give it to somebody; many not all at once
     ours by the row                            as anybody's: usually discovery has long resumed it, but not one in
                                                a handoff that a process with our id has begun
 
-A due lease is dealt among the lookers, who all deal alike: whom it falls to takes it at once, anybody else who sees it
-`SECOND_CHANCE_S` later still standing. Each write is conditional on owners and counter, so any number may act. Nobody
-is given a lease by this rule: we know of ourselves alone that we live, and a lease given to a worker that has just died
-would stand still for another lease duration. That somebody gets more than his share is the leader's to even out.
+A due lease is dealt among the lookers, who all deal alike. The one it falls to takes it at once; any other takes it if
+it still stands still `SECOND_CHANCE_S` later. Each write is conditional on owners and counter, so any number may act. A
+worker takes leases for itself only, because it cannot know that another one lives, and a lease given to a worker that
+has just died would stand still for another lease duration. If one gets more than its share, the leader evens that out.
 
 *Lookers.* With a look every `LOOK_PERIOD_S` a lease is without renewals for at most a lease duration, that period and
-the second chance. To read the whole table so often is dear where many workers do it, so `LOOKERS` do, chosen by each
-worker for himself by a hash of the ids of those that are seen to live; the others look once per lease duration, at
-tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with lookers of
+the second chance. Reading the whole table so often is expensive where many workers do it, so only `LOOKERS` do: each
+worker chooses them by a hash of the ids of the workers that it sees to live. The others look once per lease duration,
+at tables of more than `SLOW_LEASES` less often in proportion. Large tables are looked at in parts, each with lookers of
 its own. Views that differ cost reads, or second chances.
 """
 
@@ -47,14 +47,14 @@ LOOK_PERIOD_S = 1.5
 SECOND_CHANCE_S = 0.3
 FREE_GRACE_S = 1.0
 FREE_AT_ONCE_MAX = 32
-"""Free leases that one worker takes at once: more of them are a fleet that starts, and others want their share."""
+"""Free leases that one worker takes at once: more of them mean that a fleet starts, and others want their share."""
 FREE_WAIT_S_MAX = 5.0  # by then those who start together have seen each other renew; at most a lease duration
 LOOKERS = 3  # two may die together with an owner
 PART_LEASES = 500  # some 60 read units; a table of up to two parts is read in one
 ALONE_SHARE = 0.5
-"""Of the lease duration: how often a worker looks that has seen nobody else, and so nobody who could fall silent."""
+"""How often a worker that has seen nobody else looks, as a share of the lease duration: nobody could fall silent."""
 SLOW_LEASES = 150
-"""Leases that are looked at once per lease duration by who is no looker; larger tables less often in proportion."""
+"""A worker that is no looker reads so many leases once per lease duration, a larger table less often in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TakeoverRules:
 
 
 class _Given(NamedTuple):
-    """Whose a lease is, with which counter it was first seen as his, and when."""
+    """The owner of a lease, and the counter and the time at which it was first seen to own it."""
 
     owner: str
     counter: int
@@ -264,7 +264,7 @@ class Takeover:
 
 
 def slow_period_s(leases: int, lease_duration_s: float) -> float:
-    """How often who is no looker looks at a table of so many leases."""
+    """How often a worker that is no looker looks at a table of so many leases."""
     return max(LOOK_PERIOD_S, lease_duration_s * max(1.0, leases / SLOW_LEASES))
 
 
@@ -276,5 +276,5 @@ def part_count(leases: int, *, is_carried: bool) -> int:
 
 
 def _rank(one: int | str, other: str) -> bytes:
-    """Draws lots: the same for everybody who asks."""
+    """A lot that is the same for everybody who draws it."""
     return hashlib.blake2b(f"{one}/{other}".encode(), digest_size=8).digest()

@@ -17,8 +17,6 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.fleet.assign.assigner import (
-    ALONE_LEASES_MAX,
-    ALONE_S,
     HOLD_OFF_JITTER_S,
     HOLD_OFF_S,
     Assigner,
@@ -26,6 +24,7 @@ from mld.fleet.assign.assigner import (
     AssignerSettings,
 )
 from mld.fleet.assign.loads import AssignmentRules, Why
+from mld.fleet.assign.term import ALONE_LEASES_MAX, ALONE_S
 from mld.fleet.report import reports
 from mld.fleet.roster import TRACE_S, Roster
 from mld.fleet.values import FleetSnapshot, WorkerReport

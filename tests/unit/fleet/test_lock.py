@@ -42,7 +42,7 @@ THEIRS = LockRow("them", 120.0, "v1")
 def ours(**sent_at: float) -> Versions:
     versions = Versions("me")
     for version, at in sent_at.items():
-        versions.add(version, at)
+        versions = versions.sending(version, at)
     return versions
 
 
@@ -142,7 +142,7 @@ def test_our_version_is_held_until_its_time_is_over_counted_from_sending() -> No
 def test_our_version_is_not_held_once_a_release_was_sent() -> None:
     row = LockRow("me", 120.0, "mine")
     versions = ours(mine=0.0)
-    versions.give_up("mine")
+    versions = versions.giving_up("mine")
     assert judge(row, None, versions, 1.0, lease_s=LEASE_S) == Claim(row)
 
 
@@ -198,7 +198,7 @@ def test_a_given_up_version_forgives_no_heartbeat() -> None:
 def test_only_the_last_versions_are_remembered() -> None:
     versions = Versions("me")
     for number in range(VERSIONS_MAX + 1):
-        versions.add(f"v{number}", 0.0)
+        versions = versions.sending(f"v{number}", 0.0)
     assert versions.find(LockRow("me", 120.0, "v0")) is None
     assert versions.find(LockRow("me", 120.0, "v1")) is not None
 

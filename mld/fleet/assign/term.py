@@ -1,0 +1,65 @@
+"""`Term`: what one leadership of the assigner remembers from run to run, and what it decides by that. Pure.
+
+Rules: coordination#assignment-runs, coordination#restraint-while-alone, coordination#stepping-down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from mld.fleet.assign.assignment import Plan
+from mld.fleet.roster import TRACE_S
+from mld.fleet.values import FleetSnapshot
+
+FAILED_RUNS_MAX = 3
+ALONE_S = 5.0  # two captures before a first report, and the start of a worker
+ALONE_LEASES_MAX = 32  # so that a small application begins at once
+FIRST_LEASES_MAX = 256  # where nobody else has left a trace; a child for each, and a fleet may be starting all the same
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A leadership that began at `since` (monotonic). Early runs, those between two scheduled ones, do not count."""
+
+    since: float
+    runs: int = 0
+    failures: int = 0
+    """Runs that failed in a row."""
+    balanced_among: frozenset[str] = frozenset()
+    """The workers among which the load was evened out last."""
+
+    def balances(self, workers: Iterable[str], every: int, *, early: bool) -> bool:
+        """Whether a run evens the load out: the first does, every `every`th, and one after a worker came or went."""
+        if early and self.runs > 0:
+            return False
+        return self.runs % every == 0 or frozenset(workers) != self.balanced_among
+
+    def after_run(self, workers: Iterable[str], *, balanced: bool, early: bool) -> Term:
+        """The term after a run that has decided; its writes may still fail."""
+        runs = self.runs + (self.runs == 0 or not early)
+        return replace(self, runs=runs, balanced_among=frozenset(workers) if balanced else self.balanced_among)
+
+    def after_success(self) -> Term:
+        return replace(self, failures=0)
+
+    def after_failure(self) -> Term | None:
+        """None if another worker should lead."""
+        failures = self.failures + 1
+        return replace(self, failures=failures) if failures < FAILED_RUNS_MAX else None
+
+    def held_back(self, plan: Plan, alone: str, seen: FleetSnapshot, *, now: float, wall_s: float) -> Plan:
+        """The part of the plan that `alone`, the only worker known, may get by now."""
+        if now - self.since >= ALONE_S:
+            return plan
+        most = ALONE_LEASES_MAX if _others_were_here(alone, seen, wall_s) else FIRST_LEASES_MAX
+        room = max(0, most - sum(lease.owner == alone for lease in seen.leases))
+        return plan if len(plan.moves) <= room else replace(plan, moves=plan.moves[:room])
+
+
+def _others_were_here(alone: str, seen: FleetSnapshot, wall_s: float) -> bool:
+    """Whether another worker owns something or has reported within `TRACE_S`, alive or not."""
+    if any(lease.actual_owner not in (None, alone) for lease in seen.leases):
+        return True
+    since = wall_s - TRACE_S
+    return any(report.worker != alone and (report.updated_at_s or 0) > since for report in seen.reports)
