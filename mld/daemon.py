@@ -34,10 +34,11 @@ from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fle
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import RENEWALS_PER_LEASE
-from mld.leases.retrying import renewal_timeout_s
+from mld.leases.retries import renewal_timeout_s
 from mld.leases.table import LeaseTable
+from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.taking import TakingRules
+from mld.leases.validity import HeartbeatValidity, Validity
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import fan_out_of, readers_of
 from mld.retrieval.page import RecordsPage
@@ -54,7 +55,7 @@ from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
-from properties.values import ChildFailurePolicy, InitialPositionKind, WireClient
+from properties.values import ChildFailurePolicy, HeartbeatSetting, InitialPositionKind, WireClient
 from protocol.command import split_command
 from protocol.messages import Dialect
 
@@ -279,12 +280,15 @@ def assemble(
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
     signals = WorkerSignals()
+    by_heartbeat = (
+        HeartbeatValidity(clock, rng, lease_duration_s) if settings.heartbeat is HeartbeatSetting.WORKER else None
+    )
     keeper = LeaseKeeper(
         table,
         clock,
         rng,
+        validity=by_heartbeat or Validity(lease_duration_s),
         worker_id=worker_id,
-        lease_duration_s=lease_duration_s,
         renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
         renewals_concurrent_max=settings.max_lease_renewal_threads,
         new_token=lambda: str(uuid.uuid4()),
@@ -292,7 +296,8 @@ def assemble(
         handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
-    fleet = make_fleet(settings, FleetNeeds(worker_id, dynamo, table, keeper, taker, clock, _apart(rng), detect_load))
+    needs = FleetNeeds(worker_id, dynamo, table, keeper, by_heartbeat, taker, clock, _apart(rng), detect_load)
+    fleet = make_fleet(settings, needs)
     detector = ShardDetector(
         streams,
         clock,

@@ -2,7 +2,7 @@
 
 Rules: leases#taker-observation (rhythm), leases#taking-one-by-one and leases#stealing-of-leases: each lease is held as
 soon as it is taken, one failure does not touch the others, a steal re-checks row and victim, starts are spread. What to
-take is decided in `taking`.
+take is decided in `take_plan`.
 
 A take whose outcome stayed unknown may have made us the owner of a row that nobody renews. Its counter is remembered,
 and the next pass resumes such a row instead of waiting for it to expire.
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from mld.clock import Clock, wait_for_event
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal, TableScan
-from mld.leases.taking import Choice, Seen, TakePlan, TakingRules, decide, observe
+from mld.leases.take_plan import Choice, Seen, TakePlan, TakingRules, decide, observe
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from mld.leases.lease import Lease
-from mld.leases.taking import Seen, TakingRules, decide
+from mld.leases.take_plan import Seen, TakingRules, decide
 from mld.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.page import RecordsPage
 from mld.shards.graph import leases_for_empty_table, missing_leases, plain_missing_leases

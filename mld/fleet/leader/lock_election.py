@@ -23,7 +23,7 @@ from mld.errors import MldError
 from mld.fleet.leader import lock
 from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, Claim, DamagedLock, Hold, Holding, Observation, SeenLock, Wait
 from mld.fleet.leader.lock_table import LockTable
-from mld.leases.retrying import may_be_applied
+from mld.leases.retries import may_be_applied
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)

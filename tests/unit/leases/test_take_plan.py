@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.leases.lease import Lease
-from mld.leases.taking import Seen, TakePlan, TakingRules, decide, is_available, observe, shares_of
+from mld.leases.take_plan import Seen, TakePlan, TakingRules, decide, is_available, observe, shares_of
 from mld.positions import TRIM_HORIZON
 
 DURATION_S = 10.0

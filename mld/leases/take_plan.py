@@ -17,7 +17,7 @@ Java workers in the same table know nothing of it and need not: the write is the
 before. The two kinds cannot keep a lease going round. A robbery of Java's kind makes the loads more even (from a worker
 to one with at least two less). One by share never makes them less even (to one with at least one less) and brings both
 workers nearer to their shares. So each robbery lowers the pair (unevenness, distance from the shares), and they end;
-`test_taking` walks through random mixed fleets. It costs at most one more move for each worker.
+`test_take_plan` walks through random mixed fleets. It costs at most one more move for each worker.
 """
 
 from __future__ import annotations
