@@ -72,7 +72,6 @@ KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are poll
 DYNAMO_READ_TIMEOUT_MIN_S = 1.0
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 CONNECT_TIMEOUT_S = 3.0
-COMPLETED_CLEANUP_S = 60.0  # Java looks every 5 minutes
 SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
 COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
 SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
@@ -317,7 +316,6 @@ def assemble(
         detector,
         clock,
         enabled=settings.cleanup_leases_upon_shard_completion,
-        completed_interval_s=COMPLETED_CLEANUP_S,
         on_missing_child=signals.missing_child,
     )
     parents_changed = Signal()

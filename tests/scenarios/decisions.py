@@ -8,10 +8,10 @@ from mld.leases.lease import Lease
 from mld.leases.take_plan import Seen, TakingRules, decide
 from mld.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.page import RecordsPage
-from mld.shards.graph import leases_for_empty_table, missing_leases, plain_missing_leases
+from mld.shards.graph import plain_missing_leases
 from mld.streams import Shard
 from protocol.messages import Record
-from tests.unit.shards.twins import grow, numbers, sid
+from tests.unit.shards.twins import grow, leases_for_empty_table, missing_leases, numbers, sid
 
 LEASE_DURATION_S = 10.0
 NOW_S = 1000.0

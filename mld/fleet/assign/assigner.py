@@ -41,8 +41,8 @@ from mld.fleet.roster import TRACE_S, Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
-from mld.steps import Steps
 from mld.surviving import ours, survived
+from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,7 +50,6 @@ T = TypeVar("T")
 INTERVAL_S = 20.0
 LOAD_ATTEMPTS = 2
 LOAD_RETRY_S = 0.5  # most throttling is over by then
-PIECE_S = 0.001  # half of what the event loop's law allows
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 FAILED_RUNS_MAX = 3
 ALONE_S = 5.0  # two captures before a first report, and the start of a worker
@@ -224,13 +223,13 @@ class Assigner:
         read_from, scan = await self._load(self._scan)
         _, legacy = await self._load(self._parts.reports.legacy)
         self._observations.heard(beats_among(scan.others), self._clock.monotonic())
-        await self._paced(self._observations.scanned(scan.leases, self._clock.monotonic()))
-        found = await self._paced(reports_among(scan.others))
+        await in_turns(self._observations.scanned(scan.leases, self._clock.monotonic()), self._clock)
+        found = await in_turns(reports_among(scan.others), self._clock)
         everything = (*found.reports, *legacy)
         sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
         corrupt = (*scan.corrupt, *found.corrupt)
         self._report_corrupt(found.corrupt)
-        expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
+        expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
         seen = FleetSnapshot(scan.leases, everything, expired, corrupt)
         for listener in self._parts.listeners:
             listener.on_loaded(seen)
@@ -306,9 +305,9 @@ class Assigner:
     ) -> Plan:
         settings = self._settings
         decide = decide_by_count if settings.by_count else decide_by_variance
-        workers = await self._paced(live_workers(active, settings.reports.ema_alpha))
+        workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self._clock)
         order = shuffling(self._rng)
-        return await self._paced(
+        return await in_turns(
             decide(
                 leases,
                 workers,
@@ -318,7 +317,8 @@ class Assigner:
                 order,
                 leader=self._worker_id,
                 balance=balance,
-            )
+            ),
+            self._clock,
         )
 
     def _held_back(self, plan: Plan, alone: str, leases: Iterable[Lease], found: Sequence[WorkerReport]) -> Plan:
@@ -338,19 +338,6 @@ class Assigner:
             return True
         since = self._clock.wall() - TRACE_S
         return any(report.worker != alone and (report.updated_at_s or 0) > since for report in found)
-
-    async def _paced(self, steps: Steps[T]) -> T:
-        """Make a decision, and let others run after each millisecond of it."""
-        since = self._clock.monotonic()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                answer: T = stop.value
-                return answer
-            if self._clock.monotonic() - since >= PIECE_S:
-                await asyncio.sleep(0)
-                since = self._clock.monotonic()
 
     # --- after the writes ---------------------------------------------------------------------------------------------
 

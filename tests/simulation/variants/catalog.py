@@ -264,7 +264,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "new_iterator_at_tip",
         "a reader that lost its iterator goes on at LATEST",
         (
-            "retrieval.positions",
+            "retrieval.starting_points",
             "        return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=state.last_sequence)\n",
             "        return StartingPoint(IteratorType.LATEST)\n",
         ),
@@ -273,7 +273,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "restart_after_aggregate",
         "reading starts after the checkpoint's record, not at it: the rest of an aggregate is skipped",
         (
-            "retrieval.positions",
+            "retrieval.starting_points",
             "    return StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=checkpoint.sequence)\n",
             "    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=checkpoint.sequence)\n",
         ),
@@ -282,7 +282,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "first_iterator_replaced_after_checkpoint",
         "an iterator lost before anything was read is replaced by one after the checkpoint's record",
         (
-            "retrieval.positions",
+            "retrieval.starting_points",
             "    return state.start\n",
             "    at = state.start.sequence\n"
             "    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=at) if at else state.start\n",
