@@ -9,11 +9,10 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
-from typing import Protocol
 
 from mld.clock import Clock
 from mld.leases.carried import CONFIRM_SHARE
-from mld.leases.holding import Holding
+from mld.leases.holding import Holder, Holding
 from mld.leases.lease import Lease
 from mld.leases.retries import retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -24,16 +23,6 @@ from mld.surviving import survived
 log = logging.getLogger(__name__)
 
 READS_PER_BATCH = 100  # what one request can read
-
-
-class Holder(Protocol):
-    """What reading needs of the keeper."""
-
-    def is_current(self, holding: Holding) -> bool: ...
-
-    def lose(self, holding: Holding, refusal: Refusal) -> None: ...
-
-    def note_handoff(self, holding: Holding, row: Lease) -> None: ...
 
 
 class Confirmer:

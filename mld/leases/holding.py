@@ -9,8 +9,10 @@ import asyncio
 import math
 import weakref
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mld.leases.lease import Failing, Lease
+from mld.leases.table import Refusal
 from mld.leases.throughput import Throughput
 
 
@@ -56,6 +58,22 @@ class Holding:
     """Being given away."""
     handoff_by: float | None = None
     """When a pending handoff is completed, whether or not the consumer has finished."""
+
+
+class Holder(Protocol):
+    """What the keeper's collaborators need of it."""
+
+    def has(self, key: str) -> bool: ...
+
+    def is_current(self, holding: Holding) -> bool: ...
+
+    def adopt(self, lease: Lease, sent_at: float) -> object | None: ...
+
+    def lose(self, holding: Holding, refusal: Refusal) -> None: ...
+
+    def note_handoff(self, holding: Holding, row: Lease) -> None: ...
+
+    def lapse_noticed(self) -> None: ...
 
 
 class RowsWritten:

@@ -20,11 +20,10 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
-from typing import Protocol
 
 from mld.clock import Clock
 from mld.errors import MldError
-from mld.leases.holding import RowsWritten
+from mld.leases.holding import Holder, RowsWritten
 from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -35,16 +34,6 @@ log = logging.getLogger(__name__)
 
 REACQUIRE_ATTEMPTS_MAX = 6  # what fails here is found again
 PAUSE_SHARE_MIN = 0.5  # of the renewal interval, and at most all of it: a lapsed lease costs what a held one does
-
-
-class Holder(Protocol):
-    """What resuming needs of the keeper."""
-
-    def has(self, key: str) -> bool: ...
-
-    def adopt(self, lease: Lease, sent_at: float) -> object | None: ...
-
-    def lapse_noticed(self) -> None: ...
 
 
 class Resumer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from mld.leases.lease import Lease
-from mld.leases.take_plan import Seen, TakingRules, decide
+from mld.leases.take_plan import SeenRow, TakingRules, decide
 from mld.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.page import RecordsPage
 from mld.shards.graph import plain_missing_leases
@@ -95,7 +95,7 @@ def taker_text(me: str, options: dict[str, str]) -> str:
             Lease(sid(len(leases) + i), TRIM_HORIZON, owner=None if owner == "free" else owner)
             for i in range(int(count))
         ]
-    seen = {lease.key: Seen(0, None if lease.owner is None else NOW_S) for lease in leases}
+    seen = {lease.key: SeenRow(0, None if lease.owner is None else NOW_S) for lease in leases}
     plan = decide(leases, seen, me, NOW_S, Random(1), rules)
     stolen = [choice.lease.owner for choice in plan.choices if choice.is_steal]
     taken = len(plan.choices) - len(stolen)

@@ -270,7 +270,6 @@ CLASSES_TO_RENAME = {
     "Batch",
     "FrameSource",
     "Health",
-    "Holder",
     "Holding",
     "Host",
     "Leader",
@@ -279,10 +278,8 @@ CLASSES_TO_RENAME = {
     "Outcome",
     "Place",
     "Position",
-    "Seen",
     "Settings",
     "Shard",
-    "_ConditionFailedError",
 }
 """Classes that are still defined twice. It only ever shrinks."""
 MODULES_TO_RENAME = {"host", "link", "servic", "session", "stream", "wir", "worker", "writ"}
