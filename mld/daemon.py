@@ -34,10 +34,11 @@ from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fle
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import RENEWALS_PER_LEASE
-from mld.leases.retrying import renewal_timeout_s
+from mld.leases.retries import renewal_timeout_s
 from mld.leases.table import LeaseTable
+from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.taking import TakingRules
+from mld.leases.validity import HeartbeatValidity, Validity
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import fan_out_of, readers_of
 from mld.retrieval.page import RecordsPage
@@ -54,7 +55,7 @@ from properties.errors import ConfigurationError
 from properties.remarks import Level, Remark
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
-from properties.values import ChildFailurePolicy, InitialPositionKind, WireClient
+from properties.values import ChildFailurePolicy, HeartbeatSetting, InitialPositionKind, WireClient
 from protocol.command import split_command
 from protocol.messages import Dialect
 
@@ -71,7 +72,6 @@ KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are poll
 DYNAMO_READ_TIMEOUT_MIN_S = 1.0
 KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 CONNECT_TIMEOUT_S = 3.0
-COMPLETED_CLEANUP_S = 60.0  # Java looks every 5 minutes
 SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
 COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
 SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
@@ -279,12 +279,15 @@ def assemble(
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
     signals = WorkerSignals()
+    by_heartbeat = (
+        HeartbeatValidity(clock, rng, lease_duration_s) if settings.heartbeat is HeartbeatSetting.WORKER else None
+    )
     keeper = LeaseKeeper(
         table,
         clock,
         rng,
+        validity=by_heartbeat or Validity(lease_duration_s),
         worker_id=worker_id,
-        lease_duration_s=lease_duration_s,
         renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
         renewals_concurrent_max=settings.max_lease_renewal_threads,
         new_token=lambda: str(uuid.uuid4()),
@@ -292,7 +295,8 @@ def assemble(
         handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
-    fleet = make_fleet(settings, FleetNeeds(worker_id, dynamo, table, keeper, taker, clock, _apart(rng), detect_load))
+    needs = FleetNeeds(worker_id, dynamo, table, keeper, by_heartbeat, taker, clock, _apart(rng), detect_load)
+    fleet = make_fleet(settings, needs)
     detector = ShardDetector(
         streams,
         clock,
@@ -312,7 +316,6 @@ def assemble(
         detector,
         clock,
         enabled=settings.cleanup_leases_upon_shard_completion,
-        completed_interval_s=COMPLETED_CLEANUP_S,
         on_missing_child=signals.missing_child,
     )
     parents_changed = Signal()

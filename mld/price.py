@@ -14,7 +14,7 @@ from mld.fleet.heartbeat.heart import LOOKS_PER_DURATION
 from mld.fleet.leader.lock import HEARTBEAT_S
 from mld.fleet.watch.takeover import ALONE_SHARE, LOOK_PERIOD_S, LOOKERS, part_count, slow_period_s
 from mld.fleet.wiring import HEARTBEATS_PER_LEASE
-from mld.leases.carrying import CONFIRM_SHARE
+from mld.leases.carried import CONFIRM_SHARE
 from mld.leases.discovery import ALONE_PERIODS, PERIOD_S, QUERY_SPACING_S_MAX
 from mld.leases.lease import RENEWALS_PER_LEASE
 from mld.leases.taker import EPSILON_S

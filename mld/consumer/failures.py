@@ -89,7 +89,7 @@ class Failures:
         self._level += not is_narrowed
         attempts, first = self._search.attempts, self._search.first
         note = Failing(self._count, self._since_s, checkpoint, attempts if first else 0, first)
-        self._parts.keeper.carrier.note_failing(self._key, self._token, note)
+        self._parts.keeper.note_failing(self._key, self._token, note)
 
     async def _note_batch(self, checkpoint: Position, batch: Batch, before: Position) -> bool:
         """Whether the failure narrows a search: the next one will be of fewer records."""

@@ -1,8 +1,8 @@
 """`Departure`: what becomes of the leases of a worker that stops.
 
 Rules: coordination#leaving-workers, leases#release-on-stop. A worker that stops gives each lease to a living worker as
-soon as its consumer is done (`LeaseKeeper.heirs`), instead of leaving it to the next assignment run: one scan tells who
-is there. At the end it looks once more for leases that were assigned to it meanwhile.
+soon as its consumer is done (`LeaseKeeper.leave_to`), instead of leaving it to the next assignment run: one scan tells
+who is there. At the end it looks once more for leases that were assigned to it meanwhile.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ class Departure:
         self._clock = clock
         self._worker_id = worker_id
         self._leases_max = leases_max
+        self._receivers: dict[str, str] = {}
 
     async def name_receivers(self) -> None:
         """Tell the keeper who gets each lease that is held; nobody does if that cannot be known in time."""
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
-                self._keeper.heirs = await ours(self._receivers_of_held(), "looking for receivers")
+                self._receivers = await ours(self._receivers_of_held(), "looking for receivers")
+                self._keeper.leave_to(self._receivers)
         except (TableError, TimeoutError) as error:
             log.warning("leases are released without receivers: %s", error, extra={"action": "heirs_unknown"})
 
@@ -65,9 +67,9 @@ class Departure:
 
     async def _receivers_of_held(self) -> dict[str, str]:
         scan = await self._table.fleet_scan()
-        return await self._receivers(scan, self._keeper.held())
+        return await self._find_receivers(scan, self._keeper.held())
 
-    async def _receivers(self, scan: FleetScan, keys: Iterable[str]) -> dict[str, str]:
+    async def _find_receivers(self, scan: FleetScan, keys: Iterable[str]) -> dict[str, str]:
         now = self._clock.wall()
         found = await self._reports.beside(scan)
         return self._roster.receivers(keys, scan.leases, found, now, self._leases_max)
@@ -77,11 +79,11 @@ class Departure:
         late = [lease for lease in found if lease is not None and lease.actual_owner == self._worker_id]
         if not late:
             return
-        others = sorted(set(self._keeper.heirs.values()))
+        others = sorted(set(self._receivers.values()))
         receivers = {lease.key: others[number % len(others)] for number, lease in enumerate(late) if others}
         if not others:  # nothing was held when we began to leave, so nobody was looked for
             scan = await self._table.fleet_scan()
-            receivers = await self._receivers(scan, [lease.key for lease in late])
+            receivers = await self._find_receivers(scan, [lease.key for lease in late])
         for lease in late:
             receiver = receivers.get(lease.key)
             if receiver is None:

@@ -24,7 +24,7 @@ from mld.fleet.leader.election import AdaptiveElection
 from mld.fleet.loops import Loops, OnFailure
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
-from mld.fleet.migrate.versions import Components, IndexPolicy, Leader
+from mld.fleet.migrate.versions import Components, Leader
 from mld.fleet.report.reporter import Activity, Reporter
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import ClientVersion, LeaderDecider, Place
@@ -171,7 +171,7 @@ class Fleet:
             self._switch_reports(components)
         if not components.assigner:
             await self._want(components)
-        if components.index is not IndexPolicy.UNUSED:
+        if components.index:
             await self._parts.index.ensure()
         if components.reporter and self._started:
             await self._parts.migration.restore_reports_table()
@@ -198,7 +198,7 @@ class Fleet:
             LOOKOUT: components.assigner,
             REPORTS: self._reporter is not None,
             VERSIONS: True,
-            INDEX: components.index is not IndexPolicy.UNUSED,
+            INDEX: components.index,
             LATE_TABLES: True,
             HEARTBEAT: self._parts.heartbeat.is_wanted,
         }

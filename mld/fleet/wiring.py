@@ -46,10 +46,10 @@ from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
+from mld.leases.validity import HeartbeatValidity
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from properties.settings import Settings
 from properties.values import AssignmentStrategy, MetadataLayout
-from properties.values import HeartbeatSetting as HeartbeatSetting
 
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
@@ -66,6 +66,7 @@ class FleetNeeds:
     service: Service
     table: LeaseTable
     keeper: LeaseKeeper
+    heartbeat_validity: HeartbeatValidity | None
     taker: LeaseTaker
     clock: Clock
     rng: Random
@@ -124,12 +125,12 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
     heartbeat = Heartbeat(
         heartbeats,
         needs.keeper,
+        needs.heartbeat_validity,
         needs.clock,
         needs.rng,
         worker_id=needs.worker_id,
         lease_duration_s=lease_duration_s,
         interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
-        is_wanted=settings.heartbeat is HeartbeatSetting.WORKER,
         leader=_reader_of_leader(needs, migration),
         strangers=java_peers,
     )

@@ -126,9 +126,9 @@ class LeaseDiscovery:
 
         The index may as well lag, so this is a reason to look and no more.
         """
-        if carried := self._keeper.carrier.carried():
+        if carried := self._keeper.carried():
             listed = set(keys)
-            await self._keeper.carrier.confirm([key for key in carried if key not in listed])
+            await self._keeper.confirm([key for key in carried if key not in listed])
 
     async def _poll_pending_forever(self) -> None:
         while True:

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
+from mld.aws.table_calls import RefusedError, TableCalls
 from mld.aws.table_errors import REFUSED_CODE
 from mld.clock import Clock
 from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes
-from mld.leases.calls import RefusedError, TableCalls
 from mld.leases.lease import Failing, Lease
 from mld.leases.owner_index import FORBIDDEN_CODES, SCAN_SPACING_S, OwnerIndex
 from mld.leases.rows import CorruptRowError

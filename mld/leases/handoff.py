@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from mld.clock import Clock
 from mld.leases.lease import Lease
-from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.surviving import survived
 

@@ -1,34 +1,33 @@
-"""What a keeper remembers: of one uninterrupted possession of a lease, and of its writes beyond that.
+"""What a keeper remembers of one uninterrupted possession of a lease, and of its writes beyond that.
 
-Rules about it: `keeper`, `carrier` and `resuming`.
+Rules: `keeper`, `validity` and `resumer`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mld.leases.lease import Failing, Lease
+from mld.leases.table import Refusal
 from mld.leases.throughput import Throughput
 
 
-@dataclass(eq=False, slots=True)
-class Holding:
-    lease: Lease
-    token: str
-    valid_until: float
-    throughput: Throughput
-    confirmed_at: float
-    """Send time of what last confirmed the row itself: an accepted write, or a read."""
-    lock: asyncio.Lock
-    """Of all writes of the row by this worker."""
-    carried: bool = False
-    """The row is known to be marked with our heartbeat's epoch."""
-    may_be_carried: bool = False
-    """It may be: a write of the mark, or of its removal, may be under way."""
+@dataclass(slots=True)
+class Carried:
+    """How the worker's heartbeat stands for the renewals of a holding. `HeartbeatValidity` writes it."""
+
+    is_certain: bool = False
+    """The row is known to be marked with our heartbeat's epoch: the lease is carried."""
+    is_possible: bool = False
+    """The lease may be carried: a write of the mark, or of its removal, may be under way."""
+    capped_at: float = math.inf
+    """Send time of the heartbeat that limits the belief while the mark is not certain."""
     samples: list[float] = field(default_factory=list)
-    """Throughput samples of a carried lease since one was written last."""
+    """Throughput samples since a figure was written last."""
     told_at: float = 0.0
     """When that was."""
     telling: bool = False
@@ -36,7 +35,19 @@ class Holding:
     figures: int = 0
     """How many have been written by this holding."""
     refresh_s: float = 0.0
-    """How long after that a carried lease is written for its throughput's sake."""
+    """How long after the last figure the row is written for the next one."""
+
+
+@dataclass(eq=False, slots=True)
+class Holding:
+    lease: Lease
+    token: str
+    throughput: Throughput
+    lock: asyncio.Lock
+    """Held during each write of the row by this worker."""
+    confirmed_at: float = -math.inf
+    """Send time of what last confirmed the row itself: an accepted write, or a read. `Validity` writes it."""
+    carried: Carried = field(default_factory=Carried)
     failing: Failing | None = None
     """What the next renewal notes on the row, if that lacks it."""
     unknown_since: float | None = None
@@ -48,12 +59,21 @@ class Holding:
     handoff_by: float | None = None
     """When a pending handoff is completed, whether or not the consumer has finished."""
 
-    @property
-    def due_at(self) -> float:
-        """When something must be done about this holding at the latest."""
-        if self.handoff_by is None or self.leaving:
-            return self.valid_until
-        return min(self.valid_until, self.handoff_by)
+
+class Holder(Protocol):
+    """What the keeper's collaborators need of it."""
+
+    def has(self, key: str) -> bool: ...
+
+    def is_current(self, holding: Holding) -> bool: ...
+
+    def adopt(self, lease: Lease, sent_at: float) -> object | None: ...
+
+    def lose(self, holding: Holding, refusal: Refusal) -> None: ...
+
+    def note_handoff(self, holding: Holding, row: Lease) -> None: ...
+
+    def lapse_noticed(self) -> None: ...
 
 
 class RowsWritten:

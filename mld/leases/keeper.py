@@ -8,12 +8,12 @@ giving it away, by `drop`, or by a new adoption of the same key. All writes of a
 Before a write is sent its outcome counts as unknown; only an answer changes that. So a lost reply, a time-out and a
 cancelled caller all lead to the same place: the next write says `resent`, and its refusal may turn out to be our own
 earlier success. Validity then counts from the first of these attempts, because others may have seen that one. What the
-table says is ours although no holding says so is the business of `resuming`.
+table says is ours although no holding says so is the business of `resumer`.
 
 A handoff asked for by the leader shows in the answer to one of our writes. It is reported and has a deadline; until it
 is transferred we go on as before. Once we have begun to give a lease away, it is not renewed any more: what cannot be
-given away expires, and others take it. Where the worker's heartbeat stands for renewals, `carrier` decides how long a
-lease is valid, and what is written.
+given away expires, and others take it. How long a lease is believed, and when its row is written for that, is decided
+by `Validity`, the worker's heartbeat included.
 
 What must never happen here: a write for a token that is not current, or a belief that outlives the lease duration.
 """
@@ -23,19 +23,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import LeaseLostError, MldError
-from mld.leases.carrier import Carrier
+from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
 from mld.leases.holding import Holding, RowsWritten
-from mld.leases.lease import Lease
-from mld.leases.resuming import Resumer
-from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.lease import Failing, Lease
+from mld.leases.resumer import Resumer
+from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.throughput import Throughput
+from mld.leases.validity import Validity
 from mld.positions import Position
 from mld.surviving import survived
 
@@ -63,15 +64,10 @@ class HeldLease:
         return self.lease.handoff_to
 
 
-def _ignore_handoff(key: str, token: str, next_owner: str) -> None:
-    """For who looks at `HeldLease.handoff_to` after a change instead."""
-
-
 class LeaseKeeper:
     """Owner of the fact "which leases are ours now".
 
-    `on_change` is called after every change of that set and after every news of a handoff, `on_handoff(key, token,
-    next_owner)` after the latter. Both must return at once.
+    `on_change` is called after every change of that set and after every news of a handoff. It must return at once.
     """
 
     def __init__(
@@ -80,54 +76,49 @@ class LeaseKeeper:
         clock: Clock,
         rng: random.Random,
         *,
+        validity: Validity,
         worker_id: str,
-        lease_duration_s: float,
         renew_interval_s: float,
         renewals_concurrent_max: int = RENEWALS_CONCURRENT_MAX,
         new_token: Callable[[], str],
         on_change: Callable[[], None],
         handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
-        on_handoff: Callable[[str, str, str], None] = _ignore_handoff,
     ) -> None:
-        assert 0 < renew_interval_s < lease_duration_s, "leases must be renewed more often than they expire"
+        assert 0 < renew_interval_s < validity.lease_duration_s, "leases must be renewed more often than they expire"
         self._table = table
         self._clock = clock
         self._rng = rng
-        self._worker_id = worker_id
-        self._lease_duration_s = lease_duration_s
+        self._validity = validity
         self._renew_interval_s = renew_interval_s
         self._slots = asyncio.Semaphore(renewals_concurrent_max)
         self._new_token = new_token
         self._on_change = on_change
         self._handoff_timeout_s = handoff_timeout_s
-        self._on_handoff = on_handoff
         self._parting = Parting(table, clock, rng)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
         self._times_changed = asyncio.Event()
-        self.carrier = Carrier(table, clock, rng, self, self._holdings, lease_duration_s, self._slots)
+        self._receivers: Mapping[str, str] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._confirmer = Confirmer(table, clock, rng, self, self._holdings, validity, self._slots)
         self.resumer = Resumer(
             table,
             clock,
             rng,
             self,
-            self.carrier,
+            validity,
             self._rows,
             worker_id=worker_id,
-            lease_duration_s=lease_duration_s,
             renew_interval_s=renew_interval_s,
             slots=self._slots,
         )
-        self.heirs: Mapping[str, str] = {}
-        """Who gets which lease when it is released, known once this worker leaves its fleet."""
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, HeldLease]:
         """The leases that are ours and not expired, by key."""
-        now = self._clock.monotonic()
-        return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < h.valid_until}
+        now, until = self._clock.monotonic(), self._validity.until
+        return {key: HeldLease(h.lease, h.token) for key, h in self._holdings.items() if now < until(h)}
 
     def has(self, key: str) -> bool:
         """Whether there is a holding of this key, be it expired."""
@@ -138,8 +129,8 @@ class LeaseKeeper:
         self._times_changed.set()
 
     def is_held(self, key: str, token: str) -> bool:
-        holding = self._holdings.get(key)
-        return holding is not None and holding.token == token and self._clock.monotonic() < holding.valid_until
+        holding = self._holding(key, token)
+        return holding is not None and self._clock.monotonic() < self._validity.until(holding)
 
     def adopt(self, lease: Lease, sent_at: float) -> HeldLease | None:
         """Hold `lease`, which a write sent at `sent_at` has just made or confirmed ours. A new token every time.
@@ -147,10 +138,10 @@ class LeaseKeeper:
         None if the answer came so late that the lease has expired already.
         """
         throughput = Throughput(lease.throughput_kbps, self._renew_interval_s)
-        holding = Holding(lease, "", sent_at, throughput, sent_at, self._rows.lock_of(lease.key))
+        holding = Holding(lease, "", throughput, self._rows.lock_of(lease.key))
         self._rows.confirmed(lease)
-        self.carrier.accept(holding, lease, sent_at)
-        if self._clock.monotonic() >= holding.valid_until:
+        self._validity.accept(holding, lease, sent_at)
+        if self._clock.monotonic() >= self._validity.until(holding):
             log.warning(
                 "lease %s expired before its answer came", lease.key, extra=self._about(lease.key, "lease_late")
             )
@@ -166,8 +157,8 @@ class LeaseKeeper:
 
     def drop(self, key: str, token: str) -> bool:
         """Stop holding a lease without telling the table. False if it is not held under this token."""
-        holding = self._holdings.get(key)
-        if holding is None or holding.token != token:
+        holding = self._holding(key, token)
+        if holding is None:
             return False
         self.forget(holding)
         return True
@@ -177,6 +168,15 @@ class LeaseKeeper:
         holding = self._holdings.get(key)
         if holding is not None:
             holding.throughput.record(data_bytes)
+
+    def note_failing(self, key: str, token: str, note: Failing) -> None:
+        """The record processor of `key` failed: the next renewal says so on the row, the next checkpoint takes it off.
+
+        A lease that is given away before that renewal goes without the note.
+        """
+        holding = self._holding(key, token)
+        if holding is not None:
+            holding.failing = note
 
     # --- writes on behalf of a consumer -------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class LeaseKeeper:
                 lease = await self._write(
                     holding,
                     lambda seen, resent: self._table.checkpoint(
-                        seen, position, resent=resent, throughput_kbps=self.carrier.kbps_for_checkpoint(holding)
+                        seen, position, resent=resent, throughput_kbps=self._validity.kbps_for_checkpoint(holding)
                     ),
                 )
             except LeaseLostError:
@@ -217,11 +217,15 @@ class LeaseKeeper:
     # --- giving a lease away ------------------------------------------------------------------------------------------
     # Whatever the outcome, it is not ours any more afterwards. True if the row is known to be in other hands, or free.
 
+    def leave_to(self, receivers: Mapping[str, str]) -> None:
+        """This worker leaves its fleet: each lease that is released goes to its receiver, by key."""
+        self._receivers = receivers
+
     async def release(self, key: str, token: str) -> bool:
-        """Give the lease to its heir, or back to the table so that others may take it at once."""
-        heir = self.heirs.get(key)
-        if heir is not None:
-            return await self.hand_over(key, token, heir)
+        """Give the lease to its receiver, or back to the table so that others may take it at once."""
+        receiver = self._receivers.get(key)
+        if receiver is not None:
+            return await self.hand_over(key, token, receiver)
         return await self._part(key, token, self._parting.release)
 
     async def transfer(self, key: str, token: str) -> bool:
@@ -233,13 +237,13 @@ class LeaseKeeper:
         return await self._part(key, token, lambda lease, until: self._parting.hand_over(lease, to, until))
 
     async def _part(self, key: str, token: str, give: Callable[[Lease, float], Awaitable[bool]]) -> bool:
-        holding = self._holdings.get(key)
-        if holding is None or holding.token != token:
+        holding = self._holding(key, token)
+        if holding is None:
             return False
         holding.leaving = True
         async with holding.lock:
             try:
-                return self.is_current(holding) and await give(holding.lease, holding.valid_until)
+                return self.is_current(holding) and await give(holding.lease, self._validity.until(holding))
             finally:
                 self.forget(holding)
 
@@ -249,6 +253,28 @@ class LeaseKeeper:
         """Resume the leases that the table says are ours; returns the keys held by this call. See `Resumer`."""
         return await self.resumer.reacquire(leases)
 
+    # --- leases carried by the worker's heartbeat ---------------------------------------------------------------------
+
+    def carried(self) -> tuple[str, ...]:
+        """Keys of the held leases that the heartbeat may stand for."""
+        return tuple(key for key, holding in self._holdings.items() if holding.carried.is_possible)
+
+    def drop_carried(self) -> tuple[str, ...]:
+        """The heartbeat is over: stop holding every lease that it may have stood for. Returns their keys."""
+        keys = self.carried()
+        for holding in [self._holdings[key] for key in keys]:
+            self.forget(holding)
+        return keys
+
+    def renew_each(self) -> None:
+        """Renew now what the heartbeat kept until now."""
+        if self._tasks is not None:
+            self._tasks.create_task(self._start_renewals(self._tasks))
+
+    async def confirm(self, keys: Collection[str]) -> None:
+        """Read carried leases of ours to see that they still are. A read that fails is logged and changes nothing."""
+        await self._confirmer.confirm(keys)
+
     # --- loops --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -256,7 +282,7 @@ class LeaseKeeper:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._mind_times(tasks))
-            tasks.create_task(self.carrier.run())
+            tasks.create_task(self._confirmer.run())
             await self._renew_forever(tasks)
 
     async def _renew_forever(self, tasks: asyncio.TaskGroup) -> None:
@@ -271,9 +297,9 @@ class LeaseKeeper:
 
     async def _start_renewals(self, tasks: asyncio.TaskGroup) -> None:
         """A task per lease that has none, the most urgent first."""
-        urgent_first = sorted(self._holdings.values(), key=lambda holding: holding.valid_until)
+        urgent_first = sorted(self._holdings.values(), key=self._validity.until)
         for number, holding in enumerate(urgent_first, start=1):
-            if not holding.renewing and not holding.leaving and not self.carrier.is_kept(holding):
+            if not holding.renewing and not holding.leaving and self._validity.is_renewal_due(holding):
                 holding.renewing = True
                 tasks.create_task(self._renew(holding))
             if number % STARTS_PER_SLICE == 0:
@@ -284,7 +310,7 @@ class LeaseKeeper:
         key = holding.lease.key
         attempt = 0
         try:
-            kbps = self.carrier.kbps_for_renewal(holding)
+            kbps = self._validity.kbps_for_renewal(holding)
             while True:
                 attempt += 1
                 try:
@@ -296,7 +322,7 @@ class LeaseKeeper:
                             lambda seen, resent: self._table.renew(
                                 replace(seen, throughput_kbps=kbps),
                                 resent=resent,
-                                heartbeat=self.carrier.prepare_mark(holding),
+                                heartbeat=self._validity.mark_for_renewal(holding),
                                 failing=seen.lacking(holding.failing),
                             ),
                         )
@@ -322,13 +348,18 @@ class LeaseKeeper:
             self._times_changed.clear()
             now = self._clock.monotonic()
             for holding in list(self._holdings.values()):
-                if self.is_current(holding) and holding.due_at <= now:
+                if self.is_current(holding) and self._due_at(holding) <= now:
                     self._force_handoff(holding, tasks)
             for lease in self.resumer.due():
                 tasks.create_task(self.resumer.resume(lease))
             now = self._clock.monotonic()
-            next_s = min((holding.due_at - now for holding in self._holdings.values()), default=None)
+            next_s = min((self._due_at(holding) - now for holding in self._holdings.values()), default=None)
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
+
+    def _due_at(self, holding: Holding) -> float:
+        """When something must be done about this holding at the latest."""
+        until = self._validity.until(holding)
+        return until if holding.handoff_by is None or holding.leaving else min(until, holding.handoff_by)
 
     def _force_handoff(self, holding: Holding, tasks: asyncio.TaskGroup) -> None:
         key, next_owner = holding.lease.key, holding.lease.handoff_to
@@ -378,7 +409,7 @@ class LeaseKeeper:
         if row.counter != before.counter:  # else nothing was written: an unknown write stays unknown
             holding.unknown_since = None
             self._rows.settled(row.key)
-            self.carrier.accept(holding, row, valid_from)
+            self._validity.accept(holding, row, valid_from)
             wanted = holding.expired and not holding.leaving
             if wanted and row.key not in self._holdings and row.checkpoint_owner is None:
                 self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
@@ -394,20 +425,17 @@ class LeaseKeeper:
         log.info("handoff of %s to %s asked for", key, next_owner, extra=self._about(key, "handoff_asked"))
         holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
         self._times_changed.set()
-        self._on_handoff(key, holding.token, next_owner)
         self._on_change()
-
-    def renew_each(self) -> None:
-        """Our heartbeat is to end: from now on each lease is renewed by itself again."""
-        self.carrier.stop_marking()
-        if self._tasks is not None:
-            self._tasks.create_task(self._start_renewals(self._tasks))
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
-    def _current(self, key: str, token: str) -> Holding:
+    def _holding(self, key: str, token: str) -> Holding | None:
         holding = self._holdings.get(key)
-        if holding is None or holding.token != token or not self.is_current(holding):
+        return holding if holding is not None and holding.token == token else None
+
+    def _current(self, key: str, token: str) -> Holding:
+        holding = self._holding(key, token)
+        if holding is None or not self.is_current(holding):
             raise LeaseLostError(key, "not held under this token")
         return holding
 
@@ -415,7 +443,7 @@ class LeaseKeeper:
         """Whether a holding still is one; ends it if its time is over."""
         if self._holdings.get(holding.lease.key) is not holding:
             return False
-        if self._clock.monotonic() < holding.valid_until:
+        if self._clock.monotonic() < self._validity.until(holding):
             return True
         key = holding.lease.key
         holding.expired = True
@@ -440,7 +468,7 @@ class LeaseKeeper:
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
         if attempts_max is not None and attempt >= attempts_max:
             return None
-        return retry_delay_s(attempt, holding.valid_until - self._clock.monotonic(), self._rng)
+        return retry_delay_s(attempt, self._validity.until(holding) - self._clock.monotonic(), self._rng)
 
     def _about(self, key: str, action: str) -> dict[str, str]:
         return {"action": action, "shard": key}

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from mld.aws.table_calls import RefusedError, TableCalls
 from mld.clock import Clock
 from mld.errors import TableError, TableUnavailableError
 from mld.leases import rows
-from mld.leases.calls import RefusedError, TableCalls
 from mld.leases.table import IndexStatus
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 Rules: leases#taker-observation (rhythm), leases#taking-one-by-one and leases#stealing-of-leases: each lease is held as
 soon as it is taken, one failure does not touch the others, a steal re-checks row and victim, starts are spread. What to
-take is decided in `taking`.
+take is decided in `take_plan`.
 
 A take whose outcome stayed unknown may have made us the owner of a row that nobody renews. Its counter is remembered,
 and the next pass resumes such a row instead of waiting for it to expire.
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from mld.clock import Clock, wait_for_event
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal, TableScan
-from mld.leases.taking import Choice, Seen, TakePlan, TakingRules, decide, observe
+from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class LeaseTaker:
         self._takes_concurrent_max = takes_concurrent_max
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenRow] = {}
         self._unknown_takes: dict[str, int] = {}
         self._refused_in_a_row = 0
         self._passes = 0
@@ -204,7 +204,7 @@ class LeaseTaker:
             log.debug("%s not taken: %s", lease.key, answer.why, extra={"action": "take_refused", "shard": lease.key})
             return None
         self._refused_in_a_row = 0
-        self._seen[lease.key] = Seen(answer.counter, self._clock.monotonic())
+        self._seen[lease.key] = SeenRow(answer.counter, self._clock.monotonic())
         log.info(
             "took lease %s from %s",
             lease.key,

@@ -9,7 +9,6 @@ Never creates a row but by a shard sync, and never deletes one: rows without any
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from mld.clock import Clock
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.shards.detector import ShardDetector, ShardsListed
-from mld.shards.holes import Findings, abandoned, examine_steps, is_urgent, ranges_to_fill, sightings
+from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
 from mld.shards.sync import ShardSync, SyncResult
 from mld.streams import HashRange, Shard
 from mld.surviving import survived
@@ -33,7 +32,7 @@ RETRY_S = 10.0  # after an audit that could not be completed: one scan, far from
 FILLS_MAX = 1000  # rows of KCL before 2.3 that one audit completes; at some 5 ms each a few seconds
 
 
-class Outcome(Enum):
+class AuditOutcome(Enum):
     """How an audit ended. All but CLEAN and FILLED led to, or at least asked for, a shard sync."""
 
     CLEAN = "clean"
@@ -84,11 +83,6 @@ class Auditor:
         self._leadership_poll_s = leadership_poll_s
         self._retry_s = min(retry_s, interval_s)
         self._memory = _Memory()
-        self._asked = asyncio.Event()
-
-    def audit_soon(self) -> None:
-        """Something looks wrong with the rows: audit at the next look, if this worker leads."""
-        self._asked.set()
 
     async def run(self) -> None:
         """Audit at once when leadership is won, then every `interval_s` while it lasts."""
@@ -97,21 +91,20 @@ class Auditor:
             if not await self._is_leader():
                 next_at_s = None
                 self._memory = _Memory()
-            elif next_at_s is None or self._asked.is_set() or self._clock.monotonic() >= next_at_s:
-                self._asked.clear()
+            elif next_at_s is None or self._clock.monotonic() >= next_at_s:
                 completed = await self._audit_or_log()
                 next_at_s = self._clock.monotonic() + (self._interval_s if completed else self._retry_s)
             await self._clock.sleep(self._leadership_poll_s)
 
     async def _audit_or_log(self) -> bool:
         try:
-            return await self.audit() is not Outcome.NOT_DONE
+            return await self.audit() is not AuditOutcome.NOT_DONE
         except Exception as error:
             failure = survived(error, "auditing the leases")
             _log.warning("audit of the leases failed: %s", failure, extra={"action": "audit_failed"})
             return False
 
-    async def audit(self) -> Outcome:
+    async def audit(self) -> AuditOutcome:
         """One audit, whoever leads. Raises `errors.TableError` and `errors.StreamError`."""
         scan = await self._table.scan()
         self._hand_over_abandoned(scan)
@@ -122,22 +115,22 @@ class Auditor:
             return self._judge(await self._sync.bootstrap(scan))
         if findings.is_clean:
             self._memory.sightings = {}
-            return Outcome.CLEAN
+            return AuditOutcome.CLEAN
         listing = await self._detector.list_all()
         if not isinstance(listing, ShardsListed) or not listing.shards:
             reason = "ListShards names no shard" if isinstance(listing, ShardsListed) else listing.reason
             _log.warning("audit without a list of shards: %s", reason, extra={"action": "audit_not_done"})
-            return Outcome.NOT_DONE
+            return AuditOutcome.NOT_DONE
         self._learn(findings, listing.shards)
         filled = await self._fill(scan, listing.shards)
         findings = await self._examine(scan, unreadable)
         if not findings.holes and not findings.missing_children:
             self._memory.sightings = {}
-            return Outcome.FILLED if filled else Outcome.CLEAN
+            return AuditOutcome.FILLED if filled else AuditOutcome.CLEAN
         return await self._repair(scan, unreadable, findings, listing.shards)
 
     async def _examine(self, scan: TableScan, unreadable: frozenset[str]) -> Findings:
-        findings = await in_turns(examine_steps(scan.leases, unreadable, self._memory.ranges))
+        findings = await in_turns(examine(scan.leases, unreadable, self._memory.ranges))
         return findings.without(self._memory.hopeless)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
@@ -162,7 +155,7 @@ class Auditor:
 
     async def _repair(
         self, scan: TableScan, unreadable: frozenset[str], findings: Findings, shards: tuple[Shard, ...]
-    ) -> Outcome:
+    ) -> AuditOutcome:
         """Sync with the shards just listed; a hole that stays unexplained gets a sync with a listing of its own."""
         counts = sightings(self._memory.sightings, findings.holes)
         self._memory.sightings = counts
@@ -177,12 +170,12 @@ class Auditor:
             return self._judge(await self._sync.sync(scan.leases, unreadable=unreadable))
         return self._judge(await self._sync.sync_with(scan.leases, shards, unreadable=unreadable))
 
-    def _judge(self, result: SyncResult) -> Outcome:
+    def _judge(self, result: SyncResult) -> AuditOutcome:
         if result.created and self._on_created is not None:
             self._on_created()
         if not result.is_done or result.postponed:
-            return Outcome.NOT_DONE
-        return Outcome.SYNCED if result.created else Outcome.UNEXPLAINED
+            return AuditOutcome.NOT_DONE
+        return AuditOutcome.SYNCED if result.created else AuditOutcome.UNEXPLAINED
 
     def _hand_over_abandoned(self, scan: TableScan) -> None:
         rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)

@@ -30,7 +30,7 @@ from mld.turns import in_turns
 _log = logging.getLogger(__name__)
 
 TICK_S = 60.0
-COMPLETED_INTERVAL_S = 300.0
+COMPLETED_INTERVAL_S = 60.0  # Java looks every 5 minutes
 GARBAGE_INTERVAL_S = 1800.0
 BACKOFF_S_MAX = 600.0  # a child that never checkpoints keeps its parent for a day: few looks do for that
 ENTRIES_PER_TICK_MAX = 200  # at about five reads each, a tick stays below 1000 reads

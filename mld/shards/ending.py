@@ -20,9 +20,10 @@ from mld.leases.table import LeaseTable
 from mld.positions import TRIM_HORIZON
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import children_in, row_hash_range
-from mld.shards.identity import Park, ShardIsListed, ShardIsOver, judge_missing_shard
+from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.sync import ShardSync, SyncResult
 from mld.streams import ChildShard, Shard
+from mld.turns import in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +145,8 @@ class ShardEnding:
         scan = await self._table.scan()
         listing = await self._detector.list_all()
         shards = listing.shards if isinstance(listing, ShardsListed) else None
-        match judge_missing_shard(lease, scan.leases, shards):
+        survey = await in_turns(Survey.steps(scan.leases, shards))
+        match survey.judge(lease):
             case Park(reason):
                 return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")
             case ShardIsListed():

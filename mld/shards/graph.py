@@ -144,29 +144,19 @@ def partition_fault(shards: Iterable[Shard]) -> str | None:
     return None
 
 
-def oldest_generation(shards: Sequence[Shard]) -> tuple[Shard, ...]:
+def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
     """`shards` without those that descend from another of them.
 
     A snapshot taken at the instant of a reshard holds parent and children. The children are then read after their
     parent, from their start, as always; Java fails on the overlap, for ever if the timestamp is that instant.
     """
-    return finish(oldest_generation_steps(shards))
-
-
-def oldest_generation_steps(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
-    """`oldest_generation`, in slices."""
     graph = yield from ShardGraph.steps(shards)
     descendants = yield from graph.below(graph.shards)
     return tuple(shard for shard in graph.shards.values() if shard.shard_id not in descendants)
 
 
-def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> tuple[Lease, ...]:
+def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
     """One lease for every shard of the filtered listing, open or closed, at the configured position."""
-    return finish(leases_for_empty_table_steps(shards, initial))
-
-
-def leases_for_empty_table_steps(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
-    """`leases_for_empty_table`, in slices."""
     graph = yield from ShardGraph.steps(shards)
     return (yield from _in_order(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
@@ -185,42 +175,6 @@ def plain_missing_leases(
 
 
 def missing_leases(
-    shards: Sequence[Shard],
-    existing: Sequence[Lease],
-    initial: InitialPosition,
-    *,
-    ignore_unexpected_children: bool,
-    unreadable: Collection[str] = (),
-    snapshot: Collection[str] = (),
-) -> tuple[Lease, ...]:
-    """The leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
-
-    `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
-    open at the configured timestamp, if that is known. Four additions to `plain_missing_leases`:
-
-    * `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors
-      (shards#interrupted-timestamp-snapshot).
-    * `_heirs`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON
-      (shards#children-of-ended-parents).
-    * Merges: a trimmed parent with a row counts as a leased ancestor.
-    * `_settled`: a generation that was passed already is not read again for the sake of one missing lease
-      (shards#generations-already-passed).
-
-    Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
-    """
-    return finish(
-        missing_leases_steps(
-            ShardGraph(shards),
-            existing,
-            initial,
-            ignore_unexpected_children=ignore_unexpected_children,
-            unreadable=unreadable,
-            snapshot=snapshot,
-        )
-    )
-
-
-def missing_leases_steps(
     graph: ShardGraph,
     existing: Sequence[Lease],
     initial: InitialPosition,
@@ -229,19 +183,33 @@ def missing_leases_steps(
     unreadable: Collection[str] = (),
     snapshot: Collection[str] = (),
 ) -> Steps[tuple[Lease, ...]]:
-    """`missing_leases`, in slices."""
+    """The leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
+
+    `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
+    open at the configured timestamp, if that is known. Four additions to `plain_missing_leases`:
+
+    * `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors
+      (shards#interrupted-timestamp-snapshot).
+    * `_missing_children`: a child whose parent row says that the parent is over gets its row back, at TRIM_HORIZON
+      (shards#children-of-ended-parents).
+    * Merges: a trimmed parent with a row counts as a leased ancestor.
+    * `_settled`: a generation that was passed already is not read again for the sake of one missing lease
+      (shards#generations-already-passed).
+
+    Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
+    """
     skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
     rows: dict[str, Lease | None] = {lease.key: lease for lease in existing}
     rows.update(dict.fromkeys(set(unreadable) - rows.keys()))
-    heirs = yield from _heirs(graph, rows, skipped)
-    leased = frozenset(rows) | heirs
+    orphaned = yield from _missing_children(graph, rows, skipped)
+    leased = frozenset(rows) | orphaned
     # Under LATEST nothing old is read anyway, so there is nothing to settle.
     settled = frozenset[str]()
     if initial.sentinel != LATEST:
         settled = yield from _settled(graph, leased, snapshot)
     walk = _Walk(graph, leased, initial.sentinel, settled=settled, outside=frozenset(rows) - graph.shards.keys())
     found = yield from walk.over_open_shards(skipped)
-    return (yield from _in_order(graph, {**found, **dict.fromkeys(heirs, TRIM_HORIZON)}))
+    return (yield from _in_order(graph, {**found, **dict.fromkeys(orphaned, TRIM_HORIZON)}))
 
 
 def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
@@ -256,7 +224,9 @@ def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool)
     return inconsistent
 
 
-def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]) -> Steps[frozenset[str]]:
+def _missing_children(
+    graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozenset[str]
+) -> Steps[frozenset[str]]:
     """Children without a row that nobody else will create, because a parent *with* a row is over.
 
     Over means: its row is at SHARD_END, or it is trimmed, so that its consumer will end without learning its children.
@@ -264,8 +234,8 @@ def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozens
     unfinished parent row makes the child wait. A child with a listed parent that has no row is left to the walk:
     created now, it would not wait for that parent.
 
-    After an outage over several reshards the children are trimmed too. Then the oldest listed shards with hash keys of
-    an unfinished, trimmed row inherit: whatever has these keys and outlived that shard descends from it.
+    After an outage over several reshards the children are trimmed too. Then the oldest listed shards that share hash
+    keys with an unfinished, trimmed row stand in for them: whatever has these keys and is younger descends from it.
     """
     stranded = [row for row in rows.values() if row is not None and row.key not in graph.shards and not row.is_complete]
 
@@ -279,15 +249,15 @@ def _heirs(graph: ShardGraph, rows: Mapping[str, Lease | None], skipped: frozens
             for row in stranded
         )
 
-    heirs = set()
+    found = set()
     for number, (shard_id, shard) in enumerate(graph.shards.items()):
         if number % SLICE == 0:
             yield
         if shard_id in rows or shard_id in skipped or any(p not in rows for p in graph.listed_parents(shard_id)):
             continue
         if any(is_over(parent) for parent in graph.parents[shard_id]) or outlived(shard):
-            heirs.add(shard_id)
-    return frozenset(heirs)
+            found.add(shard_id)
+    return frozenset(found)
 
 
 def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str]) -> Steps[frozenset[str]]:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mld.leases.lease import Lease
-from mld.steps import SLICE, Steps, finish
+from mld.steps import SLICE, Steps
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 SIGHTINGS_MIN = 3
@@ -64,15 +64,8 @@ class Findings:
 
 def examine(
     leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
-) -> Findings:
-    """The findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
-    return finish(examine_steps(leases, unreadable, known))
-
-
-def examine_steps(
-    leases: Sequence[Lease], unreadable: Collection[str] = (), known: Mapping[str, HashRange | None] | None = None
 ) -> Steps[Findings]:
-    """`examine`, in slices."""
+    """The findings of one scan. `known`: ranges that rows lack, None for trimmed shards."""
     if not leases and not unreadable:
         return Findings(is_empty=True)
     learnt = known or {}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mld.leases.lease import Lease
 from mld.shards.graph import ShardGraph, id_order, shares_keys
-from mld.steps import SLICE, Steps, finish
+from mld.steps import SLICE, Steps
 from mld.streams import Shard
 
 REMEDY = (
@@ -44,20 +44,15 @@ class Park:
     reason: str
 
 
-Verdict = ShardIsOver | ShardIsListed | Park
+ShardVerdict = ShardIsOver | ShardIsListed | Park
 
 
-def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> str | None:
+def foreign_evidence(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
     """Why the rows certainly belong to another stream, as a sentence with the remedy; None if that is not certain.
 
     Certain are a shard id with another hash range, and a checkpoint outside its shard's sequence numbers: below the
     first, or above the last of a closed shard. An open shard has no last number, so nothing is too high for it.
     """
-    return finish(foreign_evidence_steps(shards, leases))
-
-
-def foreign_evidence_steps(shards: Sequence[Shard], leases: Sequence[Lease]) -> Steps[str | None]:
-    """`foreign_evidence`, in slices."""
     listed = {shard.shard_id: shard for shard in shards}
     for number, lease in enumerate(leases):
         if number % SLICE == 0:
@@ -89,34 +84,27 @@ def _contradiction(shard: Shard, lease: Lease) -> str | None:
     return None
 
 
-def judge_missing_shard(lease: Lease, all_leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Verdict:
-    """`Survey.judge` for one question."""
-    return Survey(all_leases, shards).judge(lease)
-
-
+@dataclass(frozen=True, slots=True)
 class Survey:
-    """All rows, and then the unfiltered listing, indexed for many questions. `shards` None: it could not be listed."""
+    """All rows, and then the unfiltered listing, indexed for many questions. `graph` None: it could not be listed."""
 
-    def __init__(self, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> None:
-        finish(self._index(leases, shards))
+    rows: Mapping[str, Lease]
+    graph: ShardGraph | None = None
+    foreign: str | None = None
+    """Why the rows belong to another stream."""
+    witness: str | None = None
+    """A listed shard that proves that they belong to this one."""
 
     @classmethod
     def steps(cls, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Steps[Survey]:
-        """`Survey(leases, shards)`, in slices."""
-        survey = cls.__new__(cls)
-        yield from survey._index(leases, shards)
-        return survey
-
-    def _index(self, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Steps[None]:
-        self.rows: Mapping[str, Lease] = {lease.key: lease for lease in leases}
-        self.graph: ShardGraph | None = None
-        self._foreign: str | None = None
-        self._witness: str | None = None
+        """The survey of these rows and, unless they could not be listed, these shards."""
+        rows = {lease.key: lease for lease in leases}
         if shards is None:
-            return
-        self.graph = yield from ShardGraph.steps(shards)
-        self._foreign = yield from foreign_evidence_steps(shards, leases)
-        self._witness = yield from _known_shard(leases, shards)
+            return cls(rows)
+        graph = yield from ShardGraph.steps(shards)
+        foreign = yield from foreign_evidence(shards, leases)
+        witness = yield from _known_shard(leases, shards)
+        return cls(rows, graph, foreign, witness)
 
     def children_of(self, shard_id: str) -> frozenset[str]:
         """The listed children of a shard, which need not be listed itself."""
@@ -125,7 +113,7 @@ class Survey:
     def is_listed(self, shard_id: str) -> bool:
         return self.graph is not None and shard_id in self.graph.shards
 
-    def judge(self, lease: Lease) -> Verdict:
+    def judge(self, lease: Lease) -> ShardVerdict:
         """What ResourceNotFound for the shard of `lease` means, or the refusal of a position in it.
 
         `lease.checkpoint` may be any later position that was read in the shard. Whatever is listed, a table that is
@@ -139,8 +127,8 @@ class Survey:
         """
         if self.graph is None:
             return _park(lease, "the stream cannot be listed")
-        if self._foreign is not None:
-            return Park(self._foreign)
+        if self.foreign is not None:
+            return Park(self.foreign)
         if (listed := self.graph.shards.get(lease.key)) is not None:
             contradiction = _contradiction(listed, lease)
             return ShardIsListed() if contradiction is None else Park(_foreign(contradiction))
@@ -157,9 +145,9 @@ class Survey:
         if child is not None:
             return ShardIsOver(f"it is past retention, and its child {child} is listed")
         younger = next((s.shard_id for s in successors if id_order(s.shard_id) > id_order(lease.key)), None)
-        if younger is not None and self._witness is not None:
+        if younger is not None and self.witness is not None:
             return ShardIsOver(
-                f"it is past retention: {younger} has its hash keys, and {self._witness} proves the stream"
+                f"it is past retention: {younger} has its hash keys, and {self.witness} proves the stream"
             )
         return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
 

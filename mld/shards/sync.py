@@ -23,12 +23,12 @@ from mld.shards.detector import Listing, ShardDetector, ShardsListed, StreamMiss
 from mld.shards.graph import (
     ShardGraph,
     id_order,
-    leases_for_empty_table_steps,
-    missing_leases_steps,
-    oldest_generation_steps,
+    leases_for_empty_table,
+    missing_leases,
+    oldest_generation,
     partition_fault,
 )
-from mld.shards.identity import foreign_evidence_steps
+from mld.shards.identity import foreign_evidence
 from mld.steps import Steps
 from mld.streams import Shard, ShardFilter, ShardFilterType
 from mld.turns import in_turns
@@ -104,7 +104,7 @@ class ShardSync:
         listed = await self._snapshot()
         if not listed.is_done:
             return listed
-        wanted = await in_turns(leases_for_empty_table_steps(listed.shards, self._initial))
+        wanted = await in_turns(leases_for_empty_table(listed.shards, self._initial))
         return await self._create(listed, wanted, frozenset())
 
     async def verify(self, leases: Sequence[Lease]) -> SyncResult:
@@ -112,7 +112,7 @@ class ShardSync:
         listed = await self._list_until_sound(None, _nothing_wrong)
         if not listed.is_done:
             return listed
-        foreign = await in_turns(foreign_evidence_steps(listed.shards, leases))
+        foreign = await in_turns(foreign_evidence(listed.shards, leases))
         return listed if foreign is None else self._refused(SyncStatus.FOREIGN_TABLE, foreign)
 
     async def sync(self, leases: Sequence[Lease], *, unreadable: Collection[str] = ()) -> SyncResult:
@@ -126,7 +126,7 @@ class ShardSync:
         self, leases: Sequence[Lease], shards: Sequence[Shard], *, unreadable: Collection[str] = ()
     ) -> SyncResult:
         """As `sync`, for a complete, unfiltered, non-empty listing made after `leases` were read."""
-        foreign = await in_turns(foreign_evidence_steps(shards, leases))
+        foreign = await in_turns(foreign_evidence(shards, leases))
         if foreign is not None:
             return self._refused(SyncStatus.FOREIGN_TABLE, foreign)
         graph = await in_turns(ShardGraph.steps(shards))
@@ -154,7 +154,7 @@ class ShardSync:
         listed = await self._list_until_sound(bootstrap_filter(self._initial), _partition_fault_steps)
         if not listed.is_done:
             return listed
-        return replace(listed, shards=await in_turns(oldest_generation_steps(listed.shards)))
+        return replace(listed, shards=await in_turns(oldest_generation(listed.shards)))
 
     async def _list_until_sound(
         self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]]
@@ -196,7 +196,7 @@ class ShardSync:
         snapshot: Collection[str] = (),
     ) -> tuple[Lease, ...]:
         return await in_turns(
-            missing_leases_steps(
+            missing_leases(
                 graph,
                 leases,
                 self._initial,
@@ -265,7 +265,7 @@ class ShardSync:
 
 
 def _partition_fault_steps(shards: Sequence[Shard]) -> Steps[str | None]:
-    return partition_fault((yield from oldest_generation_steps(shards)))
+    return partition_fault((yield from oldest_generation(shards)))
 
 
 def _nothing_wrong(_: Sequence[Shard]) -> Steps[str | None]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from random import Random
 
 from mld.leases.lease import Lease
-from mld.leases.taking import Seen, TakingRules, decide
+from mld.leases.take_plan import SeenRow, TakingRules, decide
 from mld.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.page import RecordsPage
-from mld.shards.graph import leases_for_empty_table, missing_leases, plain_missing_leases
+from mld.shards.graph import plain_missing_leases
 from mld.streams import Shard
 from protocol.messages import Record
-from tests.unit.shards.twins import grow, numbers, sid
+from tests.unit.shards.twins import grow, leases_for_empty_table, missing_leases, numbers, sid
 
 LEASE_DURATION_S = 10.0
 NOW_S = 1000.0
@@ -95,7 +95,7 @@ def taker_text(me: str, options: dict[str, str]) -> str:
             Lease(sid(len(leases) + i), TRIM_HORIZON, owner=None if owner == "free" else owner)
             for i in range(int(count))
         ]
-    seen = {lease.key: Seen(0, None if lease.owner is None else NOW_S) for lease in leases}
+    seen = {lease.key: SeenRow(0, None if lease.owner is None else NOW_S) for lease in leases}
     plan = decide(leases, seen, me, NOW_S, Random(1), rules)
     stolen = [choice.lease.owner for choice in plan.choices if choice.is_steal]
     taken = len(plan.choices) - len(stolen)

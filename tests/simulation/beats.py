@@ -1,6 +1,6 @@
 """What heartbeats of workers justify: which process may believe in which lease, and which lease counts as alive.
 
-Told of every accepted write. Rules: `mld.leases.carrying`, read for the checkers: a row with a mark lives by the
+Told of every accepted write. Rules: `mld.leases.carried`, read for the checkers: a row with a mark lives by the
 heartbeat of that epoch; who sends it may believe for as long as the row has the mark, and a lease duration more.
 """
 

@@ -18,8 +18,9 @@ from mld.clock import LoopClock
 from mld.daemon import RENEWALS_PER_LEASE
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
+from mld.leases.take_plan import TakingRules
 from mld.leases.taker import EPSILON_S, LeaseTaker
-from mld.leases.taking import TakingRules
+from mld.leases.validity import Validity
 from mld.positions import TRIM_HORIZON
 from tests.simulation.scale_table import Bill, LeanLeaseTable
 from tests.simulation.world.loop import Process
@@ -73,7 +74,7 @@ class FleetWorker:
             clock,
             rng,
             worker_id=worker_id,
-            lease_duration_s=LEASE_DURATION_S,
+            validity=Validity(LEASE_DURATION_S),
             renew_interval_s=LEASE_DURATION_S / RENEWALS_PER_LEASE - EPSILON_S,
             new_token=lambda: f"{worker_id}/{next(tokens)}",
             on_change=lambda: None,

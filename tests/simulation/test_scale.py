@@ -17,7 +17,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.rows import CorruptRowError, parse_row
 from mld.leases.table import LeaseTable
-from mld.leases.taking import TakingRules
+from mld.leases.take_plan import TakingRules
 from mld.positions import AT_TIMESTAMP_NAME, LATEST, SHARD_END, TRIM_HORIZON, Position
 from tests.contract.lease_table import LeaseTableContract
 from tests.simulation.scale import EVEN, JAVA, lean

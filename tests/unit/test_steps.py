@@ -8,8 +8,8 @@ from collections.abc import Generator
 import pytest
 
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.shards.graph import ShardGraph, leases_for_empty_table_steps, missing_leases, missing_leases_steps
-from mld.shards.identity import foreign_evidence_steps
+from mld.shards.graph import ShardGraph, leases_for_empty_table, missing_leases
+from mld.shards.identity import foreign_evidence
 from mld.steps import SLICE, Steps, finish
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
 from mld.turns import in_turns
@@ -67,18 +67,18 @@ def test_a_large_decision_gives_way_at_least_once_for_every_slice_of_shards(
     initial = InitialPosition(sentinel, 150.0)
     graph = ShardGraph(shards)
 
-    assert turns_of(missing_leases_steps(graph, [], initial, ignore_unexpected_children=False)) > len(shards) / SLICE
+    assert turns_of(missing_leases(graph, [], initial, ignore_unexpected_children=False)) > len(shards) / SLICE
     assert turns_of(ShardGraph.steps(shards)) >= len(shards) / SLICE
-    assert turns_of(leases_for_empty_table_steps(shards, initial)) > len(shards) / SLICE
-    assert turns_of(foreign_evidence_steps(shards, [row(n, 10**9) for n in range(len(shards))])) > 0
+    assert turns_of(leases_for_empty_table(shards, initial)) > len(shards) / SLICE
+    assert turns_of(foreign_evidence(shards, [row(n, 10**9) for n in range(len(shards))])) > 0
 
 
 def test_slices_do_not_change_the_result() -> None:
     leases = [row(n) for n in range(0, ROOTS, 3)]
     graph = run_virtual(in_turns(ShardGraph.steps(LARGE)))
     for initial in (FROM_LATEST, FROM_HORIZON):
-        sliced = run_virtual(in_turns(missing_leases_steps(graph, leases, initial, ignore_unexpected_children=False)))
-        assert sliced == missing_leases(LARGE, leases, initial, ignore_unexpected_children=False)
+        sliced = run_virtual(in_turns(missing_leases(graph, leases, initial, ignore_unexpected_children=False)))
+        assert sliced == finish(missing_leases(ShardGraph(LARGE), leases, initial, ignore_unexpected_children=False))
         assert sliced
 
 

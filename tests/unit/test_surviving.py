@@ -9,7 +9,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.errors import StartupError, StreamError, TableError, TableThrottledError, UnexpectedError
-from mld.leases.retrying import may_be_applied
+from mld.leases.retries import may_be_applied
 from mld.surviving import counts, kept_running, ours, survived
 from tests.virtual_time import run_virtual
 

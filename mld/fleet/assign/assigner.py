@@ -43,8 +43,8 @@ from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import FleetScan
-from mld.steps import Steps
 from mld.surviving import ours, survived
+from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -52,7 +52,6 @@ T = TypeVar("T")
 INTERVAL_S = 20.0
 LOAD_ATTEMPTS = 2
 LOAD_RETRY_S = 0.5  # most throttling is over by then
-PIECE_S = 0.001  # half of what the event loop's law allows
 WAKE_GAP_S = 1.0  # between two early runs: each reads the whole table
 HOLD_OFF_S = 31.0  # followers ask for the lock every 30 s
 HOLD_OFF_JITTER_S = 15.0
@@ -215,13 +214,13 @@ class Assigner:
         read_from, scan = await self._load(self._scan)
         _, legacy = await self._load(self._parts.reports.legacy)
         self._observations.heard(beats_among(scan.others), self._clock.monotonic())
-        await self._paced(self._observations.scanned(scan.leases, self._clock.monotonic()))
-        found = await self._paced(reports_among(scan.others))
+        await in_turns(self._observations.scanned(scan.leases, self._clock.monotonic()), self._clock)
+        found = await in_turns(reports_among(scan.others), self._clock)
         everything = (*found.reports, *legacy)
         sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
         corrupt = (*scan.corrupt, *found.corrupt)
         self._report_corrupt(found.corrupt)
-        expired = await self._paced(expired_keys(self._observations, scan.leases, read_from))
+        expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
         seen = FleetSnapshot(scan.leases, everything, expired, corrupt)
         for listener in self._parts.listeners:
             listener.on_loaded(seen)
@@ -294,9 +293,9 @@ class Assigner:
     ) -> Plan:
         settings = self._settings
         decide = decide_by_count if settings.by_count else decide_by_variance
-        workers = await self._paced(live_workers(active, settings.reports.ema_alpha))
+        workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self._clock)
         order = shuffling(self._rng)
-        return await self._paced(
+        return await in_turns(
             decide(
                 leases,
                 workers,
@@ -306,7 +305,8 @@ class Assigner:
                 order,
                 leader=self._worker_id,
                 balance=balance,
-            )
+            ),
+            self._clock,
         )
 
     def _held_back(self, term: Term, plan: Plan, alone: str, seen: FleetSnapshot) -> Plan:
@@ -316,19 +316,6 @@ class Assigner:
         if allowed is not plan:
             self.wake()
         return allowed
-
-    async def _paced(self, steps: Steps[T]) -> T:
-        """Make a decision, and let others run after each millisecond of it."""
-        since = self._clock.monotonic()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                answer: T = stop.value
-                return answer
-            if self._clock.monotonic() - since >= PIECE_S:
-                await asyncio.sleep(0)
-                since = self._clock.monotonic()
 
     # --- after the writes ---------------------------------------------------------------------------------------------
 

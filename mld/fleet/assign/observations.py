@@ -9,7 +9,7 @@ observation.
     counter greater than before                 now
     counter equal or smaller                    as before: reads are eventually consistent, an older row is no news
     assigned by ourselves                       now, counter as in the answer
-    carried by its owner's heartbeat            as the heartbeat, if that is later (`leases.carrying`)
+    carried by its owner's heartbeat            as the heartbeat, if that is later (`leases.carried`)
     carried until now, epoch replaced or gone   now: the owner may believe in its last heartbeat, which we have not seen
     carried until now, fenced                   as before: whoever fenced it has waited
 

@@ -1,6 +1,6 @@
 """Worker heartbeats: the attribute of a worker's report, its conditional writes, and who is no mld worker. Pure.
 
-Why it is safe: `leases.carrying`. Nothing here concerns a fleet whose workers all renew lease by lease.
+Why it is safe: `leases.carried`. Nothing here concerns a fleet whose workers all renew lease by lease.
 
     value of `mldHeartbeat` on a report     meaning
     <16 hex digits>.<number>                the epoch, and how many heartbeats it has had

@@ -1,6 +1,6 @@
 """`Heartbeat`: one conditional write every third of the lease duration, for all leases of this worker.
 
-Rules: `leases.carrying` says why it is safe, `heartbeats` what is written. The way of it:
+Rules: `leases.carried` says why it is safe, `heartbeats` what is written. The way of it:
 
     our report is written -> an epoch is claimed on it -> heartbeats; the keeper marks its leases as it renews them
     a heartbeat is refused -> everything carried is dropped at once, a new epoch is claimed
@@ -24,9 +24,10 @@ from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.heartbeat_table import BeatRefusal, HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place, WorkerReport
-from mld.leases.carrying import Beat
+from mld.leases.carried import Beat
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.retries import may_be_applied, retry_delay_s
+from mld.leases.validity import HeartbeatValidity
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -41,26 +42,26 @@ CLAIM_POLL_SHARE = 0.2
 class Heartbeat:
     """`run` it in a task from when the leases may be carried. `leader` reads who holds the lock now, None for nobody.
 
-    `is_wanted`: the setting. Without it nothing here does anything.
+    `validity` is the keeper's, and None if the settings ask for no heartbeats: then nothing here does anything.
     """
 
     def __init__(
         self,
         table: HeartbeatTable,
         keeper: LeaseKeeper,
+        validity: HeartbeatValidity | None,
         clock: Clock,
         rng: Random,
         *,
         worker_id: str,
         lease_duration_s: float,
         interval_s: float,
-        is_wanted: bool,
         leader: Callable[[], Awaitable[str | None]],
         strangers: JavaPeers,
     ) -> None:
-        self.is_wanted = is_wanted
         self._table = table
         self._keeper = keeper
+        self._validity_if_wanted = validity
         self._clock = clock
         self._rng = rng
         self._worker_id = worker_id
@@ -73,6 +74,16 @@ class Heartbeat:
         self._known_leader: str | None = None
         self._unreported: tuple[str, float] | None = None
         self._claims: dict[str, float] = {}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the settings ask for heartbeats."""
+        return self._validity_if_wanted is not None
+
+    @property
+    def _validity(self) -> HeartbeatValidity:
+        assert self._validity_if_wanted is not None, "no heartbeat is sent unless the settings ask for it"
+        return self._validity_if_wanted
 
     @property
     def stranger(self) -> str | None:
@@ -116,6 +127,7 @@ class Heartbeat:
             stranger,
             extra={"action": "heartbeat_left", "worker": stranger},
         )
+        self._validity.stop_marking()
         self._keeper.renew_each()
 
     async def run(self) -> None:
@@ -174,8 +186,8 @@ class Heartbeat:
         assert epoch is not None
         number = int(value.rpartition(".")[2])
         while True:
-            self._keeper.carrier.carry(Beat(epoch, sent_at))
-            if self._stranger is not None and not self._keeper.carrier.carried():
+            self._validity.carry(Beat(epoch, sent_at))
+            if self._stranger is not None and not self._keeper.carried():
                 await self._end(value)
                 return
             await self._clock.sleep(max(0.0, sent_at + self._interval_s - self._clock.monotonic()))
@@ -214,7 +226,8 @@ class Heartbeat:
             return sent_at
 
     def _drop(self) -> None:
-        keys = self._keeper.carrier.drop()
+        self._validity.end_epoch()
+        keys = self._keeper.drop_carried()
         log.warning(
             "the worker heartbeat was refused: others hold this worker for dead, or its report was deleted. %d leases "
             "are dropped; what is still ours is found again",
@@ -224,7 +237,8 @@ class Heartbeat:
 
     async def _end(self, value: str) -> None:
         """Every lease is renewed by itself. That the attribute stays, if this fails, harms nobody."""
-        self._keeper.carrier.drop()
+        self._validity.end_epoch()
+        self._keeper.drop_carried()
         try:
             await self._table.clear(self._worker_id, value)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Worker heartbeats in DynamoDB: carries out the requests of `heartbeats`, one per call, no retries.
+"""Worker heartbeats in DynamoDB: carries out the requests of `beats`, one per call, no retries.
 
 What is not a definite answer leaves as a `TableError`: the write may or may not have been applied.
 """
@@ -11,8 +11,9 @@ from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.aws.table_errors import is_refusal, table_error
-from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
+from mld.aws.table_calls import RefusedError, TableCalls
+from mld.aws.table_errors import REFUSED_CODE
+from mld.errors import TableUnavailableError
 from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.beats import HeartbeatRow
 
@@ -31,14 +32,12 @@ class HeartbeatTable:
     """The heartbeats in the lease table `table_name`; `worker_id` is who fences."""
 
     def __init__(self, service: Service, table_name: str, worker_id: str, *, request_timeout_s: float) -> None:
-        self._service = service
-        self._table_name = table_name
+        self._calls = TableCalls(service, table_name, request_timeout_s)
         self._worker_id = worker_id
-        self._request_timeout_s = request_timeout_s
 
     async def read(self, worker: str) -> HeartbeatRow | None:
         """A worker's report as it is now; None if it has none. Raises TableError."""
-        answer = await self._call("GetItem", beats.read(worker))
+        answer = await self._calls.send("GetItem", beats.read(worker))
         row = answer.get("Item")
         return beats.parse(row) if row else None
 
@@ -74,26 +73,7 @@ class HeartbeatTable:
 
     async def _write(self, worker: str, params: Mapping[str, Any]) -> HeartbeatRow | BeatRefusal:
         try:
-            answer = await self._call("UpdateItem", params)
-        except _ConditionFailedError as error:
-            return BeatRefusal(beats.parse(error.row) if error.row else await self.read(worker))
+            answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,))
+        except RefusedError as refused:
+            return BeatRefusal(beats.parse(refused.row) if refused.row else await self.read(worker))
         return beats.parse(answer["Attributes"])
-
-    async def _call(self, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        request = {"TableName": self._table_name, **params}
-        try:
-            return await self._service.call(operation, request, timeout_s=self._request_timeout_s)
-        except AwsUnreachableError as error:
-            raise table_error(error, self._table_name) from error
-        except AwsError as error:
-            if is_refusal(error):
-                raise _ConditionFailedError(error.item) from error
-            raise table_error(error, self._table_name) from error
-
-
-class _ConditionFailedError(Exception):
-    """`row` is the old row if the service sent it; it does not if there was none."""
-
-    def __init__(self, row: beats.Row | None) -> None:
-        super().__init__("the conditional request failed")
-        self.row = row

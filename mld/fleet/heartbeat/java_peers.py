@@ -1,6 +1,6 @@
 """Workers that are not mld, among workers that send heartbeats: kept out at the start, told of later.
 
-Rules: `heartbeats` and, for why they cannot live together, `leases.carrying`. Every leader looks, whichever way it
+Rules: `heartbeats` and, for why they cannot live together, `leases.carried`. Every leader looks, whichever way it
 renews itself; while nobody sends heartbeats this costs nothing.
 """
 

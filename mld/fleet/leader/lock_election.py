@@ -38,7 +38,7 @@ from mld.fleet.leader.candidacy import (
 )
 from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, LOCK_KEY, Versions
 from mld.fleet.leader.lock_table import LockRefusal, LockTable
-from mld.leases.retrying import may_be_applied
+from mld.leases.retries import may_be_applied
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)

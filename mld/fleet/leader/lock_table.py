@@ -11,8 +11,9 @@ from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.aws.table_errors import is_refusal, table_error
-from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
+from mld.aws.table_calls import RefusedError, TableCalls
+from mld.aws.table_errors import REFUSED_CODE
+from mld.errors import TableUnavailableError
 from mld.fleet.leader import lock
 from mld.fleet.leader.lock import SeenLock
 from mld.fleet.values import Place
@@ -32,9 +33,8 @@ class LockTable:
     """The lock row of one table. Its writes return None when they were applied."""
 
     def __init__(self, service: Service, place: Place, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        self._service = service
+        self._calls = TableCalls(service, place.table, request_timeout_s)
         self._place = place
-        self._request_timeout_s = request_timeout_s
 
     @property
     def place(self) -> Place:
@@ -42,7 +42,7 @@ class LockTable:
 
     async def read(self) -> SeenLock:
         """The lock as it is now. Raises TableError; a damaged row is a value."""
-        answer = await self._call("GetItem", lock.read(self._place))
+        answer = await self._calls.send("GetItem", lock.read(self._place))
         return lock.parse_lock(answer.get("Item"))
 
     async def claim(self, over: SeenLock, owner: str, version: str, *, lease_s: float) -> LockRefusal | None:
@@ -60,26 +60,7 @@ class LockTable:
 
     async def _write(self, operation: str, params: Mapping[str, Any]) -> LockRefusal | None:
         try:
-            await self._call(operation, params)
-        except _ConditionFailedError as error:
-            return LockRefusal(lock.parse_lock(error.row) if error.row else await self.read())
+            await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
+        except RefusedError as refused:
+            return LockRefusal(lock.parse_lock(refused.row) if refused.row else await self.read())
         return None
-
-    async def _call(self, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        request = {"TableName": self._place.table, **params}
-        try:
-            return await self._service.call(operation, request, timeout_s=self._request_timeout_s)
-        except AwsUnreachableError as error:
-            raise table_error(error, self._place.table) from error
-        except AwsError as error:
-            if is_refusal(error):
-                raise _ConditionFailedError(error.item) from error
-            raise table_error(error, self._place.table) from error
-
-
-class _ConditionFailedError(Exception):
-    """`row` is the old row if the service sent it; it does not if there was none."""
-
-    def __init__(self, row: lock.Row | None) -> None:
-        super().__init__("the conditional request failed")
-        self.row = row

@@ -30,16 +30,6 @@ class Leader(Enum):
     LOCK = auto()
 
 
-class IndexPolicy(Enum):
-    """What is done about the index of leases by owner."""
-
-    UNUSED = auto()
-    ENSURE = auto()
-    """Create it if it is missing; nothing waits for it."""
-    AWAIT = auto()
-    """Create it if it is missing; Java waits for it up to an hour."""
-
-
 @dataclass(frozen=True, slots=True)
 class Components:
     """What runs in a state."""
@@ -50,7 +40,8 @@ class Components:
     assigner: bool
     sampler: bool
     reporter: bool
-    index: IndexPolicy
+    index: bool
+    """The index of leases by owner is created if it is missing. Nothing waits for it, where Java does up to an hour."""
     readiness_monitor: bool
     """The leader looks whether the fleet may go on to 3X_WITH_ROLLBACK."""
     version_monitor: bool
@@ -65,7 +56,7 @@ _COMPONENTS = {
         assigner=False,
         sampler=False,
         reporter=False,
-        index=IndexPolicy.UNUSED,
+        index=False,
         readiness_monitor=False,
         version_monitor=True,  # Java's has none: see above
     ),
@@ -76,7 +67,7 @@ _COMPONENTS = {
         assigner=False,
         sampler=True,
         reporter=True,
-        index=IndexPolicy.ENSURE,
+        index=True,
         readiness_monitor=True,
         version_monitor=True,
     ),
@@ -87,7 +78,7 @@ _COMPONENTS = {
         assigner=False,
         sampler=True,
         reporter=False,
-        index=IndexPolicy.UNUSED,
+        index=False,
         readiness_monitor=False,
         version_monitor=True,
     ),
@@ -98,7 +89,7 @@ _COMPONENTS = {
         assigner=True,
         sampler=True,
         reporter=True,
-        index=IndexPolicy.ENSURE,  # Java assumes that it exists and is stuck if somebody deleted it
+        index=True,  # Java assumes that it exists and is stuck if somebody deleted it
         readiness_monitor=False,
         version_monitor=True,
     ),
@@ -109,7 +100,7 @@ _COMPONENTS = {
         assigner=True,
         sampler=True,
         reporter=True,
-        index=IndexPolicy.AWAIT,
+        index=True,
         readiness_monitor=False,
         version_monitor=False,
     ),

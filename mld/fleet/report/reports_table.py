@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.aws.table_errors import is_refusal, table_error
-from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
+from mld.aws.table_calls import RefusedError, TableCalls
+from mld.aws.table_errors import REFUSED_CODE
+from mld.errors import TableUnavailableError
 from mld.fleet.report import reports
 from mld.fleet.report.reports import CorruptReportError, ReportScan
 from mld.fleet.values import REPORTS_TABLE_KEY, EntityType, Place, WorkerReport
@@ -37,9 +38,8 @@ class ReportsTable:
     """The reports in one place. In the lease table only rows marked as reports are touched."""
 
     def __init__(self, service: Service, place: Place, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        self._service = service
+        self._calls = TableCalls(service, place.table, request_timeout_s)
         self._place = place
-        self._request_timeout_s = request_timeout_s
         self._is_report = _IS_LEGACY_REPORT if place.key == REPORTS_TABLE_KEY else _IS_REPORT
 
     @property
@@ -51,7 +51,7 @@ class ReportsTable:
         written = reports.attributes(report)
         update = "SET " + ", ".join(f"#{name} = :{name}" for name in written)
         request = self._request(report.worker, None, {f":{name}": value for name, value in written.items()}, update)
-        answer = await self._call("UpdateItem", request | {"ReturnValues": "ALL_NEW"})
+        answer = await self._calls.send("UpdateItem", request | {"ReturnValues": "ALL_NEW"})
         try:
             return reports.parse_row(answer["Attributes"], self._place.key)
         except CorruptReportError as error:
@@ -86,7 +86,7 @@ class ReportsTable:
         found: list[WorkerReport] = []
         corrupt: list[tuple[str, str]] = []
         while True:
-            answer = await self._call("Scan", params, timeout_s=SCAN_TIMEOUT_S)
+            answer = await self._calls.send("Scan", params, timeout_s=SCAN_TIMEOUT_S)
             page = answer.get("Items", ())
             for start in range(0, len(page), ROWS_PER_SLICE):
                 part = reports.parse_rows(page[start : start + ROWS_PER_SLICE], self._place.key)
@@ -111,27 +111,10 @@ class ReportsTable:
 
     async def _try(self, operation: str, params: Request) -> bool:
         try:
-            await self._call(operation, params)
-        except _ConditionFailedError:
+            await self._calls.send(operation, params, refusals=(REFUSED_CODE,))
+        except RefusedError:
             return False
         return True
-
-    async def _call(
-        self, operation: str, params: Mapping[str, Any], *, timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        request = {"TableName": self._place.table, **params}
-        try:
-            return await self._service.call(operation, request, timeout_s=timeout_s or self._request_timeout_s)
-        except AwsUnreachableError as error:
-            raise table_error(error, self._place.table) from error
-        except AwsError as error:
-            if is_refusal(error):
-                raise _ConditionFailedError from error
-            raise table_error(error, self._place.table) from error
-
-
-class _ConditionFailedError(Exception):
-    pass
 
 
 def _names(expressions: str) -> dict[str, str]:

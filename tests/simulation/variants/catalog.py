@@ -126,7 +126,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
             "leases.keeper",
             "                    self._rows.settled(key)\n                raise\n",
             "                    self._rows.settled(key)\n"
-            "                holding.valid_until = self._clock.monotonic() + self._lease_duration_s\n"
+            "                holding.confirmed_at = self._clock.monotonic()\n"
             "                raise\n",
         ),
     ),
@@ -135,7 +135,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "a lease that has expired is still written, and comes back to life",
         (
             "leases.keeper",
-            "        if self._clock.monotonic() < holding.valid_until:\n            return True\n        key",
+            "        if self._clock.monotonic() < self._validity.until(holding):\n            return True\n        key",
             "        return True\n        key",
         ),
     ),
@@ -201,15 +201,15 @@ VARIANTS_2X: tuple[Variant, ...] = (
     _variant(
         "steals_without_rest",
         "the taker steals although everybody has the same",
-        ("leases.taking", "    if needed <= 0 or most < target:\n", "    if most < target:\n"),
-        ("leases.taking", "    if needed > 1 and count == 0:\n", "    if count <= 0:\n"),
-        ("leases.taking", "    if rules.even_shares and (needed == 1 or most == target):\n", "    if False:\n"),
+        ("leases.take_plan", "    if needed <= 0 or most < target:\n", "    if most < target:\n"),
+        ("leases.take_plan", "    if needed > 1 and count == 0:\n", "    if count <= 0:\n"),
+        ("leases.take_plan", "    if rules.even_shares and (needed == 1 or most == target):\n", "    if False:\n"),
     ),
     _variant(
         "retries_without_delay",
         "a failed lease write is repeated at once, and again, and again",
         (
-            "leases.retrying",
+            "leases.retries",
             "    return min(rng.uniform(ceiling_s / 2, ceiling_s), remaining_s / 2)\n",
             "    return 0.0\n",
         ),
@@ -429,7 +429,7 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "dead_worker_keeps_leases",
         "nobody takes the leases of a worker that is gone",
         (
-            "leases.taking",
+            "leases.take_plan",
             "        if owner is None or changed_at is None or now - changed_at > lease_duration_s:\n",
             "        if owner is None:\n",
         ),

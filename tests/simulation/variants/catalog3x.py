@@ -52,12 +52,12 @@ VARIANTS_3X: tuple[Variant, ...] = (
             "        if lease is not None and not lease.key:\n",
         ),
         (
-            "leases.resuming",
+            "leases.resumer",
             "        is_ours = lease.owner == self._worker_id and lease.checkpoint_owner is None\n",
             "        is_ours = lease.owner == self._worker_id\n",
         ),
         (
-            "leases.resuming",
+            "leases.resumer",
             "            if answer.checkpoint_owner is not None:\n",
             "            if not answer.key:\n",
         ),
@@ -78,10 +78,8 @@ VARIANTS_3X: tuple[Variant, ...] = (
         ),
         (
             "leases.keeper",
-            "                return self.is_current(holding) and await give(holding.lease, holding.valid_until)\n"
-            "            finally:\n                self.forget(holding)\n",
-            "                return self.is_current(holding) and await give(holding.lease, holding.valid_until)\n"
-            "            finally:\n                pass\n",
+            "self._validity.until(holding))\n            finally:\n                self.forget(holding)\n",
+            "self._validity.until(holding))\n            finally:\n                pass\n",
         ),
     ),
     _variant(
@@ -153,9 +151,9 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "discovered_without_renewal",
         "a discovered lease is held from its reading on",
         (
-            "leases.resuming",
+            "leases.resumer",
             "await self._table.renew(\n"
-            "                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._carrier.mark()\n"
+            "                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._validity.mark()\n"
             "                )\n",
             "seen\n",
         ),
@@ -164,7 +162,7 @@ VARIANTS_3X: tuple[Variant, ...] = (
         "twin_resumed_at_once",
         "a lease that a twin goes on with is resumed within a second, for ever",
         (
-            "leases.resuming",
+            "leases.resumer",
             "        contested = self._contested.get(lease.key)\n        if contested is None:\n",
             "        contested = self._contested.get(lease.key)\n        if contested is None or lease.counter >= 0:\n",
         ),

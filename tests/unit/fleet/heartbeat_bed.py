@@ -29,7 +29,10 @@ class KeepersAtWork:
 
     async def writes_a_second(self, seconds: float) -> float:
         dynamo = await new_dynamo()
-        workers = [Worker(dynamo, f"w{number}", seed=number) for number in range(self._workers)]
+        workers = [
+            Worker(dynamo, f"w{number}", seed=number, sends_heartbeats=self._setting == "worker")
+            for number in range(self._workers)
+        ]
         tasks = [asyncio.ensure_future(worker.keeper.run()) for worker in workers]
         for number in range(self._leases):
             worker = workers[number % self._workers]
@@ -61,12 +64,12 @@ def _heartbeat(dynamo, worker: Worker) -> Heartbeat:
     heartbeat = Heartbeat(
         table,
         worker.keeper,
+        worker.by_heartbeat,
         LoopClock(),
         random.Random(worker.name),
         worker_id=worker.name,
         lease_duration_s=DURATION_S,
         interval_s=DURATION_S / 3,
-        is_wanted=True,
         leader=leader,
         strangers=JavaPeers(worker.table, table, LoopClock(), lease_duration_s=DURATION_S, rules=ReportRules()),
     )

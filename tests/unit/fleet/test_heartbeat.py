@@ -1,4 +1,4 @@
-"""Worker heartbeats: values, observation, fencing, strangers, and whole workers in virtual time (`leases.carrying`)."""
+"""Worker heartbeats: values, observation, fencing, strangers, and whole workers in virtual time (`leases.carried`)."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from mld.clock import Clock, LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import HANDOFF_TIMEOUT_S, HeldLease, LeaseKeeper
 from mld.leases.lease import Lease
+from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
-from mld.leases.taking import TakingRules
+from mld.leases.validity import HeartbeatValidity, Validity
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo
 
@@ -23,7 +24,7 @@ REQUEST_TIMEOUT_S = 3.0
 
 
 class Worker:
-    """One worker's keeper and taker. `changes` counts calls of `on_change`, `handoffs` has those of `on_handoff`."""
+    """One worker's keeper and taker. `changes` counts calls of `on_change`."""
 
     def __init__(
         self,
@@ -35,24 +36,25 @@ class Worker:
         clock: Clock | None = None,
         handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
         table_type: type[DynamoLeaseTable] = DynamoLeaseTable,
+        sends_heartbeats: bool = False,
     ) -> None:
         clock = clock or LoopClock()
         tokens = itertools.count(1)
         self.name = name
         self.changes = 0
-        self.handoffs: list[tuple[str, str, str]] = []
         self.table = table_type(dynamo.client(name), clock, table_name=TABLE, request_timeout_s=REQUEST_TIMEOUT_S)
+        rng = random.Random(seed)
+        self.by_heartbeat = HeartbeatValidity(clock, rng, DURATION_S)
         self.keeper = LeaseKeeper(
             self.table,
             clock,
-            random.Random(seed),
+            rng,
+            validity=self.by_heartbeat if sends_heartbeats else Validity(DURATION_S),
             worker_id=worker_id or name,
-            lease_duration_s=DURATION_S,
             renew_interval_s=INTERVAL_S,
             new_token=lambda: f"{name}-{next(tokens)}",
             on_change=self._changed,
             handoff_timeout_s=handoff_timeout_s,
-            on_handoff=lambda *handoff: self.handoffs.append(handoff),
         )
         self.taker = LeaseTaker(
             self.table,
@@ -65,6 +67,11 @@ class Worker:
 
     def _changed(self) -> None:
         self.changes += 1
+
+    @property
+    def handoffs(self) -> list[tuple[str, str, str]]:
+        """Key, token and next owner of each held lease of which a handoff is known to be pending."""
+        return [(key, held.token, held.handoff_to) for key, held in self.keeper.held().items() if held.handoff_to]
 
     async def hold(self, *keys: str) -> list[HeldLease]:
         """Create, take and adopt leases without going through the taker."""

@@ -165,7 +165,7 @@ async def test_a_handoff_is_reported_once_within_one_renewal_interval(stage: Sce
     assert stage.old.handoffs == [(KEY, stage.token, "w-9b2e")]
     assert stage.old.changes == changes + 1
     await asyncio.sleep(3 * INTERVAL_S)
-    assert len(stage.old.handoffs) == 1
+    assert stage.old.changes == changes + 1
     assert stage.old.keeper.held()[KEY].handoff_to == "w-9b2e"
 
 

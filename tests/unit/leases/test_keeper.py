@@ -690,7 +690,7 @@ def test_a_note_of_failures_rides_on_the_next_renewal_and_costs_no_write() -> No
         async with running(me):
             await asyncio.sleep(0.1)
             before = counter_of(dynamo, "a")
-            me.keeper.carrier.note_failing("a", held.token, NOTE)
+            me.keeper.note_failing("a", held.token, NOTE)
             await asyncio.sleep(INTERVAL_S)
             assert note_of(dynamo, "a") == NOTE
             await asyncio.sleep(2 * INTERVAL_S)
@@ -710,7 +710,7 @@ def test_a_note_survives_the_hands_of_the_next_owner_until_there_is_progress() -
         other = Worker(dynamo, "other")
         (held,) = await me.hold("a")
         async with running(me):
-            me.keeper.carrier.note_failing("a", held.token, NOTE)
+            me.keeper.note_failing("a", held.token, NOTE)
             await asyncio.sleep(INTERVAL_S)
             await me.keeper.release("a", held.token)
         async with running(other):
@@ -730,7 +730,7 @@ def test_a_note_whose_write_got_no_answer_is_taken_off_by_the_checkpoint_all_the
         (held,) = await me.hold("a")
         async with running(me):
             await asyncio.sleep(0.1)
-            me.keeper.carrier.note_failing("a", held.token, NOTE)
+            me.keeper.note_failing("a", held.token, NOTE)
             FaultPlan(dynamo).next(lost_reply())
             await asyncio.sleep(INTERVAL_S)
             await me.keeper.checkpoint("a", held.token, LATER)

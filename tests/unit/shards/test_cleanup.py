@@ -23,8 +23,7 @@ from mld.shards.cleanup import (
     judge_garbage,
 )
 from mld.shards.detector import ShardDetector
-from mld.shards.identity import Survey
-from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, VirtualClock, done, row, sid
+from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, VirtualClock, done, row, sid, survey
 from tests.virtual_time import run_virtual
 
 S_TRIMMED = tuple(s for s in GRAPH_S if s.shard_id != sid(0))
@@ -65,11 +64,11 @@ def test_other_rows_are_forgotten_or_left_to_the_service() -> None:
 
 def test_garbage_is_deleted_only_with_proof_and_with_all_children_leased() -> None:
     children = (row(1), row(2))
-    assert isinstance(judge_garbage(done(0), Survey((done(0), *children), S_TRIMMED)), Delete)
+    assert isinstance(judge_garbage(done(0), survey((done(0), *children), S_TRIMMED)), Delete)
     # Java would delete here, and the children's rows would later be made at LATEST.
-    assert judge_garbage(done(0), Survey((done(0), row(1)), S_TRIMMED)) == Keep(f"child {sid(2)} has no row", sid(2))
+    assert judge_garbage(done(0), survey((done(0), row(1)), S_TRIMMED)) == Keep(f"child {sid(2)} has no row", sid(2))
     for shards in (None, (), GRAPH_S):
-        assert isinstance(judge_garbage(done(0), Survey((done(0), *children), shards)), Keep)
+        assert isinstance(judge_garbage(done(0), survey((done(0), *children), shards)), Keep)
 
 
 # --- the shell -------------------------------------------------------------------------------------------------------

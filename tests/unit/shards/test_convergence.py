@@ -15,11 +15,20 @@ from mld.leases.lease import Lease
 from mld.positions import SHARD_END, InitialPosition, Position
 from mld.shards.cleanup import Delete, judge_cleanup
 from mld.shards.ending import BlockedOnMergeParent, Create, plan_shard_end
-from mld.shards.graph import children_in, leases_for_empty_table, missing_leases
-from mld.shards.identity import ShardIsOver, foreign_evidence, judge_missing_shard
+from mld.shards.graph import children_in
+from mld.shards.identity import ShardIsOver
 from mld.shards.parents import blocking_parent
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
-from tests.unit.shards.twins import FROM_HORIZON, FROM_LATEST, FROM_TIMESTAMP, sid
+from tests.unit.shards.twins import (
+    FROM_HORIZON,
+    FROM_LATEST,
+    FROM_TIMESTAMP,
+    foreign_evidence,
+    judge_missing_shard,
+    leases_for_empty_table,
+    missing_leases,
+    sid,
+)
 
 DRAIN_ROUNDS_MAX = 200
 SOMETIMES = 10**6  # a crash point beyond every step: no crash

@@ -11,8 +11,6 @@ from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Initial
 from mld.shards.graph import (
     ShardGraph,
     children_in,
-    leases_for_empty_table,
-    missing_leases,
     partition_fault,
     plain_missing_leases,
 )
@@ -28,6 +26,8 @@ from tests.unit.shards.twins import (
     GRAPH_S,
     done,
     grow,
+    leases_for_empty_table,
+    missing_leases,
     numbers,
     row,
     shard,

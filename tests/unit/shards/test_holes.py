@@ -12,7 +12,6 @@ from mld.positions import SHARD_END, TRIM_HORIZON, Position
 from mld.shards.holes import (
     Findings,
     abandoned,
-    examine,
     holes_in,
     is_urgent,
     missing_children,
@@ -20,7 +19,7 @@ from mld.shards.holes import (
     sightings,
 )
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
-from tests.unit.shards.twins import done, row, shard, sid
+from tests.unit.shards.twins import done, examine, row, shard, sid
 
 N = HASH_KEY_MAX
 HERE = HashRange(5, 9)

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, MutableSequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from mld.errors import TableError
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
+from mld.shards import graph, holes, identity
+from mld.steps import Steps, finish
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard, ShardFilter, ShardsPage
+
+P, T = ParamSpec("P"), TypeVar("T")
+
+
+def in_one_go(decision: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """`decision` without turns for others."""
+    return lambda *args, **options: finish(decision(*args, **options))
+
+
+foreign_evidence = in_one_go(identity.foreign_evidence)
+leases_for_empty_table = in_one_go(graph.leases_for_empty_table)
+examine = in_one_go(holes.examine)
+survey = in_one_go(identity.Survey.steps)
+
+
+def missing_leases(shards: Iterable[Shard], *args: Any, **options: Any) -> tuple[Lease, ...]:
+    return finish(graph.missing_leases(graph.ShardGraph(shards), *args, **options))
+
+
+def judge_missing_shard(lease: Lease, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> identity.ShardVerdict:
+    return survey(leases, shards).judge(lease)
+
 
 FROM_LATEST = InitialPosition(LATEST)
 FROM_HORIZON = InitialPosition(TRIM_HORIZON)

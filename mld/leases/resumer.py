@@ -20,31 +20,20 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
-from typing import Protocol
 
 from mld.clock import Clock
 from mld.errors import MldError
-from mld.leases.carrier import Carrier
-from mld.leases.holding import RowsWritten
+from mld.leases.holding import Holder, RowsWritten
 from mld.leases.lease import Lease
-from mld.leases.retrying import may_be_applied, retry_delay_s
+from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
+from mld.leases.validity import Validity
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
 REACQUIRE_ATTEMPTS_MAX = 6  # what fails here is found again
 PAUSE_SHARE_MIN = 0.5  # of the renewal interval, and at most all of it: a lapsed lease costs what a held one does
-
-
-class Holder(Protocol):
-    """What resuming needs of the keeper."""
-
-    def has(self, key: str) -> bool: ...
-
-    def adopt(self, lease: Lease, sent_at: float) -> object | None: ...
-
-    def lapse_noticed(self) -> None: ...
 
 
 class Resumer:
@@ -56,11 +45,10 @@ class Resumer:
         clock: Clock,
         rng: Random,
         holder: Holder,
-        carrier: Carrier,
+        validity: Validity,
         rows: RowsWritten,
         *,
         worker_id: str,
-        lease_duration_s: float,
         renew_interval_s: float,
         slots: asyncio.Semaphore,
     ) -> None:
@@ -68,10 +56,10 @@ class Resumer:
         self._clock = clock
         self._rng = rng
         self._holder = holder
-        self._carrier = carrier
+        self._validity = validity
         self._rows = rows
         self._worker_id = worker_id
-        self._lease_duration_s = lease_duration_s
+        self._lease_duration_s = validity.lease_duration_s
         self._renew_interval_s = renew_interval_s
         self._slots = slots
         self._under_way: set[str] = set()
@@ -213,7 +201,7 @@ class Resumer:
             sent_at = self._clock.monotonic()
             try:
                 answer = await self._table.renew(
-                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._carrier.mark()
+                    replace(seen, throughput_kbps=None), resent=resent, heartbeat=self._validity.mark()
                 )
             except MldError as error:
                 if not resent and not may_be_applied(error):
@@ -228,7 +216,7 @@ class Resumer:
                 return False  # a handoff began meanwhile: nobody reads, so let it stand still for who may take it
             if resent:
                 return answer
-            if self._carrier.is_of_lost_epoch(answer):
+            if self._validity.has_lost_mark(answer):
                 return False  # the mark must be replaced first
             return self._holder.adopt(answer, sent_at) is not None
 

@@ -1,4 +1,4 @@
-"""One request to the lease table, and what its failure means. No retries.
+"""One request to a DynamoDB table, and what its failure means. No retries.
 
 Rules: leases#table-errors. Client-side errors are of the same kind as the service's own. What is not a definite answer
 leaves as a `TableError`.
@@ -7,12 +7,13 @@ leaves as a `TableError`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from mld.aws.service import Service
 from mld.aws.table_errors import table_error
 from mld.errors import AwsError, AwsUnreachableError
-from mld.leases.rows import Row
+
+Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class RefusedError(Exception):
@@ -25,7 +26,7 @@ class RefusedError(Exception):
 
 
 class TableCalls:
-    """The lease table as a place to send requests to."""
+    """A table as a place to send requests to."""
 
     def __init__(self, service: Service, table_name: str, timeout_s: float) -> None:
         self.table_name = table_name

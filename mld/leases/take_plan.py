@@ -17,7 +17,7 @@ Java workers in the same table know nothing of it and need not: the write is the
 before. The two kinds cannot keep a lease going round. A robbery of Java's kind makes the loads more even (from a worker
 to one with at least two less). One by share never makes them less even (to one with at least one less) and brings both
 workers nearer to their shares. So each robbery lowers the pair (unevenness, distance from the shares), and they end;
-`test_taking` walks through random mixed fleets. It costs at most one more move for each worker.
+`test_take_plan` walks through random mixed fleets. It costs at most one more move for each worker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOT_BYTES = 8  # two of 10,000 workers draw the same lot once in 10^11 fleets; t
 _KEY = attrgetter("key")
 
 
-class Seen(NamedTuple):
+class SeenRow(NamedTuple):
     """What was last seen of a row. `changed_at` is when its counter was seen to change; None means never.
 
     A tuple, because there is one per lease and pass: cheaper to make, and nothing for the garbage collector to follow.
@@ -83,22 +83,22 @@ class TakePlan:
     very_old: int = 0
 
 
-def observe(previous: Mapping[str, Seen], leases: Iterable[Lease], now: float) -> dict[str, Seen]:
+def observe(previous: Mapping[str, SeenRow], leases: Iterable[Lease], now: float) -> dict[str, SeenRow]:
     """The observations after a scan that ended at `now`. Rows that are gone are forgotten."""
     observed = {}
     for lease in leases:  # without a call per row: every worker does this to the whole table, every pass
         key, counter = lease.key, lease.counter
         before = previous.get(key)
         if before is None:
-            observed[key] = Seen(counter, None if lease.owner is None else now)
+            observed[key] = SeenRow(counter, None if lease.owner is None else now)
         else:
-            observed[key] = before if before.counter == counter else Seen(counter, now)
+            observed[key] = before if before.counter == counter else SeenRow(counter, now)
     return observed
 
 
 def decide(
     leases: Collection[Lease],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, SeenRow],
     me: str,
     now: float,
     rng: random.Random,
@@ -137,13 +137,13 @@ def decide(
     )
 
 
-def is_available(lease: Lease, seen: Seen, now: float, lease_duration_s: float) -> bool:
+def is_available(lease: Lease, seen: SeenRow, now: float, lease_duration_s: float) -> bool:
     """Without owner, or its counter has stood still for more than a lease duration."""
     return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s
 
 
 def _survey(
-    leases: Iterable[Lease], seen: Mapping[str, Seen], me: str, now: float, lease_duration_s: float
+    leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, lease_duration_s: float
 ) -> tuple[list[Lease], dict[str, int]]:
     """(available leases, how many of the others each live worker has), in one walk over the table."""
     available = []
@@ -164,7 +164,7 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
     return target, fair - target
 
 
-def _very_old(available: Iterable[Lease], seen: Mapping[str, Seen], now: float, rules: TakingRules) -> list[Lease]:
+def _very_old(available: Iterable[Lease], seen: Mapping[str, SeenRow], now: float, rules: TakingRules) -> list[Lease]:
     """The leases, owned or not, that nobody has touched for three lease durations. All of them are available, too."""
     before = now - VERY_OLD_LEASE_DURATIONS * rules.lease_duration_s
     touched = ((lease, seen[lease.key].changed_at) for lease in available)

@@ -1,4 +1,4 @@
-"""Leases carried by a worker's heartbeat: validity, marks, reads instead of renewals (`mld.leases.carrying`)."""
+"""Leases carried by a worker's heartbeat: validity, marks, reads instead of renewals (`mld.leases.carried`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.leases import writes
-from mld.leases.carrying import (
+from mld.leases.carried import (
     CHECKPOINT_KBPS_S,
     REFRESH_S,
     Beat,
@@ -156,7 +156,7 @@ async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
 
     async def beat() -> None:
         while True:
-            worker.keeper.carrier.carry(Beat(EPOCH, LoopClock().monotonic()))
+            worker.by_heartbeat.carry(Beat(EPOCH, LoopClock().monotonic()))
             await asyncio.sleep(DURATION_S / 3)
 
     tasks = [asyncio.ensure_future(worker.keeper.run())]
@@ -173,7 +173,7 @@ async def running(worker: Worker, beats: bool = True) -> AsyncIterator[None]:
 
 async def started() -> tuple[MemoryDynamo, Worker]:
     dynamo = await new_dynamo()
-    return dynamo, Worker(dynamo, "me")
+    return dynamo, Worker(dynamo, "me", sends_heartbeats=True)
 
 
 def test_a_carried_lease_is_marked_once_and_then_only_read() -> None:
@@ -200,9 +200,9 @@ def test_without_heartbeats_carried_leases_end_a_lease_duration_after_the_last_o
         (held,) = await me.hold("a")
         async with running(me, beats=False):
             await asyncio.sleep(0.1)
-            me.keeper.carrier.carry(Beat(EPOCH, 0.1))
+            me.by_heartbeat.carry(Beat(EPOCH, 0.1))
             await asyncio.sleep(INTERVAL_S + 0.1)
-            assert me.keeper.carrier.carried() == ("a",)
+            assert me.keeper.carried() == ("a",)
             await asyncio.sleep(0.1 + DURATION_S - LoopClock().monotonic() - 0.05)
             assert me.keeper.is_held("a", held.token)
             await asyncio.sleep(0.06)
@@ -216,7 +216,7 @@ def test_a_checkpoint_does_not_prolong_a_carried_lease() -> None:
         _, me = await started()
         (held,) = await me.hold("a")
         async with running(me, beats=False):
-            me.keeper.carrier.carry(Beat(EPOCH, LoopClock().monotonic()))
+            me.by_heartbeat.carry(Beat(EPOCH, LoopClock().monotonic()))
             await asyncio.sleep(INTERVAL_S + DURATION_S / 2)
             await me.keeper.checkpoint("a", held.token, Position("5"))
             await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
@@ -265,7 +265,7 @@ def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
             seen = await other.table.get("a")
             assert seen is not None
             await other.table.begin_handoff(seen, "other")
-            await me.keeper.carrier.confirm(["a", "b"])
+            await me.keeper.confirm(["a", "b"])
             assert me.handoffs == [("a", held.token, "other")]
             assert me.keeper.held()["a"].handoff_to == "other"
             await asyncio.sleep(2 * DURATION_S)
@@ -284,7 +284,8 @@ def test_fenced_it_drops_what_is_or_may_be_carried_and_nothing_else() -> None:
         async with running(me):
             await asyncio.sleep(INTERVAL_S + 0.1)
             await me.hold("b")  # held, and not marked yet
-            assert me.keeper.carrier.drop() == ("a",)
+            me.by_heartbeat.end_epoch()
+            assert me.keeper.drop_carried() == ("a",)
             assert set(me.keeper.held()) == {"b"}
             assert dynamo.usage(operation="UpdateItem").requests
 
@@ -297,12 +298,12 @@ def test_a_mark_whose_reply_is_lost_already_limits_the_belief() -> None:
         await me.hold("a")
         async with running(me, beats=False):
             await asyncio.sleep(0.01)
-            me.keeper.carrier.carry(Beat(EPOCH, 0.0))
+            me.by_heartbeat.carry(Beat(EPOCH, 0.0))
             faults = FaultPlan(dynamo)
             faults.always = lost_reply()
             await asyncio.sleep(INTERVAL_S + 0.1)
             assert attribute(dynamo, "a", "mldHeartbeat") == EPOCH
-            assert me.keeper.carrier.carried() == ("a",)
+            assert me.keeper.carried() == ("a",)
             await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
             assert not me.keeper.held()
 
@@ -317,11 +318,12 @@ def test_after_heartbeats_every_lease_is_renewed_by_itself_before_it_stops_resti
             await asyncio.sleep(2 * INTERVAL_S)
             faults = FaultPlan(dynamo)
             faults.next(throttled())
+            me.by_heartbeat.stop_marking()
             me.keeper.renew_each()
             await asyncio.sleep(0.01)
-            assert len(me.keeper.carrier.carried()) == 1
+            assert len(me.keeper.carried()) == 1
             await asyncio.sleep(1.0)
-            assert me.keeper.carrier.carried() == ()
+            assert me.keeper.carried() == ()
             assert [attribute(dynamo, key, "mldHeartbeat") for key in "ab"] == [None, None]
             before = counter_of(dynamo, "a")
             await asyncio.sleep(10 * INTERVAL_S)
@@ -399,7 +401,7 @@ def test_a_note_of_failures_is_the_one_thing_written_for_a_carried_lease() -> No
         async with running(me):
             await asyncio.sleep(2 * INTERVAL_S)
             before = counter_of(dynamo, "a")
-            me.keeper.carrier.note_failing("a", held.token, Failing(1, 0, TRIM_HORIZON))
+            me.keeper.note_failing("a", held.token, Failing(1, 0, TRIM_HORIZON))
             await asyncio.sleep(5 * INTERVAL_S)
             row = dynamo.row(TABLE, "a")
             assert row is not None

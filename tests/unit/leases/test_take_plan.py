@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.leases.lease import Lease
-from mld.leases.taking import Seen, TakePlan, TakingRules, decide, is_available, observe, shares_of
+from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, is_available, observe, shares_of
 from mld.positions import TRIM_HORIZON
 
 DURATION_S = 10.0
@@ -45,7 +45,7 @@ def plan(
         age = fresh.get(lease.key.rpartition("-")[0], 0.0)
         return None if age is None else NOW - age
 
-    seen = {lease.key: Seen(lease.counter, changed_at(lease)) for lease in leases}
+    seen = {lease.key: SeenRow(lease.counter, changed_at(lease)) for lease in leases}
     return decide(leases, seen, me, NOW, random.Random(seed), rules)
 
 
@@ -59,27 +59,27 @@ def keys(plan: TakePlan) -> set[str]:
 @pytest.mark.parametrize(
     ("before", "counter", "owner", "after"),
     [
-        (Seen(5, 900.0), 5, "bar", Seen(5, 900.0)),
-        (Seen(5, None), 5, None, Seen(5, None)),
-        (Seen(5, 900.0), 6, "bar", Seen(6, NOW)),
-        (Seen(5, 900.0), 4, "bar", Seen(4, NOW)),  # inequality counts, not growth
-        (None, 5, "bar", Seen(5, NOW)),
-        (None, 0, None, Seen(0, None)),
+        (SeenRow(5, 900.0), 5, "bar", SeenRow(5, 900.0)),
+        (SeenRow(5, None), 5, None, SeenRow(5, None)),
+        (SeenRow(5, 900.0), 6, "bar", SeenRow(6, NOW)),
+        (SeenRow(5, 900.0), 4, "bar", SeenRow(4, NOW)),  # inequality counts, not growth
+        (None, 5, "bar", SeenRow(5, NOW)),
+        (None, 0, None, SeenRow(0, None)),
     ],
 )
-def test_observing_a_row(before: Seen | None, counter: int, owner: str | None, after: Seen) -> None:
+def test_observing_a_row(before: SeenRow | None, counter: int, owner: str | None, after: SeenRow) -> None:
     previous = {} if before is None else {"shard": before}
     assert observe(previous, [Lease("shard", TRIM_HORIZON, counter, owner)], NOW) == {"shard": after}
 
 
 def test_rows_that_are_gone_are_forgotten() -> None:
-    assert observe({"gone": Seen(1, 1.0)}, [], NOW) == {}
+    assert observe({"gone": SeenRow(1, 1.0)}, [], NOW) == {}
 
 
 @pytest.mark.parametrize(("age_s", "expected"), [(DURATION_S, False), (DURATION_S + 0.001, True)])
 def test_a_lease_is_expired_after_more_than_its_duration(age_s: float, expected: bool) -> None:
     lease = Lease("shard", TRIM_HORIZON, 5, "bar")
-    assert is_available(lease, Seen(5, NOW - age_s), NOW, DURATION_S) is expected
+    assert is_available(lease, SeenRow(5, NOW - age_s), NOW, DURATION_S) is expected
 
 
 # --- worked examples (leases#stealing-of-leases)
@@ -250,7 +250,7 @@ def live(table: dict[str, Lease], rules_of: dict[str, TakingRules], rounds_max: 
     for _ in range(rounds_max):
         moved = False
         for name, rules in sorted(rules_of.items()):
-            seen = {key: Seen(0, None if lease.owner is None else NOW) for key, lease in table.items()}
+            seen = {key: SeenRow(0, None if lease.owner is None else NOW) for key, lease in table.items()}
             for choice in decide(table.values(), seen, name, NOW, rng, rules).choices:
                 table[choice.lease.key] = Lease(choice.lease.key, TRIM_HORIZON, 0, name)
                 moved = True
@@ -308,7 +308,7 @@ def test_repeated_decisions_end_in_balance(workers: int, leases: int, seed: int)
     rng = random.Random(seed)
     for _ in range(leases + 5):
         for name in names:
-            seen = {key: Seen(0, None if lease.owner is None else NOW) for key, lease in table.items()}
+            seen = {key: SeenRow(0, None if lease.owner is None else NOW) for key, lease in table.items()}
             for choice in decide(table.values(), seen, name, NOW, rng, RULES).choices:
                 table[choice.lease.key] = Lease(choice.lease.key, TRIM_HORIZON, 0, name)
     loads = Counter(lease.owner for lease in table.values())
