@@ -24,7 +24,7 @@ from mld.fleet.leader.election import AdaptiveElection
 from mld.fleet.loops import Loops, OnFailure
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
-from mld.fleet.migrate.versions import Components, Leader
+from mld.fleet.migrate.versions import Components, LeaderKind
 from mld.fleet.report.reporter import Activity, Reporter
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import ClientVersion, LeaderDecider, Place
@@ -43,7 +43,7 @@ class FleetParts:
     """The collaborators. `elections` make a leader decider of each kind for `leader`, who is asked by everybody."""
 
     leader: AdaptiveElection
-    elections: Mapping[Leader, Callable[[], LeaderDecider]]
+    elections: Mapping[LeaderKind, Callable[[], LeaderDecider]]
     versions: VersionMachine
     migration: TableMigration
     taker: LeaseTaker
@@ -68,7 +68,7 @@ class Fleet:
         self.leader = parts.leader
         self.lookout = parts.lookout
         self._components: Components | None = None
-        self._leader_kind: Leader | None = None
+        self._leader_kind: LeaderKind | None = None
         self._reporter: Reporter | None = None
         self._started = False
         self._leaving = False

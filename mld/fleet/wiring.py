@@ -32,7 +32,7 @@ from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
-from mld.fleet.migrate.versions import Leader
+from mld.fleet.migrate.versions import LeaderKind
 from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Reporter, ReporterRules
 from mld.fleet.report.reports import ReportRules
@@ -215,7 +215,7 @@ def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettin
 
 def _elections(
     needs: FleetNeeds, migration: TableMigration, summaries: Summaries, assigner: Assigner
-) -> dict[Leader, Callable[[], LeaderDecider]]:
+) -> dict[LeaderKind, Callable[[], LeaderDecider]]:
     def on_change(leads: bool) -> None:
         summaries.forget()
         if leads:
@@ -238,7 +238,7 @@ def _elections(
     def by_shuffle() -> LeaderDecider:
         return ShuffleElection(owners, needs.clock, worker_id=needs.worker_id, on_change=on_change)
 
-    return {Leader.LOCK: by_lock, Leader.SHUFFLE: by_shuffle}
+    return {LeaderKind.LOCK: by_lock, LeaderKind.SHUFFLE: by_shuffle}
 
 
 def _reader_of_leader(needs: FleetNeeds, migration: TableMigration) -> Callable[[], Awaitable[str | None]]:

@@ -35,7 +35,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from mld.fleet.leader import lock
-from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, DamagedLock, Holding, Observation, SeenLock, Versions
+from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, Claim, DamagedLock, HeldLock, Observation, SeenLock, Versions
 
 UNKNOWN_RECHECK_S = 2.0  # a claim without an answer: until we know, the fleet may be waiting for us
 HEARTBEAT_RETRY_S = 5.0  # a failed heartbeat gets more than a dozen further attempts before the lock expires
@@ -112,21 +112,18 @@ Event: TypeAlias = Answer | Sending | GiveUp | Drop | StepDown
 # --- actions ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Read the row."""
+class Reading(Enum):
+    """Requests that read the row."""
+
+    LOOK = "to see what it allows"
+    FIND = "to find the version that is to be released"
 
 
-@dataclass(frozen=True, slots=True)
-class Find:
-    """Read the row, to find the version that is to be released."""
+class Notice(Enum):
+    """Actions without a value that ask for no request."""
 
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Write a new row over the one seen."""
-
-    over: SeenLock
+    WON = "leadership is won: announce it"
+    UNRELEASED = "the row stays until it expires"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +141,6 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Won:
-    """Leadership is won: announce it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Lost:
     """Leadership was announced, and is lost."""
 
@@ -163,13 +155,8 @@ class ReportDamage:
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReportUnreleased:
-    """The row stays until it expires."""
-
-
-Request: TypeAlias = Look | Find | Claim | Renew | Release
-Action: TypeAlias = Request | Won | Lost | ReportDamage | ReportUnreleased
+Request: TypeAlias = Reading | Claim | Renew | Release
+Action: TypeAlias = Request | Notice | Lost | ReportDamage
 
 # --- the machine ------------------------------------------------------------------------------------------------------
 
@@ -181,7 +168,7 @@ class Candidacy:
     ours: Versions
     lease_s: float = LEASE_S
     heartbeat_s: float = HEARTBEAT_S
-    holding: Holding | None = None
+    holding: HeldLock | None = None
     observation: Observation | None = None
     is_claim_unknown: bool = False
     no_until: float = LONG_AGO
@@ -231,7 +218,7 @@ def step(state: Candidacy, event: Event, now: float) -> Stepped:
         case News.CHECK_PASSED:
             if state.leads or state.is_closed or not state.holds(now):
                 return state, ()
-            return replace(state, leads=True), (Won(),)
+            return replace(state, leads=True), (Notice.WON,)
         case News.CHECK_FAILED:
             return _say_no(state, now, state.heartbeat_s), ()
         case News.MOVED:
@@ -249,15 +236,15 @@ def step(state: Candidacy, event: Event, now: float) -> Stepped:
 
 def _answered(state: Candidacy, request: Request | None, answer: Answer, now: float) -> Stepped:
     match request, answer:
-        case Look(), Read(seen):
+        case Reading.LOOK, Read(seen):
             return _heed(state, seen, now)
-        case Look(), _:
+        case Reading.LOOK, _:
             return _say_no(state, now, state.heartbeat_s), ()
         case Claim(), _:
             return _claimed(state, answer, now)
         case Renew(), _:
             return _renewed(state, answer, now)
-        case ((Find() | Release()), _):
+        case ((Reading.FIND | Release()), _):
             return _released(state, request, answer)
     raise AssertionError(f"{answer} answers nothing")
 
@@ -269,7 +256,7 @@ def _ask(state: Candidacy, now: float) -> Stepped:
     resting_s = state.resting_until - now
     if resting_s > 0:
         return _say_no(state, now, min(resting_s, state.heartbeat_s)), lost
-    state, look = _request(state, Look())
+    state, look = _request(state, Reading.LOOK)
     return state, (*lost, *look)
 
 
@@ -284,16 +271,16 @@ def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = Tru
                 damaged = (ReportDamage(observation.lock, observation.duration_s),)
             wait_s = min(state.heartbeat_s, observation.stale_at - now)
             return _say_no(replace(state, observation=observation), now, wait_s), damaged
-        case lock.Claim(over):
+        case Claim() as claim:
             if may_claim:
-                return _request(state, Claim(over))
+                return _request(state, claim)
     return _say_no(state, now, UNKNOWN_RECHECK_S), ()  # whoever was first has gone again
 
 
 def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:
     match answer:
         case News.APPLIED:
-            held = Holding(state.version, state.ours.sent_at[state.version], state.lease_s)
+            held = HeldLock(state.version, state.ours.sent_at[state.version], state.lease_s)
             return _hold(replace(state, is_claim_unknown=False), held), ()
         case Refused(seen):
             state = replace(state, is_claim_unknown=False, ours=state.ours.without(state.version))
@@ -304,7 +291,7 @@ def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:
 def _renewed(state: Candidacy, answer: Answer, now: float) -> Stepped:
     match answer:
         case News.APPLIED:
-            held = Holding(state.version, state.ours.sent_at[state.version], state.lease_s)
+            held = HeldLock(state.version, state.ours.sent_at[state.version], state.lease_s)
             return replace(state, holding=held, retry_at=LONG_AGO), ()
         case Refused(seen):
             state = replace(state, ours=state.ours.without(state.version), retry_at=LONG_AGO)
@@ -324,14 +311,14 @@ def _give_up(state: Candidacy, reason: str) -> Stepped:
     return state, (*lost, *request)
 
 
-def _release(state: Candidacy, holding: Holding | None) -> Stepped:
+def _release(state: Candidacy, holding: HeldLock | None) -> Stepped:
     if holding is None:
-        return _request(state, Find())
+        return _request(state, Reading.FIND)
     return _request(replace(state, ours=state.ours.giving_up(holding.version)), Release(holding.version))
 
 
 def _released(state: Candidacy, request: Request, answer: Answer) -> Stepped:
-    holding: Holding | None = None
+    holding: HeldLock | None = None
     match answer:
         case News.APPLIED:
             return replace(state, is_claim_unknown=False), ()
@@ -342,7 +329,7 @@ def _released(state: Candidacy, request: Request, answer: Answer) -> Stepped:
     if not isinstance(answer, Read):
         state = replace(state, attempts_left=state.attempts_left - 1)
     if state.attempts_left == 0:
-        return state, (ReportUnreleased(),)
+        return state, (Notice.UNRELEASED,)
     if isinstance(answer, Failed) and isinstance(request, Release):
         return _request(state, request)
     return _release(state, holding)
@@ -352,7 +339,7 @@ def _request(state: Candidacy, request: Request) -> Stepped:
     return replace(state, under_way=request), (request,)
 
 
-def _hold(state: Candidacy, holding: Holding) -> Candidacy:
+def _hold(state: Candidacy, holding: HeldLock) -> Candidacy:
     assert state.holding is None, "a lock is held once"
     return replace(state, holding=holding, observation=None, no_until=LONG_AGO, retry_at=LONG_AGO)
 

@@ -100,7 +100,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class HeldLock:
     """The lock held by us: the version that our last applied write gave it, and when (monotonic) that was sent."""
 
     version: str
@@ -119,7 +119,7 @@ class Holding:
 class Hold:
     """The row is of our writing and its time is not over."""
 
-    holding: Holding
+    holding: HeldLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +159,11 @@ class Versions:
         """A release of this version is sent. From now on a row showing it may vanish at any time."""
         return self.sending(version, GIVEN_UP)
 
-    def find(self, lock: SeenLock) -> Holding | None:
+    def find(self, lock: SeenLock) -> HeldLock | None:
         """The holding that the row proves, over or not; None if the row is not of our writing."""
         if not isinstance(lock, LockRow) or lock.owner != self.owner or lock.version not in self.sent_at:
             return None
-        return Holding(lock.version, self.sent_at[lock.version], lock.duration_s)
+        return HeldLock(lock.version, self.sent_at[lock.version], lock.duration_s)
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def observe(lock: LockRow | DamagedLock, before: Observation | None, now: float,
     return Observation(lock, now, lock.duration_s if isinstance(lock, LockRow) else lease_s)
 
 
-def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> Holding | None:
+def judge_refused_heartbeat(lock: SeenLock, ours: Versions) -> HeldLock | None:
     """What is held after the row refused a heartbeat: an earlier one without an answer may have been applied."""
     holding = ours.find(lock)
     return holding if holding is not None and holding.sent_at != GIVEN_UP else None

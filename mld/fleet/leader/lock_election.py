@@ -14,29 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from mld.clock import Clock
 from mld.fleet.leader import candidacy
-from mld.fleet.leader.candidacy import (
-    Candidacy,
-    Claim,
-    Drop,
-    Event,
-    Failed,
-    Find,
-    GiveUp,
-    Look,
-    Lost,
-    News,
-    Read,
-    Refused,
-    Release,
-    Renew,
-    ReportDamage,
-    ReportUnreleased,
-    Request,
-    Sending,
-    StepDown,
-    Won,
-)
-from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, LOCK_KEY, Versions
+from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, LOCK_KEY, Claim, Versions
 from mld.fleet.leader.lock_table import LockRefusal, LockTable
 from mld.leases.retries import may_be_applied
 from mld.surviving import survived
@@ -49,16 +27,16 @@ CLOSE_TIMEOUT_S = 10.0  # a check under way, and a release; afterwards the row i
 CheckHook = Callable[[bool], Awaitable[None]]
 
 _DOING = {
-    Look: "reading the leader lock",
-    Find: "releasing the leader lock",
+    candidacy.Reading.LOOK: "reading the leader lock",
+    candidacy.Reading.FIND: "releasing the leader lock",
     Claim: "claiming the leader lock",
-    Renew: "renewing the leader lock",
-    Release: "releasing the leader lock",
+    candidacy.Renew: "renewing the leader lock",
+    candidacy.Release: "releasing the leader lock",
 }
 _FAILURES = {
-    Look: ("cannot read the leader lock", "leader_read_failed"),
+    candidacy.Reading.LOOK: ("cannot read the leader lock", "leader_read_failed"),
     Claim: ("cannot claim the leader lock", "leader_claim_failed"),
-    Renew: ("the leader's heartbeat failed", "leader_heartbeat_failed"),
+    candidacy.Renew: ("the leader's heartbeat failed", "leader_heartbeat_failed"),
 }
 
 
@@ -94,7 +72,7 @@ class LockElection:
         self._new_version = new_version
         self._on_check = on_check
         self._on_change = on_change
-        self._state = Candidacy(Versions(worker_id), lease_s, heartbeat_s)
+        self._state = candidacy.Candidacy(Versions(worker_id), lease_s, heartbeat_s)
         self._used: LockTable | None = None
         self._requests = asyncio.Lock()
         self._check: asyncio.Task[bool] | None = None
@@ -124,19 +102,19 @@ class LockElection:
 
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. To let another worker win, `hold_off_s` exceeds a heartbeat, their polling period."""
-        self._step(StepDown(hold_off_s))
+        self._step(candidacy.StepDown(hold_off_s))
         async with self._requests:
-            await self._converse(GiveUp(f"stepping down for {hold_off_s:.0f} s"))
+            await self._converse(candidacy.GiveUp(f"stepping down for {hold_off_s:.0f} s"))
 
     async def close(self) -> None:
         """See `LeaderDecider`. Deletes the row; takes at most `CLOSE_TIMEOUT_S`."""
-        self._step(News.CLOSE)
+        self._step(candidacy.News.CLOSE)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S), self._requests:
-                await self._converse(GiveUp("closing"))
+                await self._converse(candidacy.GiveUp("closing"))
         except TimeoutError:
             log.warning("the leader lock could not be released in time", extra={"action": "leader_release_failed"})
-        self._step(Drop("closing"))
+        self._step(candidacy.Drop("closing"))
         tasks = [task for task in (self._check, self._heartbeats) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
@@ -144,8 +122,8 @@ class LockElection:
 
     def abandon(self) -> None:
         """End without a request: the row stays until it expires, as after a crash."""
-        self._step(News.CLOSE)
-        self._step(Drop("abandoned"))
+        self._step(candidacy.News.CLOSE)
+        self._step(candidacy.Drop("abandoned"))
         if self._check is not None:
             self._check.cancel()
 
@@ -163,7 +141,7 @@ class LockElection:
             return False
         if not self._state.holds(self._clock.monotonic()):
             async with self._requests:
-                await self._converse(News.ASK)
+                await self._converse(candidacy.News.ASK)
         try:
             async with asyncio.timeout(HOOK_TIMEOUT_S):
                 await self._on_check(self.holds_lock)
@@ -171,7 +149,7 @@ class LockElection:
             await self._fail_check(error if isinstance(error, TimeoutError) else survived(error, "checking the leader"))
             return False
         if self.holds_lock:
-            self._step(News.CHECK_PASSED)
+            self._step(candidacy.News.CHECK_PASSED)
         return self.holds_lock
 
     async def _fail_check(self, error: Exception) -> None:
@@ -182,15 +160,15 @@ class LockElection:
             await self._move(self._used, table)
             return
         async with self._requests:
-            await self._converse(GiveUp("a check failed"))
-            self._step(News.CHECK_FAILED)
+            await self._converse(candidacy.GiveUp("a check failed"))
+            self._step(candidacy.News.CHECK_FAILED)
 
     async def _move(self, old: LockTable, new: LockTable) -> None:
         """Leave the table that the lock lived in."""
         async with self._requests:
-            await self._converse(GiveUp(f"the lock moved from table {old.place.table} to {new.place.table}"))
+            await self._converse(candidacy.GiveUp(f"the lock moved from table {old.place.table} to {new.place.table}"))
             self._used = new
-            self._step(News.MOVED)
+            self._step(candidacy.News.MOVED)
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
@@ -199,28 +177,28 @@ class LockElection:
         while self._state.holding is not None:
             await self._clock.sleep(max(0.0, self._state.beat_at - self._clock.monotonic()))
             async with self._requests:
-                await self._converse(News.BEAT_DUE)
+                await self._converse(candidacy.News.BEAT_DUE)
 
-    async def _converse(self, event: Event) -> None:
+    async def _converse(self, event: candidacy.Event) -> None:
         """Carry out what an event asks for, request after request. `_requests` is held."""
         request = self._step(event)
         while request is not None:
             request = self._step(await self._send(request))
 
-    def _step(self, event: Event) -> Request | None:
+    def _step(self, event: candidacy.Event) -> candidacy.Request | None:
         """Go on with an event; the request that it leads to."""
         self._state, actions = candidacy.step(self._state, event, self._clock.monotonic())
         self._mind_heartbeats()
         for action in actions:
             match action:
-                case Won():
+                case candidacy.Notice.WON:
                     log.info("%s leads now", self._worker_id, extra={"action": "leader_won"})
                     self._on_change(True)
-                case Lost(reason):
+                case candidacy.Lost(reason):
                     fields = {"action": "leader_lost"}
                     log.info("%s does not lead any more: %s", self._worker_id, reason, extra=fields)
                     self._on_change(False)
-                case ReportDamage(damaged, after_s):
+                case candidacy.ReportDamage(damaged, after_s):
                     log.error(
                         "the row %s of table %s is damaged (%s): no Java worker can lead; it is replaced after %.0f s"
                         " unless somebody writes it",
@@ -230,7 +208,7 @@ class LockElection:
                         after_s,
                         extra={"action": "leader_row_damaged"},
                     )
-                case ReportUnreleased():
+                case candidacy.Notice.UNRELEASED:
                     fields = {"action": "leader_release_failed"}
                     log.warning("cannot release the leader lock: %s", self._failure, extra=fields)
                 case _:
@@ -246,33 +224,33 @@ class LockElection:
         elif self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._keep())
 
-    async def _send(self, request: Request) -> Event:
+    async def _send(self, request: candidacy.Request) -> candidacy.Event:
         """The answer to one request."""
         version = ""
-        if isinstance(request, Claim | Renew):
+        if isinstance(request, Claim | candidacy.Renew):
             version = self._new_version()
-            self._step(Sending(version))
+            self._step(candidacy.Sending(version))
         try:
             return await self._answer(request, version)
         except Exception as error:
-            kind = type(request)
+            kind = request if isinstance(request, candidacy.Reading) else type(request)
             self._failure = survived(error, _DOING[kind])
             if kind in _FAILURES:
                 what, action = _FAILURES[kind]
                 log.warning("%s: %s", what, self._failure, extra={"action": action})
-            return Failed(may_be_applied(self._failure))
+            return candidacy.Failed(may_be_applied(self._failure))
 
-    async def _answer(self, request: Request, version: str) -> Event:
+    async def _answer(self, request: candidacy.Request, version: str) -> candidacy.Event:
         table, lease_s = self._used, self._state.lease_s
         assert table is not None
         refusal: LockRefusal | None
         match request:
-            case Look() | Find():
-                return Read(await table.read())
+            case candidacy.Reading():
+                return candidacy.Read(await table.read())
             case Claim(over):
                 refusal = await table.claim(over, self._worker_id, version, lease_s=lease_s)
-            case Renew(held):
+            case candidacy.Renew(held):
                 refusal = await table.heartbeat(self._worker_id, held, version, lease_s=lease_s)
-            case Release(held):
+            case candidacy.Release(held):
                 refusal = await table.release(self._worker_id, held)
-        return News.APPLIED if refusal is None else Refused(refusal.seen)
+        return candidacy.News.APPLIED if refusal is None else candidacy.Refused(refusal.seen)

@@ -23,7 +23,7 @@ STABLE_S = 600.0  # Java's: the fleet must have been ready that long without a b
 UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: who finds a lease for that long cannot take it
 
 
-class Leader(Enum):
+class LeaderKind(Enum):
     """How the leader is found."""
 
     SHUFFLE = auto()
@@ -34,7 +34,7 @@ class Leader(Enum):
 class Components:
     """What runs in a state."""
 
-    leader: Leader
+    leader: LeaderKind
     taker: bool
     discovery: bool
     assigner: bool
@@ -50,7 +50,7 @@ class Components:
 
 _COMPONENTS = {
     ClientVersion.INIT: Components(
-        leader=Leader.SHUFFLE,
+        leader=LeaderKind.SHUFFLE,
         taker=True,
         discovery=False,
         assigner=False,
@@ -61,7 +61,7 @@ _COMPONENTS = {
         version_monitor=True,  # Java's has none: see above
     ),
     ClientVersion.UPGRADE_FROM_2X: Components(
-        leader=Leader.SHUFFLE,
+        leader=LeaderKind.SHUFFLE,
         taker=True,
         discovery=False,
         assigner=False,
@@ -72,7 +72,7 @@ _COMPONENTS = {
         version_monitor=True,
     ),
     ClientVersion.V2X: Components(
-        leader=Leader.SHUFFLE,
+        leader=LeaderKind.SHUFFLE,
         taker=True,
         discovery=False,
         assigner=False,
@@ -83,7 +83,7 @@ _COMPONENTS = {
         version_monitor=True,
     ),
     ClientVersion.V3X_WITH_ROLLBACK: Components(
-        leader=Leader.LOCK,
+        leader=LeaderKind.LOCK,
         taker=False,
         discovery=True,
         assigner=True,
@@ -94,7 +94,7 @@ _COMPONENTS = {
         version_monitor=True,
     ),
     ClientVersion.V3X: Components(
-        leader=Leader.LOCK,
+        leader=LeaderKind.LOCK,
         taker=False,
         discovery=True,
         assigner=True,

@@ -14,27 +14,34 @@ from mld.fleet.leader.candidacy import (
     UNKNOWN_RECHECK_S,
     Action,
     Candidacy,
-    Claim,
     Drop,
     Event,
     Failed,
-    Find,
     GiveUp,
-    Look,
     Lost,
     News,
+    Notice,
     Read,
+    Reading,
     Refused,
     Release,
     Renew,
     ReportDamage,
-    ReportUnreleased,
     Sending,
     StepDown,
-    Won,
     step,
 )
-from mld.fleet.leader.lock import GIVEN_UP, HEARTBEAT_S, LEASE_S, DamagedLock, Holding, LockRow, Observation, Versions
+from mld.fleet.leader.lock import (
+    GIVEN_UP,
+    HEARTBEAT_S,
+    LEASE_S,
+    Claim,
+    DamagedLock,
+    HeldLock,
+    LockRow,
+    Observation,
+    Versions,
+)
 
 NOW = 1000.0
 SENT = 990.0
@@ -52,17 +59,17 @@ def row(version: str, owner: str = "me", duration_s: float = LEASE_S, **more: An
 
 
 FREE = Candidacy(Versions("me"))
-LOOKING = replace(FREE, under_way=Look())
+LOOKING = replace(FREE, under_way=Reading.LOOK)
 CLAIMING = replace(FREE, ours=ours(v1=SENT), under_way=Claim(None), version="v1", is_claim_unknown=True)
 UNKNOWN = replace(FREE, ours=ours(v1=SENT), version="v1", is_claim_unknown=True)
-HELD = replace(FREE, ours=ours(v1=SENT), holding=Holding("v1", SENT, LEASE_S), version="v1")
+HELD = replace(FREE, ours=ours(v1=SENT), holding=HeldLock("v1", SENT, LEASE_S), version="v1")
 LEADS = replace(HELD, leads=True)
-EXPIRED = replace(LEADS, holding=Holding("v1", NOW - LEASE_S, LEASE_S))
+EXPIRED = replace(LEADS, holding=HeldLock("v1", NOW - LEASE_S, LEASE_S))
 RENEWING = replace(LEADS, ours=ours(v1=SENT, v2=NOW - 1), under_way=Renew("v1"), version="v2")
 CLAIMING_AGAIN = replace(CLAIMING, ours=ours(v0=950.0, v1=SENT))
 RENEWING_AGAIN = replace(RENEWING, ours=ours(v1=SENT, v1b=995.0, v2=NOW - 1))
 RELEASING = replace(FREE, ours=ours(v1=GIVEN_UP), under_way=Release("v1"), attempts_left=RELEASE_ATTEMPTS_MAX)
-FINDING = replace(UNKNOWN, under_way=Find(), attempts_left=RELEASE_ATTEMPTS_MAX)
+FINDING = replace(UNKNOWN, under_way=Reading.FIND, attempts_left=RELEASE_ATTEMPTS_MAX)
 
 JAVA = row("theirs", "java", 40.0)
 DAMAGED = DamagedLock({}, "ownerName is missing")
@@ -82,7 +89,7 @@ class Case:
 
 def case(what: str, state: Candidacy, event: Event, *actions: Action, **changes: Any) -> Case:
     """`event` in `state` leads to these actions and changes; `under_way` becomes the request among the actions."""
-    requests = [action for action in actions if isinstance(action, Look | Find | Claim | Renew | Release)]
+    requests = [action for action in actions if isinstance(action, Reading | Claim | Renew | Release)]
     return Case(what, state, event, actions, {"under_way": requests[-1] if requests else None, **changes})
 
 
@@ -92,13 +99,13 @@ REPORTED = Observation(DAMAGED, NOW - 1, LEASE_S)
 NO_ANSWER, NOT_APPLIED = Failed(may_be_applied=True), Failed(may_be_applied=False)
 LOST = Lost("it expired without a heartbeat")
 ASKING = [
-    case("the row is looked at", FREE, News.ASK, Look()),
+    case("the row is looked at", FREE, News.ASK, Reading.LOOK),
     case("who holds the lock asks nobody", HELD, News.ASK),
     case("who is closed asks nobody", replace(FREE, is_closed=True), News.ASK),
-    case("an expired lock is lost first", EXPIRED, News.ASK, LOST, Look(), holding=None, leads=False),
+    case("an expired lock is lost first", EXPIRED, News.ASK, LOST, Reading.LOOK, holding=None, leads=False),
     case("who stepped down does not look", replace(FREE, resting_until=NOW + 5), News.ASK, no_until=NOW + 5),
     case("and is asked again after a heartbeat", replace(FREE, resting_until=NOW + 99), News.ASK, no_until=NEXT_LOOK),
-    case("afterwards it looks again", replace(FREE, resting_until=NOW), News.ASK, Look()),
+    case("afterwards it looks again", replace(FREE, resting_until=NOW), News.ASK, Reading.LOOK),
 ]
 LOOKS = [
     case("an absent row is claimed", LOOKING, Read(None), Claim(None)),
@@ -111,9 +118,9 @@ LOOKS = [
     ),
     case(
         "a claim without an answer is recognized",
-        replace(UNKNOWN, under_way=Look()),
+        replace(UNKNOWN, under_way=Reading.LOOK),
         Read(row("v1")),
-        holding=Holding("v1", SENT, LEASE_S),
+        holding=HeldLock("v1", SENT, LEASE_S),
     ),
     case(
         "damage is reported",
@@ -140,7 +147,7 @@ CLAIMS = [
         "a claim counts from its sending",
         CLAIMING,
         News.APPLIED,
-        holding=Holding("v1", SENT, LEASE_S),
+        holding=HeldLock("v1", SENT, LEASE_S),
         is_claim_unknown=False,
     ),
     case(
@@ -159,7 +166,7 @@ CLAIMS = [
         Refused(row("v0")),
         ours=ours(v0=950.0),
         is_claim_unknown=False,
-        holding=Holding("v0", 950.0, LEASE_S),
+        holding=HeldLock("v0", 950.0, LEASE_S),
     ),
     case("without an answer it is looked for soon", CLAIMING, NO_ANSWER, no_until=SOON),
     case("what was surely not applied is forgotten", CLAIMING, NOT_APPLIED, ours=ours(), no_until=SOON),
@@ -175,7 +182,7 @@ HEARTBEATS = [
         version="v2",
         under_way=Renew("v1"),
     ),
-    case("a renewal counts from its sending", RENEWING, News.APPLIED, holding=Holding("v2", NOW - 1, LEASE_S)),
+    case("a renewal counts from its sending", RENEWING, News.APPLIED, holding=HeldLock("v2", NOW - 1, LEASE_S)),
     case("without an answer it is tried again soon", RENEWING, NO_ANSWER, retry_at=RETRY),
     case("or surely not applied", RENEWING, NOT_APPLIED, ours=ours(v1=SENT), retry_at=RETRY),
     case(
@@ -183,7 +190,7 @@ HEARTBEATS = [
         RENEWING_AGAIN,
         Refused(row("v1b")),
         ours=ours(v1=SENT, v1b=995.0),
-        holding=Holding("v1b", 995.0, LEASE_S),
+        holding=HeldLock("v1b", 995.0, LEASE_S),
     ),
     case(
         "a lock taken by force is lost",
@@ -214,7 +221,7 @@ HEARTBEATS = [
     ),
 ]
 CHANGES = [
-    case("leadership is announced after the hook", HELD, News.CHECK_PASSED, Won(), leads=True),
+    case("leadership is announced after the hook", HELD, News.CHECK_PASSED, Notice.WON, leads=True),
     case("leadership is announced once", LEADS, News.CHECK_PASSED),
     case("not by who has closed meanwhile", replace(HELD, is_closed=True), News.CHECK_PASSED),
     case("not by whose lock has expired", replace(EXPIRED, leads=False), News.CHECK_PASSED),
@@ -255,10 +262,10 @@ RELEASES = [
         attempts_left=RELEASE_ATTEMPTS_MAX,
     ),
     case("the lock of another is left alone", FREE, GiveUp("closing")),
-    case("an unknown claim is looked for", UNKNOWN, GiveUp("closing"), Find(), attempts_left=RELEASE_ATTEMPTS_MAX),
+    case("an unknown claim is sought", UNKNOWN, GiveUp("closing"), Reading.FIND, attempts_left=RELEASE_ATTEMPTS_MAX),
     case("and taken back if it is there", FINDING, Read(row("v1")), Release("v1"), ours=ours(v1=GIVEN_UP)),
     case("else not", FINDING, Read(JAVA)),
-    case("a look that fails is repeated", FINDING, NO_ANSWER, Find(), attempts_left=2),
+    case("a look that fails is repeated", FINDING, NO_ANSWER, Reading.FIND, attempts_left=2),
     case(
         "a deleted row is all there is to it",
         replace(RELEASING, is_claim_unknown=True),
@@ -266,7 +273,7 @@ RELEASES = [
         is_claim_unknown=False,
     ),
     case("a delete that fails is repeated", RELEASING, NO_ANSWER, Release("v1"), attempts_left=2),
-    case("but not for ever", replace(RELEASING, attempts_left=1), NO_ANSWER, ReportUnreleased(), attempts_left=0),
+    case("but not for ever", replace(RELEASING, attempts_left=1), NO_ANSWER, Notice.UNRELEASED, attempts_left=0),
     case(
         "a later version of ours goes instead",
         replace(RELEASING, ours=ours(v1=GIVEN_UP, v2=SENT)),

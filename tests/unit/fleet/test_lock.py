@@ -15,8 +15,8 @@ from mld.fleet.leader.lock import (
     VERSIONS_MAX,
     Claim,
     DamagedLock,
+    HeldLock,
     Hold,
-    Holding,
     LockRow,
     Observation,
     Versions,
@@ -135,7 +135,7 @@ def test_a_new_version_starts_the_observation_anew() -> None:
 
 def test_our_version_is_held_until_its_time_is_over_counted_from_sending() -> None:
     row = LockRow("me", 120.0, "mine")
-    assert decide(row, 119.9, mine=0.0) == Hold(Holding("mine", 0.0, 120.0))
+    assert decide(row, 119.9, mine=0.0) == Hold(HeldLock("mine", 0.0, 120.0))
     assert decide(row, 120.0, mine=0.0) == Claim(row)
 
 
@@ -175,7 +175,7 @@ def test_a_damaged_row_that_is_written_is_left_alone() -> None:
 
 def test_the_holder_stops_before_a_challenger_may_start() -> None:
     """The write is sent at 10, applied by 11, read by the challenger at 11."""
-    holding = Holding("v1", 10.0, 120.0)
+    holding = HeldLock("v1", 10.0, 120.0)
     observation = Observation(THEIRS, 11.0, 120.0)
     assert [now for now in range(200) if holding.is_valid(now) and now > observation.stale_at] == []
     assert not holding.is_valid(130.0)
@@ -183,7 +183,7 @@ def test_the_holder_stops_before_a_challenger_may_start() -> None:
 
 def test_a_refused_heartbeat_is_forgiven_if_an_earlier_one_of_ours_came_through() -> None:
     row = LockRow("me", 120.0, "second")
-    assert judge_refused_heartbeat(row, ours(first=0.0, second=30.0)) == Holding("second", 30.0, 120.0)
+    assert judge_refused_heartbeat(row, ours(first=0.0, second=30.0)) == HeldLock("second", 30.0, 120.0)
 
 
 @pytest.mark.parametrize("seen", [None, THEIRS, LockRow("me", 120.0, "twin")])

@@ -8,7 +8,7 @@ from mld.fleet.migrate.versions import (
     STABLE_S,
     UNASSIGNED_S_MAX,
     FleetView,
-    Leader,
+    LeaderKind,
     Readiness,
     components,
     followed,
@@ -63,11 +63,11 @@ def test_who_writes_at_its_start(configured, stored):
 @pytest.mark.parametrize(
     ("version", "cells"),
     [
-        (INIT, (Leader.SHUFFLE, True, False, False, False, False, False, False, True)),
-        (UPGRADE, (Leader.SHUFFLE, True, False, False, True, True, True, True, True)),
-        (V2X, (Leader.SHUFFLE, True, False, False, True, False, False, False, True)),
-        (ROLLBACK, (Leader.LOCK, False, True, True, True, True, True, False, True)),
-        (V3X, (Leader.LOCK, False, True, True, True, True, True, False, False)),
+        (INIT, (LeaderKind.SHUFFLE, True, False, False, False, False, False, False, True)),
+        (UPGRADE, (LeaderKind.SHUFFLE, True, False, False, True, True, True, True, True)),
+        (V2X, (LeaderKind.SHUFFLE, True, False, False, True, False, False, False, True)),
+        (ROLLBACK, (LeaderKind.LOCK, False, True, True, True, True, True, False, True)),
+        (V3X, (LeaderKind.LOCK, False, True, True, True, True, True, False, False)),
     ],
 )
 def test_components_of_a_state(version, cells):
@@ -89,7 +89,7 @@ def test_real_2x_binaries_present_behave_as_phase_1():
     running = components(initial_version(PHASE1, None))
     assert not (running.sampler or running.reporter or running.assigner or running.discovery)
     assert not running.index
-    assert running.leader is Leader.SHUFFLE
+    assert running.leader is LeaderKind.SHUFFLE
     assert running.taker
     assert not must_write(INIT, None)
 
