@@ -1,7 +1,7 @@
 """Session hosts of `mld-spark` that run on this machine for this user, as they say themselves in their status files.
 
-Where these are and what is in them is the host's affair (`processors/spark/hosting.py`, `status.py`); a file is
-believed only in a directory that is this user's alone, and only while the process that wrote it lives.
+The host decides where they are and what is in them (`meeting_place.py` and `host/status.py` in `processors/spark`). A
+file is believed only in a directory that is this user's alone, and only while the process that wrote it lives.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from processors.spark.positions import Position, Shard, Span
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ class Batch:
     batches on another attempt, so nothing should depend on `id` but logs."""
 
     id: str
-    spans: Mapping[Shard, Span] = field(default_factory=dict)
+    spans: Mapping[StreamShard, ShardSpan] = field(default_factory=dict)
     records: int = 0
     attempt: int = 1
     time_ms: int = 0
@@ -56,7 +56,7 @@ class Batch:
     def shards(self) -> tuple[str, ...]:
         return tuple(sorted(shard.shard for shard in self.spans))
 
-    def last_position(self, shard_id: str) -> Position | None:
+    def last_position(self, shard_id: str) -> RecordPosition | None:
         return next((span.upto for shard, span in self.spans.items() if shard.shard == shard_id), None)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processors.spark.identity import Identity, identity_of
-from processors.spark.saying import Fit, fit_of
-from processors.spark.sinks import SinkSpec
+from processors.spark.sanitized import Sanitizer, sanitizer_of
+from processors.spark.sink_port import SinkSpec
+from processors.spark.writer_identity import WriterIdentity, identity_of
 from properties.grammar import GrammarError, parse
 from properties.printable import printable
 from properties.redaction import where
@@ -28,7 +28,7 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SparkSettings:
     """Values by the names of their keys; times in seconds, sizes in bytes."""
 
     pipeline: str
@@ -58,12 +58,12 @@ class Settings:
     sinks: tuple[SinkSpec, ...]
     application: str
     stream: str
-    writer: Identity | None = None
+    writer: WriterIdentity | None = None
     """Whose marks are whose in the sinks; None if nobody says which stream this is."""
     stream_id: str | None = None
     reply_timeout_s: float | None = None
     """The daemon's `timeoutInSeconds`."""
-    fit: Fit = field(default=printable, repr=False, compare=False)
+    fit: Sanitizer = field(default=printable, repr=False, compare=False)
     """What is said about these settings passes it."""
 
     @property
@@ -77,7 +77,7 @@ class Settings:
         return where((self.remote or self.master).split("/;")[0])
 
 
-def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> Settings:
+def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSettings:
     """Read the file. Raises SettingsError."""
     try:
         data = Path(file).read_bytes()[: FILE_BYTES_MAX + 1]
@@ -124,7 +124,7 @@ def make(
     stream: str,
     env: Mapping[str, str],
     reply_timeout_s: float | None = None,
-) -> Settings:
+) -> SparkSettings:
     """Lines without errors -> settings. `env` says which stream this is."""
     value = lines.values.__getitem__
 
@@ -141,7 +141,7 @@ def make(
         env, application=application, pipeline=str(value("pipelineId")), stream=stream, stream_id=stream_id
     )
     assert isinstance(format_, Format) and isinstance(mode, Mode) and isinstance(on_poison, OnPoison)
-    return Settings(
+    return SparkSettings(
         pipeline=str(value("pipeline")),
         format=format_,
         schema=text("schema"),
@@ -165,17 +165,17 @@ def make(
         checkpoint=text("checkpoint"),
         output_modes={sink.name: mode for sink in lines.sinks if (mode := sink.values.get("outputMode"))},
         conf=lines.conf,
-        sinks=tuple(_sink(sink, text("ledger"), writer or Identity()) for sink in lines.sinks),
+        sinks=tuple(_sink(sink, text("ledger"), writer or WriterIdentity()) for sink in lines.sinks),
         application=application,
         stream=stream,
         writer=writer,
         stream_id=stream_id,
         reply_timeout_s=reply_timeout_s,
-        fit=fit_of(lines.secrets, env),
+        fit=sanitizer_of(lines.secrets, env),
     )
 
 
-def _sink(lines: SinkLines, ledger: str | None, writer: Identity) -> SinkSpec:
+def _sink(lines: SinkLines, ledger: str | None, writer: WriterIdentity) -> SinkSpec:
     columns = lines.values.get("partitionBy", "")
     return SinkSpec(
         name=lines.name,

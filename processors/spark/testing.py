@@ -18,10 +18,10 @@ from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from processors.spark import handover
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.pipeline import Batch
-from processors.spark.positions import Position, Shard, Span
-from processors.spark.session import java_home, python_functions
+from processors.spark.session import handover
+from processors.spark.session.spark_session import java_home, python_functions
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def records(
 
 def batch(records: int = 1, *, stream: str = "stream", shard: str = "shardId-000000000000", attempt: int = 1) -> Batch:
     """What a pipeline is told of a batch of so many records."""
-    span = Span(None, Position(max(records, 1)))
-    return Batch("test", {Shard(stream, shard): span}, records, attempt, ARRIVAL_MS)
+    span = ShardSpan(None, RecordPosition(max(records, 1)))
+    return Batch("test", {StreamShard(stream, shard): span}, records, attempt, ARRIVAL_MS)
 
 
 def _lines(events: Iterable[Event], stream: str, shard: str) -> Iterator[bytes]:

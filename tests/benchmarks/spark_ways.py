@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from processors.spark import handover, session
-from processors.spark.sinks.writing import write
+from processors.spark.session import handover, spark_session
+from processors.spark.sinks.spark_write import write
 from properties.spark import Format
 from tests.benchmarks.path.records import FIRST_MS, sequence_number
 from tests.benchmarks.path.subject import cpu_clock
@@ -37,7 +37,7 @@ def started(directory: Path) -> Any:
 
     file = directory / "app.properties"
     file.write_text("mld.spark.pipeline = p.py:transform\nmld.spark.sink.out.path = out\napplicationName = ways\n")
-    return session.start(load(str(file), [], os.environ), directory)
+    return spark_session.start(load(str(file), [], os.environ), directory)
 
 
 def delays(sink: Path, began: float, ended: float, directory: Path) -> None:
@@ -74,7 +74,7 @@ def race(directory: Path) -> None:
 
 
 def _measured(spark: Any, transform: Callable[..., Any], raw: Callable[[], Any], out: Path) -> tuple[float, ...]:
-    jvm = session.jvm_pid(spark)
+    jvm = spark_session.jvm_pid(spark)
     assert jvm is not None
     wall, python, java = time.monotonic(), time.process_time(), time.clock_gettime(cpu_clock(jvm))
     records = handover.handed(raw(), Format.JSON, SCHEMA, divert=True).records

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.session import SessionGone
-from processors.spark.starting import StartError
+from processors.spark.host.start_up import HostStartError
+from processors.spark.session.spark_session import SessionGone
 from tests.support.spark_bed import A, bed
 from tests.support.spark_servers import ConnectServer, spark_home
 
@@ -114,7 +114,7 @@ def transform(records, batch):
 
 def test_a_format_that_the_server_does_not_know_gets_a_sentence(server: ConnectServer, tmp_path: Path) -> None:
     with (
-        pytest.raises(StartError, match=r"mld.spark.sink.out.format is nosuch, which Spark does not know: .*nosuch"),
+        pytest.raises(HostStartError, match=r"sink.out.format is nosuch, which Spark does not know: .*nosuch"),
         bed(tmp_path, PLAIN, remote(server), "mld.spark.sink.out.format = nosuch"),
     ):
         pass

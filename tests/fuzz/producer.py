@@ -31,9 +31,9 @@ from mld.positions import TRIM_HORIZON, Position
 from mld.retrieval.kpl import EXPANSION_MAX, KEY_CHARS_MAX, MAGIC
 from mld.retrieval.rawpage import RawPage, page_of
 from mld.streams import HASH_KEY_MAX, HashRange
-from processors.spark.lines import rows
-from processors.spark.lines import split as split_for_spark
-from processors.spark.positions import Shard
+from processors.spark.batch.record_lines import rows
+from processors.spark.batch.record_lines import split as split_for_spark
+from processors.spark.high_water_marks import StreamShard
 from protocol.child import ReceivedAction, parse_daemon_line
 from protocol.framed import Splitter
 from protocol.messages import ProcessRecords
@@ -215,7 +215,7 @@ def check_readers(line: bytes, pieces: list[bytes], delivered: list[Delivered]) 
     assert [
         (r.sequence_number, r.sub_sequence_number, r.partition_key, r.data) for r in received.action.records
     ] == delivered
-    for_spark = split_for_spark(line, Shard("stream", "shardId-0"))
+    for_spark = split_for_spark(line, StreamShard("stream", "shardId-0"))
     places = [(int(sequence), sub) for sequence, sub, _, _ in delivered]
     assert [tuple(position) for position, _ in rows(bytes(for_spark.records))] == places
     splitter = Splitter()

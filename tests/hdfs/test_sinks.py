@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from processors.spark import sinks
-from processors.spark.hadoop_store import HadoopStore
-from processors.spark.journal import LEDGER, STAGING, TRASH
-from processors.spark.positions import Marks, Position, Shard, Span, Spans, spans
-from processors.spark.sinks import Fenced, JobFailed, Sink, SinkError, SinkFull, SinkRefused, SinkSpec
+from processors.spark import sink_port
+from processors.spark.commit.hadoop_store import HadoopStore
+from processors.spark.commit.journal import LEDGER, STAGING, TRASH
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpan, ShardSpans, StreamShard, spans
+from processors.spark.sink_port import Fenced, JobFailed, Sink, SinkError, SinkFull, SinkRefused, SinkSpec
+from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.files import FileSink
-from processors.spark.sinks.making import make_sink
 from tests.hdfs.cluster import Cluster
 
-A, B = Shard("s", "0"), Shard("s", "1")
+A, B = StreamShard("s", "0"), StreamShard("s", "1")
 StoreAt = Callable[[str], HadoopStore]
 Make = Callable[..., Sink]
 
@@ -28,11 +28,11 @@ def make(spark: Any, home: str) -> Make:
     return lambda format="parquet", **more: make_sink(SinkSpec("out", format, f"{home}/out", **more), spark)
 
 
-def batch(marks: Marks, **ends: int) -> Spans:
-    return spans({Shard("s", shard.removeprefix("s")): Position(end) for shard, end in ends.items()}, marks)
+def batch(marks: HighWaterMarks, **ends: int) -> ShardSpans:
+    return spans({StreamShard("s", shard.removeprefix("s")): RecordPosition(end) for shard, end in ends.items()}, marks)
 
 
-def frame(spark: Any, of: Spans) -> Any:
+def frame(spark: Any, of: ShardSpans) -> Any:
     """The records of a batch, each with its shard and number."""
     rows = [
         (shard.shard, number)
@@ -42,7 +42,7 @@ def frame(spark: Any, of: Spans) -> Any:
     return spark.createDataFrame(rows, "shard STRING, n INT").selectExpr("*", "concat('a/b:%é ', n % 2) AS tag")
 
 
-def publish(sink: Sink, spark: Any, **ends: int) -> sinks.Published:
+def publish(sink: Sink, spark: Any, **ends: int) -> sink_port.Published:
     of = batch(sink.open(), **ends)
     return sink.publish(frame(spark, of), of, "b")
 
@@ -69,7 +69,7 @@ def test_what_is_delivered_again_is_there_once(
     again = publish(make(format, partition_by=partition_by), spark, s0=8, s1=2)
     assert (again.number, again.rows) == (2, 5)
     assert found(spark, home, format) == numbers(s0=8, s1=2)
-    assert make(format, partition_by=partition_by).open() == {A: Position(8), B: Position(2)}
+    assert make(format, partition_by=partition_by).open() == {A: RecordPosition(8), B: RecordPosition(2)}
 
 
 def test_partition_values_of_all_kinds_come_back(make: Make, spark: Any, home: str) -> None:
@@ -139,7 +139,7 @@ def test_a_commit_that_was_left_half_done_is_finished_by_the_next(
     with pytest.raises(Died):
         sink.publish(frame(spark, of), of, "b")
     next_one = make(partition_by=partition_by)
-    assert next_one.open() == {A: Position(8 if is_there else 2)}
+    assert next_one.open() == {A: RecordPosition(8 if is_there else 2)}
     assert found(spark, home) == numbers(s0=8 if is_there else 2)
     publish(next_one, spark, s0=9)
     assert found(spark, home) == numbers(s0=9)
@@ -160,7 +160,7 @@ def test_a_late_commit_of_a_zombie_is_refused(make: Make, spark: Any, home: str)
     zombie._store.take = late  # type: ignore[method-assign]
     with pytest.raises(Fenced) as fenced:
         zombie.publish(frame(spark, of), of, "b")
-    assert fenced.value.moved == {A: Position(3)}
+    assert fenced.value.moved == {A: RecordPosition(3)}
     publish(zombie, spark, s0=5)
     assert found(spark, home) == numbers(s0=5, s1=4)
 
@@ -171,10 +171,10 @@ def test_two_writers_that_race_for_one_number_follow_each_other(make: Make, spar
     of = {shard: batch(first.open(), **{f"s{shard.shard}": 6}) for shard in (A, B)}
     second.open()
     meet = threading.Barrier(2)
-    numbers_taken: dict[Shard, int] = {}
-    attempts: Counter[Shard] = Counter()
+    numbers_taken: dict[StreamShard, int] = {}
+    attempts: Counter[StreamShard] = Counter()
 
-    def write(sink: Sink, shard: Shard) -> None:
+    def write(sink: Sink, shard: StreamShard) -> None:
         assert isinstance(sink, FileSink)
         take = sink._store.take
 
@@ -206,11 +206,11 @@ def test_a_quota_is_no_room_and_nothing_is_acknowledged(
     sink = make(partition_by=partition_by)
     publish(sink, spark, s0=3)
     cluster.quota(path, **quota)
-    of = {A: Span(Position(3), Position(7))}
+    of = {A: ShardSpan(RecordPosition(3), RecordPosition(7))}
     with pytest.raises(SinkFull, match=r"sink out: .*[qQ]uota.* is exceeded.*; make room, nothing was acknowledged"):
         sink.publish(frame(spark, of), of, "b")
     cluster.no_quota(path)
-    assert sink.open() == {A: Position(3)}
+    assert sink.open() == {A: RecordPosition(3)}
     publish(sink, spark, s0=7)
     assert found(spark, home) == numbers(s0=7)
 
@@ -232,7 +232,7 @@ def test_a_name_node_that_is_gone_for_a_while(make: Make, spark: Any, home: str,
     """Before a batch, and between its job and its commit: an error that is tried again, and then all is there once."""
     sink = make()
     publish(sink, spark, s0=3)
-    of = {A: Span(Position(3), Position(7))}
+    of = {A: ShardSpan(RecordPosition(3), RecordPosition(7))}
     assert isinstance(sink, FileSink)
     take = sink._store.take
 
@@ -250,7 +250,7 @@ def test_a_name_node_that_is_gone_for_a_while(make: Make, spark: Any, home: str,
             sink.open()
     finally:
         cluster.start_name_node()
-    assert sink.open() == {A: Position(3)}
+    assert sink.open() == {A: RecordPosition(3)}
     publish(sink, spark, s0=7)
     assert found(spark, home) == numbers(s0=7)
 
@@ -261,7 +261,7 @@ def test_a_ledger_that_was_removed_is_found_in_the_newest_commit(
     for number in (1, 2):
         publish(make(), spark, s0=number)
     store_at(f"{home}/out").remove("_mld")
-    assert make().open() == {A: Position(2)}
+    assert make().open() == {A: RecordPosition(2)}
     assert publish(make(), spark, s0=3).number == 3
     assert found(spark, home) == numbers(s0=3)
 
@@ -270,5 +270,5 @@ def test_the_ledger_of_another_format(spark: Any, home: str, store_at: StoreAt) 
     spec = SinkSpec("o/ut", "noop", ledger=f"{home}/ledgers/")
     sink = make_sink(spec, spark)
     publish(sink, spark, s0=3)
-    assert make_sink(spec, spark).open() == {A: Position(3)}
+    assert make_sink(spec, spark).open() == {A: RecordPosition(3)}
     assert store_at(f"{home}/ledgers").names("") == ["o%2Fut"]

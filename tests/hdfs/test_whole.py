@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from processors.spark.batching import Offer, plan
-from processors.spark.lines import split
+from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.record_lines import split
+from processors.spark.batch.spool import Spool
+from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import load
-from processors.spark.positions import Shard
-from processors.spark.sinks import SinkSpec
-from processors.spark.sinks.making import make_sink
-from processors.spark.spool import Spool
-from processors.spark.streaming_making import make_engine
+from processors.spark.sink_port import SinkSpec
+from processors.spark.sinks.factory import make_sink
+from processors.spark.streaming.factory import make_engine
 from tests.hdfs.cluster import Cluster
 from tests.integration.test_spark import SESSION_S, processes, put_malformed, start, wanted
 from tests.integration.world import MakeWorld
 from tests.unit.spark.twins import line_of, settings_of
 
-A = Shard("s", "a")
+A = StreamShard("s", "a")
 CORE_SITE = "<configuration><property><name>fs.defaultFS</name><value>{}</value></property></configuration>"
 COUNTS = """
 def transform(records, batch):

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.starting import StartError
+from processors.spark.host.start_up import HostStartError
 from tests.integration import test_spark
 from tests.integration.world import MakeWorld
 from tests.support.daemon import Daemon
@@ -82,7 +82,7 @@ def test_a_function_that_cannot_travel(make_world: MakeWorld, monkeypatch: pytes
 def test_a_sink_that_cannot_be(tmp_path: Path, key: str, said: str) -> None:
     (tmp_path / "file").touch()
     keys = [f"mld.spark.sink.out.{key.replace('@', str(tmp_path))}", "mld.spark.master = local[1]"]
-    with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+    with pytest.raises(HostStartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
         pass
     assert not caught.value.passing
 
@@ -93,7 +93,7 @@ def test_a_name_node_that_is_not_there(tmp_path: Path) -> None:
         path = f"hdfs://127.0.0.1:{taken.getsockname()[1]}/out"
         said = rf"sink out: opening its ledger: .*Connection refused \({path}.*\); it is tried again"
         keys = [f"mld.spark.sink.out.path = {path}", "mld.spark.master = local[1]"]
-        with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+        with pytest.raises(HostStartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
             pass
     assert caught.value.passing
 
@@ -110,6 +110,6 @@ def test_a_name_node_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_avro_without_its_module_or_without_its_schema(tmp_path: Path, schema: str, said: str) -> None:
     keys = ["mld.spark.format = avro", f"mld.spark.schema = {schema}", "mld.spark.master = local[1]"]
-    with pytest.raises(StartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
+    with pytest.raises(HostStartError, match=said) as caught, bed(tmp_path, PLAIN, *keys):
         pass
     assert not caught.value.passing

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.outcomes import Outcome
+from processors.spark.batch.outcome import BatchOutcome
 from tests.integration.test_spark import SESSION_S, start, texts, wanted
 from tests.integration.world import MakeWorld
 from tests.support.daemon import until
@@ -96,7 +96,7 @@ def transform(records, batch):
 
 def test_an_executor_that_is_killed_in_the_middle_of_a_job(cluster: Cluster, tmp_path: Path) -> None:
     data = {n: b"hold" if n == 7 else b"%d" % n for n in range(1, 100)}
-    outcomes: list[Outcome] = []
+    outcomes: list[BatchOutcome] = []
     with on(cluster, tmp_path, pipeline=HOLDING.replace("@", str(tmp_path))) as made:
         running = threading.Thread(target=lambda: outcomes.append(made.run(data)))
         running.start()

@@ -11,25 +11,25 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark import handover, local_files
-from processors.spark.batching import Offer, plan
-from processors.spark.engine import Engine
-from processors.spark.handover import Way
-from processors.spark.lines import split
-from processors.spark.outcomes import Outcome
+from processors.spark.batch.engine import Engine
+from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.outcome import BatchOutcome
+from processors.spark.batch.record_lines import split
+from processors.spark.batch.spool import Spool
+from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import Pipeline, load
-from processors.spark.positions import Shard
-from processors.spark.session import Health, jvm_pid, start
-from processors.spark.settings import Settings
-from processors.spark.sinks import SinkSpec
-from processors.spark.sinks.making import make_sink
-from processors.spark.spool import Spool
+from processors.spark.session import handover, local_files
+from processors.spark.session.handover import Way
+from processors.spark.session.spark_session import SessionHealth, jvm_pid, start
+from processors.spark.settings import SparkSettings
+from processors.spark.sink_port import SinkSpec
+from processors.spark.sinks.factory import make_sink
 from processors.spark.testing import batch, records, session
 from tests.unit.spark.twins import line_of, settings_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, kind STRING")
-A = Shard("s", "a")
+A = StreamShard("s", "a")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ class Bed:
         self.spark = spark
         self.directory = directory
         more = [f"mld.spark.deadLetter = {directory / 'dead'}"] if dead else []
-        self.settings: Settings = settings_of("mld.spark.attemptsMax = 2", *more, *keys, sinks=sinks)
+        self.settings: SparkSettings = settings_of("mld.spark.attemptsMax = 2", *more, *keys, sinks=sinks)
         self.spool = Spool(directory / "spool")
         file = directory / ("pipeline.sql" if pipeline.lstrip().upper().startswith("SELECT") else "pipeline.py")
         file.write_text(pipeline)
@@ -56,7 +56,7 @@ class Bed:
         self.engine = Engine(
             self.settings,
             frames,
-            Health(spark),
+            SessionHealth(spark),
             self.pipeline,
             [make_sink(SinkSpec(name, format, str(directory / name)), spark) for name in sinks],
             make_sink(SinkSpec("dead", "json", str(directory / "dead")), spark) if dead else None,
@@ -64,8 +64,8 @@ class Bed:
         )
         self.engine.start()
 
-    def run(self, data: Mapping[int, bytes], shard: str = "a") -> Outcome:
-        key = Shard("s", shard)
+    def run(self, data: Mapping[int, bytes], shard: str = "a") -> BatchOutcome:
+        key = StreamShard("s", shard)
         line = line_of(data, data)
         got = split(line, key)
         assert got.first and got.last

@@ -10,10 +10,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from processors.spark.deadletter import Letter, dead_letter_sink, letters_frame, malformed_frame
-from processors.spark.ledger import ENTRIES_SWEPT_FROM
-from processors.spark.positions import Position, Shard, Span
-from processors.spark.sinks import Fenced, JobFailed, SinkRefused, SinkSpec
-from processors.spark.sinks.making import make_sink
+
+from processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from processors.spark.sink_port import Fenced, JobFailed, SinkRefused, SinkSpec
+from processors.spark.sinks.factory import make_sink
 
 pytestmark = [
     pytest.mark.spark,
@@ -22,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a JDK 17"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-SHARD = Shard("clicks", "shardId-000000000000")
+SHARD = StreamShard("clicks", "shardId-000000000000")
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,9 @@ def make(spark, tmp_path):
     )
 
 
-def step(number: int) -> dict[Shard, Span]:
+def step(number: int) -> dict[StreamShard, ShardSpan]:
     """The nth batch of one record."""
-    return {SHARD: Span(Position(number - 1) if number > 1 else None, Position(number))}
+    return {SHARD: ShardSpan(RecordPosition(number - 1) if number > 1 else None, RecordPosition(number))}
 
 
 @pytest.mark.parametrize("format", ["parquet", "orc", "json", "csv"])
@@ -72,7 +73,7 @@ def test_frames_without_rows_advance_the_marks_and_add_no_files(make, spark, tmp
     frames = (rows.filter("id < 0"), rows.limit(0), spark.createDataFrame([], "id BIGINT"), None)
     for number, frame in enumerate(frames, 1):
         assert sink.publish(frame, step(number), "b").rows == 0
-    assert sink.open() == {SHARD: Position(len(frames))}
+    assert sink.open() == {SHARD: RecordPosition(len(frames))}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_mld"]
 
 
@@ -97,7 +98,7 @@ def test_columns_may_come_and_go_but_keep_their_types(make, spark, tmp_path):
     sink.publish(spark.range(1), step(3), "b")
     with pytest.raises(SinkRefused, match="id is bigint, in this batch it is string"):
         sink.publish(spark.range(1).selectExpr("cast(id AS string) AS id"), step(4), "b")
-    assert sink.open() == {SHARD: Position(3)}
+    assert sink.open() == {SHARD: RecordPosition(3)}
     merged = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "out"))
     assert set(merged.columns) == {"id", "note", "mld_commit"}
 
@@ -147,7 +148,7 @@ def test_a_shard_that_somebody_else_has_written_is_fenced_before_the_job(make, s
     other.publish(spark.range(1), step(1), "b")
     with pytest.raises(Fenced) as fenced:
         one.publish(spark.range(1).selectExpr("raise_error('never run') AS id"), step(1), "b")
-    assert fenced.value.moved == {SHARD: Position(1)}
+    assert fenced.value.moved == {SHARD: RecordPosition(1)}
 
 
 def test_a_ledger_that_was_removed_is_found_in_the_newest_commit(make, spark, tmp_path):
@@ -156,7 +157,7 @@ def test_a_ledger_that_was_removed_is_found_in_the_newest_commit(make, spark, tm
     for number in (1, 2):
         sink.publish(spark.range(1), step(number), "b")
     shutil.rmtree(tmp_path / "out/_mld")
-    assert make().open() == {SHARD: Position(2)}
+    assert make().open() == {SHARD: RecordPosition(2)}
     assert make().publish(spark.range(1), step(3), "b").number == 3
 
 
@@ -168,7 +169,7 @@ def test_old_commits_may_be_deleted_and_old_entries_go(make, spark, tmp_path):
     for number in range(2, ENTRIES_SWEPT_FROM + 66):
         sink.publish(None, step(number), "b")
     assert len(list((tmp_path / "out/_mld/ledger").iterdir())) <= 2 * ENTRIES_SWEPT_FROM
-    assert make().open() == {SHARD: Position(ENTRIES_SWEPT_FROM + 65)}
+    assert make().open() == {SHARD: RecordPosition(ENTRIES_SWEPT_FROM + 65)}
 
 
 def test_any_other_format_is_written_at_least_once_and_remembered(make, spark, tmp_path):
@@ -176,7 +177,7 @@ def test_any_other_format_is_written_at_least_once_and_remembered(make, spark, t
     assert not sink.exactly_once
     assert sink.open() == {}
     sink.publish(spark.range(3), step(1), "b")
-    assert make("noop", ledger=str(tmp_path / "ledger")).open() == {SHARD: Position(1)}
+    assert make("noop", ledger=str(tmp_path / "ledger")).open() == {SHARD: RecordPosition(1)}
     assert make("noop").open() == {}
 
 
@@ -184,7 +185,7 @@ def test_dead_letters_keep_what_came_and_why(spark, tmp_path):
     sink = dead_letter_sink(str(tmp_path / "dead"), spark)
     sink.open()
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    letter = Letter(SHARD, Position(2**70, 3), "key", 1_700_000_000_123, b"\xff\x00{", "ValueError: x" * 1000)
+    letter = Letter(SHARD, RecordPosition(2**70, 3), "key", 1_700_000_000_123, b"\xff\x00{", "ValueError: x" * 1000)
     sink.publish(letters_frame(spark, [letter], at), step(1), "b")
     records = spark.createDataFrame(
         [("s", "0", "17", 0, "k", None, b"{", "not JSON")],

@@ -13,15 +13,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.batching import Offer, plan
-from processors.spark.lines import split
-from processors.spark.outcomes import Outcome
+from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.outcome import BatchOutcome
+from processors.spark.batch.record_lines import split
+from processors.spark.batch.spool import Spool
+from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import PipelineError, load
-from processors.spark.positions import Shard
-from processors.spark.sinks import SinkRefused, SinkSpec
-from processors.spark.sinks.making import make_sink
-from processors.spark.spool import Spool
-from processors.spark.streaming_making import make_engine
+from processors.spark.sink_port import SinkRefused, SinkSpec
+from processors.spark.sinks.factory import make_sink
+from processors.spark.streaming.factory import make_engine
 from processors.spark.testing import session
 from tests.integration import test_spark as whole
 from tests.integration.world import MakeWorld
@@ -29,7 +29,7 @@ from tests.unit.spark.twins import line_of, settings_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, at TIMESTAMP")
-A = Shard("s", "a")
+A = StreamShard("s", "a")
 DIVIDE = """
 from pyspark.sql import functions as F
 
@@ -83,8 +83,8 @@ class Bed:
         )
         self.engine.start()
 
-    def run(self, data: Mapping[int, bytes], shard: str = "a") -> Outcome:
-        key = Shard("s", shard)
+    def run(self, data: Mapping[int, bytes], shard: str = "a") -> BatchOutcome:
+        key = StreamShard("s", shard)
         line = line_of(data, data)
         got = split(line, key)
         assert got.first and got.last

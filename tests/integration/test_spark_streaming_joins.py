@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.starting import StartError
+from processors.spark.host.start_up import HostStartError
 from tests.support.spark_bed import A, Bed, bed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -133,7 +133,7 @@ def test_pandas_that_is_missing_gets_a_sentence_and_no_record_is_to_blame(tmp_pa
     said += rf"'mld\[spark-pandas\]' in the environment of {sys.executable}$"
     mine = (*keys(tmp_path), f"mld.spark.mode = {mode}")
     if mode == "streaming":
-        with pytest.raises(StartError, match=said), bed(tmp_path, pipeline, *mine):
+        with pytest.raises(HostStartError, match=said), bed(tmp_path, pipeline, *mine):
             pass
         return
     with bed(tmp_path, pipeline, *mine) as made:

@@ -11,11 +11,11 @@ from collections import Counter
 
 import pytest
 
-from processors.spark import ledger
-from processors.spark.identity import Identity
-from processors.spark.ledger import encode
-from processors.spark.positions import Position, Shard, spans
-from processors.spark.sinks import Fenced, SinkRefused, SinkSpec
+from processors.spark.commit import ledger
+from processors.spark.commit.ledger import encode
+from processors.spark.high_water_marks import RecordPosition, StreamShard, spans
+from processors.spark.sink_port import Fenced, SinkRefused, SinkSpec
+from processors.spark.writer_identity import WriterIdentity
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,8 +24,8 @@ pytestmark = [
 ]
 
 PACKAGES = "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
-A, B = Shard("s", "0"), Shard("s", "1")
-NOBODY = Identity()
+A, B = StreamShard("s", "0"), StreamShard("s", "1")
+NOBODY = WriterIdentity()
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def spark(warehouse):
 @pytest.fixture(params=["delta", "iceberg"])
 def make(request, spark, warehouse):
     """A function that makes one more writer of the test's own table."""
-    from processors.spark.sinks.making import make_sink
+    from processors.spark.sinks.factory import make_sink
 
     name = f"t{abs(hash(request.node.name))}"
     path = str(warehouse / name) if request.param == "delta" else f"lake.db.{name}"
@@ -85,7 +85,7 @@ def read(make, spark):
 
 def publish(spark, sink, ends, marks):
     """Publish what is left of batches that end at `ends`, as records 1, 2, 3, …"""
-    batch = spans({shard: Position(end) for shard, end in ends.items()}, marks)
+    batch = spans({shard: RecordPosition(end) for shard, end in ends.items()}, marks)
     frame = None
     for shard, span in batch.items():
         part = spark.range(span.after.sequence + 1 if span.after else 1, span.upto.sequence + 1).selectExpr(
@@ -98,10 +98,10 @@ def publish(spark, sink, ends, marks):
 def test_marks_come_back_and_a_repetition_is_dropped(make, read, spark):
     first = make()
     assert first.open() == {}
-    assert publish(spark, first, {A: 5, B: 3}, {}) == {A: Position(5), B: Position(3)}
+    assert publish(spark, first, {A: 5, B: 3}, {}) == {A: RecordPosition(5), B: RecordPosition(3)}
     again = make()
     marks = again.open()
-    assert marks == {A: Position(5), B: Position(3)}
+    assert marks == {A: RecordPosition(5), B: RecordPosition(3)}
     publish(spark, again, {A: 9, B: 3}, marks)
     assert read() == Counter([("0", n) for n in range(1, 10)] + [("1", n) for n in range(1, 4)])
 
@@ -129,7 +129,7 @@ def test_a_lost_race_for_the_number_is_no_zombie(make, read, spark, monkeypatch)
         commit(self, frame, entry)
 
     monkeypatch.setattr(type(mine), "_commit", late)
-    assert publish(spark, mine, {A: 3}, marks) == {A: Position(3), B: Position(4)}
+    assert publish(spark, mine, {A: 3}, marks) == {A: RecordPosition(3), B: RecordPosition(4)}
     assert read() == Counter([("0", n) for n in range(1, 4)] + [("1", n) for n in range(1, 5)])
 
 
@@ -160,15 +160,15 @@ def test_commits_of_others_and_empty_batches_keep_the_ledger(make, read, spark):
         stranger.writeTo(sink._target).append()
     assert make().open() == marks
     empty = make()
-    assert empty.publish(None, spans({A: Position(2)}, empty.open()), "b").marks[A] == Position(2)
-    assert make().open()[A] == Position(2)
+    assert empty.publish(None, spans({A: RecordPosition(2)}, empty.open()), "b").marks[A] == RecordPosition(2)
+    assert make().open()[A] == RecordPosition(2)
     assert read() == Counter([("0", 1), ("x", 7)])
 
 
 # --- several writers -------------------------------------------------------------------------------------------------
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s"
-ONE = Identity("one", "main", "s", ARN, "2026-01-02T00:00:00.000Z")
+ONE = WriterIdentity("one", "main", "s", ARN, "2026-01-02T00:00:00.000Z")
 OTHERS = {
     "application": ONE._replace(application="two"),
     "region": ONE._replace(arn=ARN.replace("eu-west-1", "us-east-1")),
@@ -186,9 +186,9 @@ def test_another_writer_is_refused_by_name_and_by_sharing_writes_everything(make
     two = OTHERS["region"]
     with pytest.raises(SinkRefused):
         publish(spark, make(two), {A: 3}, {})
-    assert publish(spark, make(two, shared=True), {A: 3}, {}) == {A: Position(3)}
-    assert publish(spark, one, {A: 7}, {A: Position(5)}) == {A: Position(7)}
-    assert make(two).open() == {A: Position(3)}
+    assert publish(spark, make(two, shared=True), {A: 3}, {}) == {A: RecordPosition(3)}
+    assert publish(spark, one, {A: 7}, {A: RecordPosition(5)}) == {A: RecordPosition(7)}
+    assert make(two).open() == {A: RecordPosition(3)}
     assert read() == Counter([("0", n) for n in range(1, 8)]) + Counter([("0", n) for n in range(1, 4)])
 
 
@@ -203,8 +203,8 @@ def test_a_lost_race_against_a_writer_that_shares_keeps_the_marks_of_both(make, 
         commit(self, frame, entry)
 
     monkeypatch.setattr(type(mine), "_commit", late)
-    assert publish(spark, mine, {A: 3}, {A: Position(1)}) == {A: Position(3)}
-    assert (mine.open(), other.open()) == ({A: Position(3)}, {A: Position(4)})
+    assert publish(spark, mine, {A: 3}, {A: RecordPosition(1)}) == {A: RecordPosition(3)}
+    assert (mine.open(), other.open()) == ({A: RecordPosition(3)}, {A: RecordPosition(4)})
     assert read() == Counter([("0", n) for n in range(1, 4)]) + Counter([("0", n) for n in range(1, 5)])
 
 
@@ -221,15 +221,17 @@ def test_a_table_of_version_1_is_taken_over_by_one_commit_without_rows(make, rea
     old.open()
     with monkeypatch.context() as patched:
         patched.setattr(ledger, "encode", version_1)
-        old.publish(spark.range(1, 6).selectExpr("'0' AS shardId", "id AS sequence"), spans({A: Position(5)}, {}), "b")
+        old.publish(
+            spark.range(1, 6).selectExpr("'0' AS shardId", "id AS sequence"), spans({A: RecordPosition(5)}, {}), "b"
+        )
     assert make(ONE)._head().writers == {}
     with pytest.raises(SinkRefused, match="an older version of this program for stream s"):
         make(OTHERS["application"]).open()
     mine = make(ONE)
-    assert mine.open() == {A: Position(5)}
+    assert mine.open() == {A: RecordPosition(5)}
     head = mine._head()
-    assert (head.number, head.writers, head.unclaimed.marks) == (2, {ONE: {A: Position(5)}}, {})
-    assert make(ONE).open() == {A: Position(5)}
+    assert (head.number, head.writers, head.unclaimed.marks) == (2, {ONE: {A: RecordPosition(5)}}, {})
+    assert make(ONE).open() == {A: RecordPosition(5)}
     assert mine._head().number == 2
     with pytest.raises(SinkRefused):
         make(OTHERS["made again"]).open()

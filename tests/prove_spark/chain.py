@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from processors.spark import journal, ledger
-from processors.spark.faults import VARIABLE
+from processors.spark.commit import journal, ledger
+from processors.spark.commit_stages import VARIABLE
 from tests.integration.world import ENVIRONMENT, World
 from tests.prove_spark.runs import AFTER_COMMIT, BEFORE_COMMIT, Machine, Outcome
 from tests.support.daemon import Daemon, until

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processors.spark.faults import VARIABLE
+from processors.spark.commit_stages import VARIABLE
 from tests.prove_spark.jvm import Bare, Jvm
 from tests.prove_spark.writer import FULL
 

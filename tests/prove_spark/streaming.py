@@ -15,19 +15,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from processors.spark.batching import Offer, plan
-from processors.spark.faults import stage
-from processors.spark.lines import split
+from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.record_lines import split
+from processors.spark.batch.spool import Spool
+from processors.spark.commit_stages import stage
+from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import Pipeline
-from processors.spark.positions import Shard
-from processors.spark.session import Health, SessionGone
-from processors.spark.sinks import SinkSpec
-from processors.spark.sinks.making import make_sink
-from processors.spark.spool import Spool
-from processors.spark.streaming import StreamingEngine
-from processors.spark.streaming_inbox import Inbox, Lead
-from processors.spark.streaming_leader import Leader
-from processors.spark.streaming_queries import SparkQueries
+from processors.spark.session.spark_session import SessionGone, SessionHealth
+from processors.spark.sink_port import SinkSpec
+from processors.spark.sinks.factory import make_sink
+from processors.spark.streaming.engine import StreamingEngine
+from processors.spark.streaming.inbox import Inbox, LeadLock
+from processors.spark.streaming.leader import QueryLeader
+from processors.spark.streaming.queries import SparkQueries
 from tests.prove_spark.writer import FAILURES_MAX, GAVE_UP, Writer
 from tests.unit.spark.twins import line_of, settings_of
 
@@ -35,8 +35,8 @@ SINKS = ("out", "sums")
 ATTEMPTS_MAX = 8
 
 
-class Alone(Lead):
-    """A dead leader's queries end with its JVM, which `Lead` waits for; here the JVM lives on, so they are ended."""
+class Alone(LeadLock):
+    """A dead leader's queries end with its JVM, which `LeadLock` awaits; here the JVM lives on, so they are ended."""
 
     def __init__(self, root: Path, session: Any) -> None:
         super().__init__(root, None)
@@ -85,8 +85,8 @@ class StreamingWriter(Writer):
         inbox.open()
         queries = SparkQueries(self._session, settings, Pipeline(transform, SINKS), sinks, None, root, inbox.directory)
         lead = (Blind if planned.get("blind") else Alone)(root, self._session)
-        leader = Leader(Inbox(root), lead, queries, attempts_max=ATTEMPTS_MAX, backoff_s=0.1, poll_s=0.02)
-        self._engine = StreamingEngine(settings, inbox, leader, Health(self._session), self._spool)
+        leader = QueryLeader(Inbox(root), lead, queries, attempts_max=ATTEMPTS_MAX, backoff_s=0.1, poll_s=0.02)
+        self._engine = StreamingEngine(settings, inbox, leader, SessionHealth(self._session), self._spool)
 
     def run(self) -> int:
         failures = 0
@@ -116,7 +116,7 @@ class StreamingWriter(Writer):
         self._engine.stop()
         return 0
 
-    def _offer(self, shard: Shard, first: int, last: int) -> Offer:
+    def _offer(self, shard: StreamShard, first: int, last: int) -> Offer:
         line = line_of(range(first, last + 1))
         got = split(line, shard)
         assert got.first is not None and got.last is not None

@@ -17,11 +17,11 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from processors.spark.faults import stage
-from processors.spark.positions import Marks, Position, Shard, Spans, spans
-from processors.spark.sinks import Fenced, Sink, SinkError, SinkFull, SinkSpec
+from processors.spark.commit_stages import stage
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
+from processors.spark.sink_port import Fenced, Sink, SinkError, SinkFull, SinkSpec
+from processors.spark.sinks.factory import make_sink
 from processors.spark.sinks.generic import GenericSink
-from processors.spark.sinks.making import make_sink
 from tests.prove_spark.jvm import attached
 
 FULL, GAVE_UP = 3, 4
@@ -44,19 +44,19 @@ class Writer:
         self._checkpoints = Path(plan["checkpoints"])
         self._lost = plan["lost"]
         self._largest = plan["largest"]
-        self._shards = {Shard("s", shard): last for shard, last in plan["shards"].items()}
+        self._shards = {StreamShard("s", shard): last for shard, last in plan["shards"].items()}
 
     def run(self) -> int:
         failures = 0
         offered = {shard: self._checkpoint(shard) for shard in self._shards}
-        marks: Marks | None = None
+        marks: HighWaterMarks | None = None
         while any(offered[shard] < last for shard, last in self._shards.items()):
             try:
                 if marks is None:
                     stage("opening")
                     marks = self._sink.open()
                 ends = {shard: self._next(offered[shard], last) for shard, last in self._shards.items()}
-                if batch := spans({shard: Position(end) for shard, end in ends.items() if end}, marks):
+                if batch := spans({shard: RecordPosition(end) for shard, end in ends.items() if end}, marks):
                     marks = self._sink.publish(self._frame(batch), batch, "proof").marks
                 stage("acknowledged")
                 offered = {shard: end or offered[shard] for shard, end in ends.items()}
@@ -78,7 +78,7 @@ class Writer:
             return 0
         return min(last, offered + self._rng.randint(1, self._largest))
 
-    def _frame(self, batch: Spans) -> Any:
+    def _frame(self, batch: ShardSpans) -> Any:
         frames = [
             self._session.range(span.after.sequence + 1 if span.after else 1, span.upto.sequence + 1, 1, 1).selectExpr(
                 f"'{shard.shard}' AS shardId", "id AS sequence", "id % 3 AS bucket", "concat('a/b:%é ', id % 2) AS tag"
@@ -87,11 +87,11 @@ class Writer:
         ]
         return reduce(lambda one, other: one.union(other), frames)
 
-    def _checkpoint(self, shard: Shard) -> int:
+    def _checkpoint(self, shard: StreamShard) -> int:
         file = self._checkpoints / shard.shard
         return json.loads(file.read_text()) if file.exists() else 0
 
-    def _keep(self, offered: dict[Shard, int]) -> None:
+    def _keep(self, offered: dict[StreamShard, int]) -> None:
         for shard, position in offered.items():
             if self._rng.random() >= self._lost and position > self._checkpoint(shard):
                 draft = self._checkpoints / f".{shard.shard}.{os.getpid()}"

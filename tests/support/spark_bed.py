@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from processors.spark.batching import Offer, plan
-from processors.spark.lines import split
-from processors.spark.outcomes import Outcome
-from processors.spark.positions import Shard
-from processors.spark.spool import Spool, open_spool
-from processors.spark.starting import Started, StartError, start
+from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.outcome import BatchOutcome
+from processors.spark.batch.record_lines import split
+from processors.spark.batch.spool import Spool, open_spool
+from processors.spark.high_water_marks import StreamShard
+from processors.spark.host.start_up import HostStartError, Started, start
 from tests.unit.spark.twins import line_of, settings_of
 
-A = Shard("s", "a")
+A = StreamShard("s", "a")
 
 
 class Bed:
@@ -25,7 +25,7 @@ class Bed:
     def __init__(self, started: Started, spool: Spool, out: Path) -> None:
         self.started, self.spark, self.engine, self.spool, self.out = started, started.spark, started.engine, spool, out
 
-    def run(self, data: Mapping[int, bytes]) -> Outcome:
+    def run(self, data: Mapping[int, bytes]) -> BatchOutcome:
         line = line_of(data, data)
         got = split(line, A)
         assert got.first and got.last
@@ -60,7 +60,7 @@ def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
             yield Bed(started, spool, out)
         finally:
             started.close()
-    except StartError:
+    except HostStartError:
         _stop_session()  # a host would end with its session; the next test here would go on with it
         raise
     finally:

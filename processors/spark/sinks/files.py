@@ -7,8 +7,8 @@ DuckDB, Arrow) show the number as a column `mld_commit`.
 Partitioned: the files of a commit are renamed one by one into `<column>=<value>/` directories, and every name begins
 with the number of its commit. A reader may see a part of the newest commit meanwhile, and no record twice.
 
-`processors.spark.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so
-what its own committer leaves behind there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink.
+`commit.journal` says why a commit happens once, whatever dies. Spark writes into a private staging area, so what its
+own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) never gets into the sink.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from processors.spark import ledger
-from processors.spark.admission import desk_of
-from processors.spark.faults import stage
-from processors.spark.journal import Journal, writer
-from processors.spark.ledger import Columns, ColumnsClash, Entry, Move
-from processors.spark.positions import Marks, Spans
-from processors.spark.sinks import Published, SinkRefused, SinkSpec
-from processors.spark.sinks.writing import columns_of, write
-from processors.spark.store import Store, as_sink_error
+from processors.spark.commit import ledger
+from processors.spark.commit.admission import admission_of
+from processors.spark.commit.journal import Journal, writer
+from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
+from processors.spark.commit.store import Store, as_sink_error
+from processors.spark.commit_stages import stage
+from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
+from processors.spark.sink_port import Published, SinkRefused, SinkSpec
+from processors.spark.sinks.spark_write import columns_of, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,7 +53,7 @@ class FileSink:
         self._spec = spec
         self._store = store
         self._journal = Journal(store, spec.name, now=now)
-        self._desk = desk_of(spec.writer, spec.name, store.uri(""), shared=spec.shared)
+        self._admission = admission_of(spec.writer, spec.name, store.uri(""), shared=spec.shared)
         self._now = now
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
@@ -62,12 +62,12 @@ class FileSink:
     def name(self) -> str:
         return self._spec.name
 
-    def open(self) -> Marks:
+    def open(self) -> HighWaterMarks:
         head = self._journal.open() or self._lost_ledger()
         self._check_layout(head)
-        return self._desk.marks(self._journal.claim(head, self._desk))
+        return self._admission.marks(self._journal.claim(head, self._admission))
 
-    def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
+    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         columns = self._columns(frame)
         self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
         token = self._journal.stage()
@@ -77,13 +77,15 @@ class FileSink:
             self._journal.discard(token)
             raise
 
-    def _publish(self, frame: DataFrame | None, columns: Columns, batch: Spans, batch_id: str, token: str) -> Published:
+    def _publish(
+        self, frame: DataFrame | None, columns: Columns, batch: ShardSpans, batch_id: str, token: str
+    ) -> Published:
         rows = self._write(frame, token) if frame is not None else 0
         files = self._clean(token, rows)
 
-        def follow(head: Entry | None) -> Entry:
+        def follow(head: LedgerEntry | None) -> LedgerEntry:
             self._check(head, batch, columns)
-            entry = self._desk.following(
+            entry = self._admission.following(
                 head,
                 batch,
                 token,
@@ -99,7 +101,7 @@ class FileSink:
             return entry
 
         entry = self._journal.commit(token, follow)
-        return Published(self._desk.marks(entry), entry.number, rows, len(files), sum(size for _, size in files))
+        return Published(self._admission.marks(entry), entry.number, rows, len(files), sum(size for _, size in files))
 
     def _write(self, frame: DataFrame, token: str) -> int:
         stage("staging")
@@ -149,20 +151,20 @@ class FileSink:
         self._check_columns(columns)
         return columns
 
-    def _check(self, head: Entry | None, batch: Spans, columns: Columns) -> None:
+    def _check(self, head: LedgerEntry | None, batch: ShardSpans, columns: Columns) -> None:
         """Whether the batch may follow this head."""
         self._check_layout(head)
-        self._desk.check(head, batch)
+        self._admission.check(head, batch)
         self._widened(head, columns)
 
-    def _check_layout(self, head: Entry | None) -> None:
+    def _check_layout(self, head: LedgerEntry | None) -> None:
         if head and head.layout != self._layout:
             raise SinkRefused(
                 f"sink {self.name}: {self._store.uri('')} holds {head.layout}, mld.spark.sink.{self.name}.* asks for "
                 f"{self._layout}; use a new directory"
             )
 
-    def _widened(self, head: Entry | None, columns: Columns) -> Columns:
+    def _widened(self, head: LedgerEntry | None, columns: Columns) -> Columns:
         have = head.columns if head else ()
         if not columns:
             return have
@@ -174,13 +176,13 @@ class FileSink:
     def _check_columns(self, columns: Columns) -> None:
         raise NotImplementedError
 
-    def _moves(self, number: int, files: list[str]) -> tuple[Move, ...]:
+    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
         raise NotImplementedError
 
-    def _accompany(self, entry: Entry, token: str) -> None:
+    def _accompany(self, entry: LedgerEntry, token: str) -> None:
         """What is staged beside the data once the entry is known."""
 
-    def _lost_ledger(self) -> Entry | None:
+    def _lost_ledger(self) -> LedgerEntry | None:
         """The newest entry that is found outside of an empty ledger."""
         return None
 
@@ -192,14 +194,14 @@ class FlatSink(FileSink):
         if any(name.lower() == COMMIT for name, _ in columns):
             raise SinkRefused(f"sink {self.name}: the column {COMMIT} is the sink's own; rename it in the pipeline")
 
-    def _moves(self, number: int, files: list[str]) -> tuple[Move, ...]:
-        return (Move("data", commit_name(number)),) if files else ()
+    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
+        return (FileMove("data", commit_name(number)),) if files else ()
 
-    def _accompany(self, entry: Entry, token: str) -> None:
+    def _accompany(self, entry: LedgerEntry, token: str) -> None:
         if entry.moves:
             self._store.write(f"{self._journal.data(token)}/{COPY}", ledger.encode(entry))
 
-    def _lost_ledger(self) -> Entry | None:
+    def _lost_ledger(self) -> LedgerEntry | None:
         """Whoever removes `_mld` and keeps the data has only lost the newest copy's number of empty batches."""
         commits = [name for name in self._store.names("") if name.startswith(f"{COMMIT}=")]
         if not commits:
@@ -225,8 +227,8 @@ class PartitionedSink(FileSink):
             if column.startswith(("_", ".")):
                 raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
 
-    def _moves(self, number: int, files: list[str]) -> tuple[Move, ...]:
-        return tuple(Move(f"data/{name}", _numbered(number, name)) for name in files)
+    def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
+        return tuple(FileMove(f"data/{name}", _numbered(number, name)) for name in files)
 
 
 def commit_name(number: int) -> str:

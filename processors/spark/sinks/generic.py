@@ -13,14 +13,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from processors.spark.admission import desk_of
-from processors.spark.faults import stage
-from processors.spark.journal import Journal, writer
-from processors.spark.ledger import Entry
-from processors.spark.positions import Marks, Spans, advanced
-from processors.spark.sinks import Published, SinkSpec
-from processors.spark.sinks.writing import write
-from processors.spark.store import Store
+from processors.spark.commit.admission import admission_of
+from processors.spark.commit.journal import Journal, writer
+from processors.spark.commit.ledger import LedgerEntry
+from processors.spark.commit.store import Store
+from processors.spark.commit_stages import stage
+from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
+from processors.spark.sink_port import Published, SinkSpec
+from processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,22 +35,22 @@ class GenericSink:
         self._spec = spec
         self._journal = Journal(ledger_store, spec.name, now=now) if ledger_store else None
         place = ledger_store.uri("") if ledger_store else ""
-        self._desk = desk_of(spec.writer, spec.name, place, shared=spec.shared)
+        self._admission = admission_of(spec.writer, spec.name, place, shared=spec.shared)
         self._now = now
-        self._marks: Marks = {}
+        self._marks: HighWaterMarks = {}
 
     @property
     def name(self) -> str:
         return self._spec.name
 
-    def open(self) -> Marks:
+    def open(self) -> HighWaterMarks:
         if self._journal:
-            self._marks = self._desk.marks(self._journal.claim(self._journal.open(), self._desk))
+            self._marks = self._admission.marks(self._journal.claim(self._journal.open(), self._admission))
         return self._marks
 
-    def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
+    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         if self._journal:
-            self._desk.check(self._journal.head(), batch)
+            self._admission.check(self._journal.head(), batch)
         rows = 0
         if frame is not None:
             stage("staging")
@@ -67,14 +67,14 @@ class GenericSink:
         number = self._remember(batch, batch_id, rows)
         return Published(self._marks, number, rows)
 
-    def _remember(self, batch: Spans, batch_id: str, rows: int) -> int:
+    def _remember(self, batch: ShardSpans, batch_id: str, rows: int) -> int:
         if not self._journal:
             self._marks = advanced(self._marks, batch)
             return 0
         token = self._journal.stage()
 
-        def follow(head: Entry | None) -> Entry:
-            return self._desk.following(
+        def follow(head: LedgerEntry | None) -> LedgerEntry:
+            return self._admission.following(
                 head,
                 batch,
                 token,
@@ -90,5 +90,5 @@ class GenericSink:
         except BaseException:
             self._journal.discard(token)
             raise
-        self._marks = self._desk.marks(entry)
+        self._marks = self._admission.marks(entry)
         return entry.number

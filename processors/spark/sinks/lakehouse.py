@@ -22,21 +22,21 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from processors.spark import ledger
-from processors.spark.admission import desk_of
-from processors.spark.faults import stage
-from processors.spark.journal import UPGRADE, writer
-from processors.spark.ledger import Entry
-from processors.spark.positions import Marks, Spans, advanced
-from processors.spark.sinks import JobFailed, Published, SinkError, SinkRefused, SinkSpec
-from processors.spark.sinks.writing import failure
+from processors.spark.commit import ledger
+from processors.spark.commit.admission import admission_of
+from processors.spark.commit.journal import UPGRADE, writer
+from processors.spark.commit.ledger import LedgerEntry
+from processors.spark.commit_stages import stage
+from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
+from processors.spark.sink_port import JobFailed, Published, SinkError, SinkRefused, SinkSpec
+from processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APPLICATION = "mld"
 """One name for all writers of a table, whoever they are: an entry has the marks of all of them, so two entries of one
-number must not both be there. Whose marks are whose stands in the entry (`processors.spark.admission`)."""
+number must not both be there. Whose marks are whose stands in the entry (`processors.spark.commit.admission`)."""
 RACES_MAX = 20
 """Each lost race costs a write; who loses so many in a row lets its host back off."""
 HISTORY_STEPS = (16, 256, 100_000)
@@ -69,16 +69,16 @@ class LakeSink:
         assert spec.path is not None
         self._spec, self._spark, self._now = spec, spark, now
         self._target = spec.path
-        self._desk = desk_of(spec.writer, spec.name, spec.path, shared=spec.shared)
+        self._admission = admission_of(spec.writer, spec.name, spec.path, shared=spec.shared)
 
     @property
     def name(self) -> str:
         return self._spec.name
 
-    def open(self) -> Marks:
+    def open(self) -> HighWaterMarks:
         return self._raced(self._opened, f"reading the ledger of {self._target}")
 
-    def publish(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
+    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         return self._raced(lambda: self._attempt(frame, batch, batch_id), f"writing a batch as {self._spec.format}")
 
     def _raced(self, attempt: Callable[[], Result], doing: str) -> Result:
@@ -93,20 +93,20 @@ class LakeSink:
                 raise failure(error, f"sink {self.name}: {doing}") from error
         raise SinkError(f"sink {self.name}: {RACES_MAX} other commits came first, nothing was published")
 
-    def _opened(self) -> Marks:
+    def _opened(self) -> HighWaterMarks:
         """The writer's marks. Those of version 1 become its own by a commit without rows, before they are used."""
         head = self._head()
-        marks = self._desk.marks(head)
-        return self._attempt(None, {}, UPGRADE).marks if self._desk.upgrades(head) else marks
+        marks = self._admission.marks(head)
+        return self._attempt(None, {}, UPGRADE).marks if self._admission.upgrades(head) else marks
 
-    def _attempt(self, frame: DataFrame | None, batch: Spans, batch_id: str) -> Published:
+    def _attempt(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         head = self._head()
-        self._desk.check(head, batch)
+        self._admission.check(head, batch)
         if frame is None:
             frame = self._nothing()
             if frame is None:  # no table yet: an empty batch that comes again is as empty
-                return Published(advanced(self._desk.marks(head), batch))
-        entry = self._desk.following(
+                return Published(advanced(self._admission.marks(head), batch))
+        entry = self._admission.following(
             head,
             batch,
             uuid4().hex,
@@ -118,21 +118,21 @@ class LakeSink:
         stage("staging")
         self._commit(frame, entry)
         stage("committed")
-        return Published(self._desk.marks(entry), entry.number)
+        return Published(self._admission.marks(entry), entry.number)
 
     @abstractmethod
-    def _head(self) -> Entry | None:
+    def _head(self) -> LedgerEntry | None:
         """The newest entry; what `_commit` is bound to."""
 
     @abstractmethod
-    def _commit(self, frame: DataFrame, entry: Entry) -> None:
+    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
         """Append the frame with the entry, atomically, if the head is still the one read last. Raises LostRace."""
 
     @abstractmethod
     def _nothing(self) -> DataFrame | None:
         """A frame without rows that fits the table; None if there is no table."""
 
-    def _decoded(self, text: str) -> Entry:
+    def _decoded(self, text: str) -> LedgerEntry:
         try:
             return ledger.decode(text.encode())
         except ValueError as error:
@@ -142,7 +142,7 @@ class LakeSink:
 class DeltaSink(LakeSink):
     """A Delta table, named by its path, or by its name in the catalog."""
 
-    def _head(self) -> Entry | None:
+    def _head(self) -> LedgerEntry | None:
         for limit in HISTORY_STEPS:
             rows = self._history(limit)
             for row in rows:
@@ -164,7 +164,7 @@ class DeltaSink(LakeSink):
     def _identifier(self) -> str:
         return f"delta.`{self._target.replace('`', '``')}`" if "/" in self._target else self._target
 
-    def _commit(self, frame: DataFrame, entry: Entry) -> None:
+    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
         said = ledger.encode(entry, application=APPLICATION).decode()
         options = {"txnAppId": APPLICATION, "txnVersion": str(entry.number), "userMetadata": said}
         writing = frame.write.format("delta").mode("append").options(**{**self._spec.options, **options})
@@ -185,7 +185,7 @@ class DeltaSink(LakeSink):
         if not self._is_head(entry):
             raise LostRace
 
-    def _is_head(self, entry: Entry) -> bool:
+    def _is_head(self, entry: LedgerEntry) -> bool:
         """Whether the number is ours. Others may have followed already, hence the look further back."""
         return any(row.userMetadata and entry.token in row.userMetadata for row in self._history(HISTORY_STEPS[1]))
 
@@ -210,12 +210,12 @@ class IcebergSink(LakeSink):
         self._catalog, self._table = catalog, table
         self._snapshot: int | None = None
 
-    def open(self) -> Marks:
+    def open(self) -> HighWaterMarks:
         marks = super().open()
         self._drop_abandoned()
         return marks
 
-    def _head(self) -> Entry | None:
+    def _head(self) -> LedgerEntry | None:
         """The entry of the newest ancestor of `main` that has one; remembers where `main` stands."""
         try:
             rows = self._spark.sql(
@@ -236,7 +236,7 @@ class IcebergSink(LakeSink):
         entries = [self._decoded(row.entry) for row in rows if row.entry]
         return max(entries, key=lambda entry: entry.number, default=None)
 
-    def _commit(self, frame: DataFrame, entry: Entry) -> None:
+    def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
         self._make_table(frame)
         branch = f"{BRANCH}{int(self._now())}_{entry.token}"
         at = f" AS OF VERSION {self._snapshot}" if self._snapshot is not None else ""
@@ -251,7 +251,7 @@ class IcebergSink(LakeSink):
         finally:
             self._drop(branch)
 
-    def _forward(self, branch: str, entry: Entry) -> None:
+    def _forward(self, branch: str, entry: LedgerEntry) -> None:
         try:
             self._spark.sql(f"CALL {self._catalog}.system.fast_forward('{self._table}', 'main', '{branch}')").collect()
         except Exception as error:

@@ -19,18 +19,26 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from processors.spark import ledger
-from processors.spark.identity import Identity
-from processors.spark.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journal
-from processors.spark.positions import Marks, Position, Shard, Span, Spans, encode_marks, spans
-from processors.spark.sinks import Fenced, SinkError, SinkRefused, SinkSpec
+from processors.spark.commit import ledger
+from processors.spark.commit.journal import ABANDONED_S, LEDGER, STAGING, TRASH, Journal
+from processors.spark.high_water_marks import (
+    HighWaterMarks,
+    RecordPosition,
+    ShardSpan,
+    ShardSpans,
+    StreamShard,
+    encode_marks,
+    spans,
+)
+from processors.spark.sink_port import Fenced, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FileSink, FlatSink, PartitionedSink
+from processors.spark.writer_identity import WriterIdentity
 from tests.support.patience import PATIENCE_S
 from tests.twins.store import Disk, MemoryStore
 from tests.unit.spark.renaming import OrderedDisk, RenamingStore
 
 SEEDS = int(os.environ.get("MLD_RACE_SEEDS", "40"))
-SHARDS = [Shard("s", str(index)) for index in range(3)]
+SHARDS = [StreamShard("s", str(index)) for index in range(3)]
 RECORDS = 12
 TURNS_MAX = 20_000
 LINKS, RENAMES = (Disk, MemoryStore), (OrderedDisk, RenamingStore)
@@ -38,7 +46,7 @@ Kind = tuple[type[Disk], type[MemoryStore]]
 both_kinds = pytest.mark.parametrize("kind", [LINKS, RENAMES], ids=["links", "renames"])
 
 
-NOBODY = Identity()
+NOBODY = WriterIdentity()
 
 
 class Killed(BaseException):
@@ -52,7 +60,7 @@ class Frame:
         self.records = records
 
 
-def over_memory(layout: type[FileSink], store: MemoryStore, writer: Identity = NOBODY, **more: bool) -> FileSink:
+def over_memory(layout: type[FileSink], store: MemoryStore, writer: WriterIdentity = NOBODY, **more: bool) -> FileSink:
     """The sink as it is, only that Spark's part is a few plain writes."""
 
     class Sink(layout):  # type: ignore[valid-type, misc]
@@ -80,7 +88,7 @@ class World:
     layout: type[FileSink]
     kind: Kind = LINKS
     alive: set[int] = field(default_factory=set)
-    told: dict[Shard, Position] = field(default_factory=dict)
+    told: dict[StreamShard, RecordPosition] = field(default_factory=dict)
     turns: int = 0
 
     def __post_init__(self) -> None:
@@ -94,7 +102,7 @@ class World:
         self._even = self.rng.random() < 0.25
         self._ranks: dict[int, float] = {}
 
-    def start(self, pid: int, shards: list[Shard], writer: Identity = NOBODY) -> None:
+    def start(self, pid: int, shards: list[StreamShard], writer: WriterIdentity = NOBODY) -> None:
         self.alive.add(pid)
         self._waiting[pid] = "start"
         self._threads[pid] = threading.Thread(target=self._run, args=(pid, shards, writer), daemon=True)
@@ -143,7 +151,7 @@ class World:
         if pid in self._killed:
             raise Killed
 
-    def _run(self, pid: int, shards: list[Shard], writer: Identity) -> None:
+    def _run(self, pid: int, shards: list[StreamShard], writer: WriterIdentity) -> None:
         with self._turn:
             self._turn.wait_for(lambda: self._running == pid)
         try:
@@ -160,15 +168,15 @@ class World:
                 self._running = None
                 self._turn.notify_all()
 
-    def _work(self, pid: int, shards: list[Shard], writer: Identity) -> None:
+    def _work(self, pid: int, shards: list[StreamShard], writer: WriterIdentity) -> None:
         """A host: open, then batches of drawn sizes until its shards are done."""
         before = lambda operation: self._before(pid, operation)  # noqa: E731
         store = self.kind[1](self.disk, pid, before, self.alive, lambda: self.rng.random() < 0.1)
         if isinstance(store, RenamingStore):
             store.chance = self.rng.random
         sink = over_memory(self.layout, store, writer, shared=writer is not NOBODY)
-        marks: Marks | None = None
-        while marks is None or any(marks.get(shard) != Position(RECORDS) for shard in shards):
+        marks: HighWaterMarks | None = None
+        while marks is None or any(marks.get(shard) != RecordPosition(RECORDS) for shard in shards):
             try:
                 if marks is None:
                     marks = sink.open()
@@ -182,16 +190,16 @@ class World:
                 assert not isinstance(error, SinkRefused), error
                 marks = None
 
-    def _draw(self, marks: Marks, shards: list[Shard]) -> Spans:
+    def _draw(self, marks: HighWaterMarks, shards: list[StreamShard]) -> ShardSpans:
         offered = {}
-        left = [shard for shard in shards if marks.get(shard, Position(0)) < Position(RECORDS)]
+        left = [shard for shard in shards if marks.get(shard, RecordPosition(0)) < RecordPosition(RECORDS)]
         for shard in left:
             done = marks[shard].sequence if shard in marks else 0
-            offered[shard] = Position(self.rng.randint(done + 1, RECORDS))
+            offered[shard] = RecordPosition(self.rng.randint(done + 1, RECORDS))
         return spans(offered, marks)
 
 
-def _records(batch: Spans, writer: Identity = NOBODY) -> Iterator[tuple[str, int]]:
+def _records(batch: ShardSpans, writer: WriterIdentity = NOBODY) -> Iterator[tuple[str, int]]:
     for shard, span in batch.items():
         for sequence in range(span.after.sequence + 1 if span.after else 1, span.upto.sequence + 1):
             yield f"{writer.application}{shard.shard}", sequence
@@ -240,7 +248,7 @@ def test_every_record_once_whatever_the_schedule(layout, power_cuts, kind):
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
 def test_writers_that_share_a_sink_write_everything_each(layout, kind):
     """Their streams have the same name, the same shards and the same numbers."""
-    writers = [Identity("one", stream="s"), Identity("two", stream="s")]
+    writers = [WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")]
     for seed in range(SEEDS // 2):
         world = World(random.Random(seed), layout, kind)
         pid = 0
@@ -253,7 +261,7 @@ def test_writers_that_share_a_sink_write_everything_each(layout, kind):
         expected = Counter(
             record
             for writer in writers
-            for record in _records({shard: Span(None, Position(RECORDS)) for shard in SHARDS}, writer)
+            for record in _records({shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}, writer)
         )
         assert read(world.disk) == expected, f"seed {seed}"
 
@@ -262,8 +270,8 @@ def test_writers_that_share_a_sink_write_everything_each(layout, kind):
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
 def test_a_ledger_of_version_1_is_taken_over_once_whoever_dies(layout, kind):
     """Two applications race for it; the marks are of one of them, and the other writes everything."""
-    old = {SHARDS[0]: Position(5), SHARDS[1]: Position(RECORDS)}
-    owner, stranger = Identity("one", stream="s"), Identity("two", stream="s")
+    old = {SHARDS[0]: RecordPosition(5), SHARDS[1]: RecordPosition(RECORDS)}
+    owner, stranger = WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")
     for seed in range(SEEDS // 2):
         world = World(random.Random(seed), layout, kind)
         write_version_1(kind[1](world.disk, 99), layout, old)
@@ -273,13 +281,13 @@ def test_a_ledger_of_version_1_is_taken_over_once_whoever_dies(layout, kind):
                 pid += 1
                 world.start(pid, SHARDS, writer)
             world.play(death)
-        theirs = {shard: Span(None, Position(RECORDS)) for shard in SHARDS}
-        left = spans(dict.fromkeys(SHARDS, Position(RECORDS)), old)
+        theirs = {shard: ShardSpan(None, RecordPosition(RECORDS)) for shard in SHARDS}
+        left = spans(dict.fromkeys(SHARDS, RecordPosition(RECORDS)), old)
         expected = Counter([*_records(left, owner), *_records(theirs, stranger)])
         assert read(world.disk) == expected, f"seed {seed}"
 
 
-def write_version_1(store: MemoryStore, layout: type[FileSink], marks: Marks) -> None:
+def write_version_1(store: MemoryStore, layout: type[FileSink], marks: HighWaterMarks) -> None:
     """A sink as version 1 left it, whose last batch was of the application `one`; its data are gone meanwhile."""
     by = " by p" if layout is PartitionedSink else ""
     entry = {
@@ -350,7 +358,7 @@ def test_a_commit_whose_answer_is_lost_is_known_as_ours(store):
     sink = over_memory(FlatSink, store(OrderedDisk()))
     sink.open()
     for number in (1, 2):
-        batch = spans({SHARDS[0]: Position(number)}, sink.open())
+        batch = spans({SHARDS[0]: RecordPosition(number)}, sink.open())
         assert sink.publish(Frame(list(_records(batch))), batch, "b").number == number  # type: ignore[arg-type]
 
 
@@ -371,13 +379,13 @@ def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened()
         return RenamingStore(disk, 1, before)
 
     writer = over_memory(FlatSink, dies_once_there_is(first))
-    batch = spans({SHARDS[0]: Position(5)}, writer.open())
+    batch = spans({SHARDS[0]: RecordPosition(5)}, writer.open())
     with pytest.raises(Killed):
         writer.publish(None, batch, "b")
     with pytest.raises(Killed):
         dies_once_there_is(done).mark(done)
     seen = over_memory(FlatSink, RenamingStore(disk, 2, alive={1, 2})).open()
-    assert seen == {SHARDS[0]: Position(5)}
+    assert seen == {SHARDS[0]: RecordPosition(5)}
     disk.events.clear()  # the power is gone, and with it what was not synced
     disk.lose_power(random.Random(0))
     assert over_memory(FlatSink, RenamingStore(disk, 3)).open() == seen

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.spark.engine import PIPELINE, POISON_IN_A_ROW_MAX, Stopped
-from processors.spark.positions import Position, Shard
-from processors.spark.session import SessionGone
-from processors.spark.sinks import JobFailed, SinkError, SinkRefused
-from processors.spark.spool import SpoolError
+from processors.spark.batch.engine import PIPELINE, POISON_IN_A_ROW_MAX, Stopped
+from processors.spark.batch.spool import SpoolError
+from processors.spark.high_water_marks import RecordPosition, StreamShard
+from processors.spark.session.spark_session import SessionGone
+from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
-A = Shard("s", "a")
+A = StreamShard("s", "a")
 
 
 def numbers(sink: MemorySink, shard: str = "a") -> list[int]:
@@ -29,7 +29,7 @@ def test_all_shards_in_one_publication(tmp_path):
     assert outcome.failed == {}
     assert (numbers(out), numbers(out, "b"), out.publications) == ([*range(1, 9)], [1, 2, 3], 1)
     assert (bed.frames.handed, outcome.figures.jobs) == (1, 1)
-    assert bed.engine.mark_of(A) == Position(8)
+    assert bed.engine.mark_of(A) == RecordPosition(8)
 
 
 def test_a_delivery_that_is_repeated_is_trimmed(tmp_path):
@@ -40,7 +40,7 @@ def test_a_delivery_that_is_repeated_is_trimmed(tmp_path):
 
 
 def test_a_sink_that_is_ahead_trims_for_itself(tmp_path):
-    ahead = MemorySink("ahead", marks={A: Position(3)})
+    ahead = MemorySink("ahead", marks={A: RecordPosition(3)})
     sinks = {"out": MemorySink("out"), "ahead": ahead}
     bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
     bed.run(bed.offer("a", range(1, 6)))
@@ -49,13 +49,13 @@ def test_a_sink_that_is_ahead_trims_for_itself(tmp_path):
 
 def test_another_writer_moved_the_shard(tmp_path):
     bed = Bed(tmp_path, settings_of())
-    bed.sinks["out"].marks = {A: Position(4)}
+    bed.sinks["out"].marks = {A: RecordPosition(4)}
     assert bed.run(bed.offer("a", range(1, 6))).failed == {}
     assert numbers(bed.sinks["out"]) == [5]
 
 
 def test_what_a_ledger_has_already_is_counted_by_sink(tmp_path):
-    ahead = MemorySink("ahead", marks={A: Position(3)})
+    ahead = MemorySink("ahead", marks={A: RecordPosition(3)})
     sinks = {"out": MemorySink("out"), "ahead": ahead}
     bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
     assert bed.run(bed.offer("a", range(1, 6))).figures.dropped == {"ahead": 3}
@@ -65,11 +65,11 @@ def test_what_a_ledger_has_already_is_counted_by_sink(tmp_path):
 
 def test_a_replay_that_the_ledger_has_wholly_is_counted(tmp_path):
     """Also what another worker wrote while we had older marks, and what a dead letter that lags makes us look at."""
-    out = MemorySink("out", marks={A: Position(100)})
+    out = MemorySink("out", marks={A: RecordPosition(100)})
     dead = MemorySink("deadLetter")
     bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), sinks={"out": out}, dead=dead)
     assert bed.run(bed.offer("a", range(1, 11))).figures.dropped == {"out": 10}
-    out.marks = {A: Position(200)}
+    out.marks = {A: RecordPosition(200)}
     assert bed.run(bed.offer("a", range(101, 121))).figures.dropped == {"out": 20}
     assert out.rows == []
 
@@ -77,7 +77,7 @@ def test_a_replay_that_the_ledger_has_wholly_is_counted(tmp_path):
 def test_records_of_a_shard_that_stops_are_not_counted_as_dropped(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.poison(lambda data: data == b"7")
-    bed.sinks["out"].marks = {A: Position(2)}
+    bed.sinks["out"].marks = {A: RecordPosition(2)}
     outcome = bed.run(bed.offer("a", range(1, 11)))
     assert (list(outcome.failed), outcome.figures.dropped) == ([A], {"out": 2})
     assert numbers(bed.sinks["out"]) == [3, 4, 5, 6]
@@ -116,7 +116,7 @@ def test_what_can_never_succeed_stops_all_shards_of_the_batch(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.sinks["out"].faults = [SinkRefused("column x is int")]
     outcome = bed.run(bed.offer("a", [1]), bed.offer("b", [1]))
-    assert outcome.failed == {A: "column x is int", Shard("s", "b"): "column x is int"}
+    assert outcome.failed == {A: "column x is int", StreamShard("s", "b"): "column x is int"}
     assert bed.engine.mark_of(A) is None
 
 
@@ -189,7 +189,7 @@ def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
     assert numbers(bed.sinks["out"]) == [n for n in range(1, 41) if n not in poison]
     assert numbers(dead) == sorted(poison)
     assert numbers(bed.sinks["out"], "b") == [*range(50, 60)]
-    assert bed.sinks["out"].marks[A] == Position(40)
+    assert bed.sinks["out"].marks[A] == RecordPosition(40)
 
 
 def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):
@@ -224,7 +224,7 @@ def test_malformed_records_go_to_the_dead_letter_once(tmp_path):
 def test_a_dead_letter_that_was_lost_with_a_crash_is_made_up_for(tmp_path):
     dead = MemorySink("deadLetter")
     keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
-    out = MemorySink("out", marks={A: Position(5)})  # committed, and then the writer died
+    out = MemorySink("out", marks={A: RecordPosition(5)})  # committed, and then the writer died
     bed = Bed(tmp_path, settings_of(*keys), dead=dead, sinks={"out": out})
     bed.run(bed.offer("a", range(1, 6), {3: b"{bad"}))
     assert (numbers(out), numbers(dead)) == ([], [3])

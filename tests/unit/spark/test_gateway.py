@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from processors.spark import gateway
-from processors.spark.gateway import ARGUMENTS, FILE, GatewayError, arguments, encode
+from processors.spark.session import gateway
+from processors.spark.session.gateway import ARGUMENTS, FILE, GatewayError, arguments, encode
 
 CONF = {"spark.hadoop.fs.s3a.secret.key": "s3cret=", "spark.app.name": " a:b\\c\n#é\U0001f600"}
 

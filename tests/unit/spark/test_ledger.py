@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark import ledger
-from processors.spark.identity import Identity
-from processors.spark.ledger import ENTRIES_KEPT, ENTRIES_SWEPT_FROM, ColumnsClash, Entry, Move, Nameless, Names
-from processors.spark.positions import Position, Shard, Span
+from processors.spark.commit import ledger
+from processors.spark.commit.ledger import (
+    ENTRIES_KEPT,
+    ENTRIES_SWEPT_FROM,
+    ColumnsClash,
+    FileMove,
+    LedgerEntry,
+    Names,
+    UnclaimedMarks,
+)
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from processors.spark.writer_identity import WriterIdentity
 
-A, B = Shard("clicks", "shardId-0"), Shard("clicks", "shardId-1")
-ONE = Identity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
-TWO = Identity("other", "main", "clicks", "arn:aws:kinesis:us-east-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
+A, B = StreamShard("clicks", "shardId-0"), StreamShard("clicks", "shardId-1")
+ONE = WriterIdentity("app", "main", "clicks", "arn:aws:kinesis:eu-west-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
+TWO = WriterIdentity("other", "main", "clicks", "arn:aws:kinesis:us-east-1:1:stream/clicks", "2026-01-02T03:04:05.000Z")
 FIRST = (
     b'{"application":"mld","version":1,"number":3,"token":"t","batch":"app-3","writer":"host pid 1",'
     b'"at":"2026-01-01T00:00:00.000+00:00","rows":5,"spans":{"clicks/shardId-0":["1","5"]},'
@@ -22,12 +30,12 @@ FIRST = (
 
 def test_an_entry_survives_its_file():
     entry = ledger.following(
-        Entry(6, "s", {TWO: {A: Position(3)}}, Nameless({B: Position(4)}, "2026-01-01", "b")),
+        LedgerEntry(6, "s", {TWO: {A: RecordPosition(3)}}, UnclaimedMarks({B: RecordPosition(4)}, "2026-01-01", "b")),
         ONE,
         {},
-        {A: Span(None, Position(5, 2))},
+        {A: ShardSpan(None, RecordPosition(5, 2))},
         "token",
-        moves=(Move("data/day=1/ä.parquet", "day=1/c1-ä.parquet"), Move("data/\udce9", "\udce9")),
+        moves=(FileMove("data/day=1/ä.parquet", "day=1/c1-ä.parquet"), FileMove("data/\udce9", "\udce9")),
         columns=(("day", "int"),),
         layout="parquet by day",
         batch_id="b",
@@ -37,30 +45,32 @@ def test_an_entry_survives_its_file():
     )
     assert ledger.decode(ledger.encode(entry)) == entry
     assert entry.number == 7
-    assert entry.writers == {TWO: {A: Position(3)}, ONE: {A: Position(5, 2)}}
+    assert entry.writers == {TWO: {A: RecordPosition(3)}, ONE: {A: RecordPosition(5, 2)}}
     assert entry.spans == {"clicks/shardId-0": [None, "5:2"]}
 
 
 def test_entries_are_cumulative_and_count_on():
-    marks = {A: Position(5), B: Position(1)}
-    head = Entry(7, "t", {ONE: marks, TWO: {A: Position(90)}})
-    after = ledger.following(head, ONE, marks, {A: Span(Position(5), Position(6))}, "u")
-    assert after.writers == {ONE: {A: Position(6), B: Position(1)}, TWO: {A: Position(90)}}
+    marks = {A: RecordPosition(5), B: RecordPosition(1)}
+    head = LedgerEntry(7, "t", {ONE: marks, TWO: {A: RecordPosition(90)}})
+    after = ledger.following(head, ONE, marks, {A: ShardSpan(RecordPosition(5), RecordPosition(6))}, "u")
+    assert after.writers == {ONE: {A: RecordPosition(6), B: RecordPosition(1)}, TWO: {A: RecordPosition(90)}}
     assert ledger.following(head, ONE, marks, {}, "u").number == 8
 
 
 def test_an_entry_of_version_1_is_read_and_its_marks_are_nobodys_yet():
     entry = ledger.decode(FIRST)
     assert (entry.number, entry.layout, entry.columns) == (3, "parquet", (("id", "bigint"),))
-    assert (entry.writers, entry.unclaimed.marks) == ({}, {A: Position(5)})
+    assert (entry.writers, entry.unclaimed.marks) == ({}, {A: RecordPosition(5)})
     after = ledger.following(entry, ONE, entry.unclaimed.marks, {}, "u")
-    assert (after.writers, after.unclaimed) == ({ONE: {A: Position(5)}}, Nameless())
+    assert (after.writers, after.unclaimed) == ({ONE: {A: RecordPosition(5)}}, UnclaimedMarks())
 
 
 def test_what_one_writer_takes_over_leaves_the_rest():
-    marks = {A: Position(5), Shard("views", "0"): Position(9)}
-    after = ledger.following(Entry(1, "t", {}, Nameless(marks, "then", "app-3")), ONE, {A: Position(5)}, {}, "u")
-    assert after.unclaimed == Nameless({Shard("views", "0"): Position(9)}, "then", "")
+    marks = {A: RecordPosition(5), StreamShard("views", "0"): RecordPosition(9)}
+    after = ledger.following(
+        LedgerEntry(1, "t", {}, UnclaimedMarks(marks, "then", "app-3")), ONE, {A: RecordPosition(5)}, {}, "u"
+    )
+    assert after.unclaimed == UnclaimedMarks({StreamShard("views", "0"): RecordPosition(9)}, "then", "")
     again = ledger.following(after, ONE, after.writers[ONE], {}, "v")
     assert again.unclaimed == after.unclaimed
 
@@ -82,7 +92,7 @@ def test_what_one_writer_takes_over_leaves_the_rest():
     ],
 )
 def test_a_damaged_entry_is_refused(spoil):
-    text = ledger.encode(Entry(1, "t", {ONE: {A: Position(5)}}, moves=(Move("y", "x"),))).decode()
+    text = ledger.encode(LedgerEntry(1, "t", {ONE: {A: RecordPosition(5)}}, moves=(FileMove("y", "x"),))).decode()
     assert ledger.decode(text.encode())
     with pytest.raises(ValueError):
         ledger.decode(spoil(text).encode())

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.pipeline import Batch, PipelineError, PipelineFailed, assigned, load
-from processors.spark.positions import Position, Shard, Span
 
 
 class Frame:
     schema = write = None
 
 
-BATCH = Batch("1", {Shard("s", "a"): Span(None, Position(7))}, 3)
+BATCH = Batch("1", {StreamShard("s", "a"): ShardSpan(None, RecordPosition(7))}, 3)
 
 
 def pipeline(tmp_path, text, function="transform", sinks=("out",)):
@@ -135,5 +135,5 @@ def test_what_may_not(returned, sinks, said):
 
 def test_a_batch_says_what_it_holds():
     assert BATCH.shards == ("a",)
-    assert BATCH.last_position("a") == Position(7)
+    assert BATCH.last_position("a") == RecordPosition(7)
     assert BATCH.last_position("b") is None

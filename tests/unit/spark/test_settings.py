@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from processors.spark.identity import Identity
 from processors.spark.settings import SettingsError, load
+from processors.spark.writer_identity import WriterIdentity
 
 GOOD = "streamName = clicks\napplicationName = app\nmld.spark.pipeline = p.py:transform\n"
 
@@ -69,16 +69,17 @@ def test_no_file_gets_a_sentence(tmp_path):
 
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
-TOLD = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": "2026-01-02T03:04:05.678Z"}
+CREATED = "2026-01-02T03:04:05.678Z"
+TOLD = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": CREATED}
 
 
 @pytest.mark.parametrize(
     ("text", "env", "writer"),
     [
-        ("", TOLD, Identity("app", "main", "clicks", ARN, "2026-01-02T03:04:05.678Z")),
-        ("mld.spark.pipelineId = again", TOLD, Identity("app", "again", "clicks", ARN, "2026-01-02T03:04:05.678Z")),
-        ("mld.spark.streamId = ours", {}, Identity("app", "main", "clicks", "ours")),
-        ("mld.spark.streamId = ours", TOLD, Identity("app", "main", "clicks", "ours")),
+        ("", TOLD, WriterIdentity("app", "main", "clicks", ARN, CREATED)),
+        ("mld.spark.pipelineId = again", TOLD, WriterIdentity("app", "again", "clicks", ARN, CREATED)),
+        ("mld.spark.streamId = ours", {}, WriterIdentity("app", "main", "clicks", "ours")),
+        ("mld.spark.streamId = ours", TOLD, WriterIdentity("app", "main", "clicks", "ours")),
         ("", {}, None),
         ("", {"MLD_STREAM_ARN": ARN}, None),
     ],
@@ -86,7 +87,7 @@ TOLD = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": "2026-01-02T03:04:05.678Z"}
 def test_who_writes_into_the_sinks(tmp_path, text, env, writer):
     settings = loaded(tmp_path, f"{GOOD}{text}\nmld.spark.sink.out.path = /x", env=env)
     assert settings.writer == writer
-    assert settings.sinks[0].writer == (writer or Identity())
+    assert settings.sinks[0].writer == (writer or WriterIdentity())
 
 
 @pytest.mark.parametrize(("writers", "shared"), [("shared", True), ("one", False)])

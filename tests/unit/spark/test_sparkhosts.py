@@ -9,9 +9,9 @@ import pytest
 
 from mld import sparkhosts
 from mld.check import print_check
-from processors.spark.hosting import run_directory
-from processors.spark.outcomes import Figures
-from processors.spark.status import Status
+from processors.spark.batch.outcome import BatchFigures
+from processors.spark.host.status import HostStatus
+from processors.spark.meeting_place import run_directory
 
 FILE = """\
 executableName = {program}
@@ -43,9 +43,9 @@ def test_without_a_session_check_says_where_the_ui_will_be(file, capsys):
 
 
 def test_check_shows_the_session_that_runs_and_its_counters(file, capsys):
-    status = Status(run_directory(os.getpid()), "clicks", str(file), 7)
+    status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7)
     status.ready({"ui": "http://127.0.0.1:4041", "applicationId": "local-1"})
-    status.triggered(20, 4_000, Figures(rows=18, jobs=2, attempts=1), 0, {"shardId-000000000000": 0})
+    status.triggered(20, 4_000, BatchFigures(rows=18, jobs=2, attempts=1), 0, {"shardId-000000000000": 0})
     said = checked(file, capsys)
     assert f"UI http://127.0.0.1:4041, pid {os.getpid()} of daemon 7, Spark application local-1" in said
     assert "triggers 1, records 20, bytes 4000, rows 18, commits 2" in said
@@ -61,7 +61,7 @@ def test_another_processor_hears_nothing_of_spark(file, capsys):
 
 def test_a_directory_that_others_may_enter_is_not_believed(file):
     directory = run_directory(os.getpid())
-    Status(directory, "clicks", str(file), 7).write()
+    HostStatus(directory, "clicks", str(file), 7).write()
     assert len(sparkhosts.running("clicks")) == 1
     directory.chmod(0o755)
     assert sparkhosts.running("clicks") == []

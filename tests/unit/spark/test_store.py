@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.sinks import SinkError, SinkFull, SinkRefused, SinkSpec
-from processors.spark.sinks.making import local_directory, make_sink
-from processors.spark.store import PosixStore, as_sink_error
+from processors.spark.commit.location import local_directory
+from processors.spark.commit.store import PosixStore, as_sink_error
+from processors.spark.sink_port import SinkError, SinkFull, SinkRefused, SinkSpec
+from processors.spark.sinks.factory import make_sink
 from tests.twins.store import Disk, MemoryStore
 
 
@@ -80,7 +81,7 @@ def test_a_lock_ends_with_its_process(tmp_path):
     code = f"""
 import sys, time
 from pathlib import Path
-from processors.spark.store import PosixStore
+from processors.spark.commit.store import PosixStore
 release = PosixStore(Path({str(tmp_path)!r})).hold("owner")
 print("held", flush=True)
 time.sleep(60)

@@ -10,19 +10,19 @@ import threading
 
 import pytest
 
-from processors.spark import streaming_log
-from processors.spark.batching import plan
-from processors.spark.positions import Position, Shard, Span
-from processors.spark.sinks import JobFailed, SinkError, SinkRefused
-from processors.spark.spool import Spool
-from processors.spark.streaming import StreamingEngine
-from processors.spark.streaming_inbox import Inbox, Lead
-from processors.spark.streaming_leader import Leader
-from processors.spark.streaming_queries import QUERY, SparkQueries
+from processors.spark.batch.micro_batch import plan
+from processors.spark.batch.spool import Spool
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
+from processors.spark.streaming import source_log
+from processors.spark.streaming.engine import StreamingEngine
+from processors.spark.streaming.inbox import Inbox, LeadLock
+from processors.spark.streaming.leader import QueryLeader
+from processors.spark.streaming.queries import QUERY, SparkQueries
 from tests.support.patience import PATIENCE_S
 from tests.unit.spark.twins import Bed, Frame, MemoryHealth, MemorySink, settings_of
 
-A, B = Shard("s", "a"), Shard("s", "b")
+A, B = StreamShard("s", "a"), StreamShard("s", "b")
 BOUND_S = PATIENCE_S
 
 
@@ -78,8 +78,8 @@ class Worker:
         self.inbox = Inbox(self.root, self.settings.writer)
         self.queries = MemoryQueries(self.inbox)
         quick = {"attempts_max": 3, "backoff_s": 0.01, "poll_s": 0.01, "keep_s": 0.0}
-        self.leader = Leader(
-            Inbox(self.root, self.settings.writer), lead or Lead(self.root, None), self.queries, **quick
+        self.leader = QueryLeader(
+            Inbox(self.root, self.settings.writer), lead or LeadLock(self.root, None), self.queries, **quick
         )
         self.health = MemoryHealth()
         self.engine = StreamingEngine(self.settings, self.inbox, self.leader, self.health, self.spool)
@@ -117,7 +117,7 @@ def test_a_batch_is_committed_when_the_queries_have_it(workers):
     one = workers()
     assert one.run(one.offer("a", range(1, 6)), one.offer("b", [7])).failed == {}
     assert (numbers(one), numbers(one, shard="b")) == ([1, 2, 3, 4, 5], [7])
-    assert (one.engine.mark_of(A), one.engine.mark_of(B)) == (Position(5), Position(7))
+    assert (one.engine.mark_of(A), one.engine.mark_of(B)) == (RecordPosition(5), RecordPosition(7))
     one.engine.stop()
     assert one.inbox.pending() == {}
 
@@ -166,7 +166,7 @@ def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
     ):
         inbox.open()
     with pytest.raises(SinkRefused):
-        inbox.publish({A: Span(None, Position(3))}, lambda file: None, "b")
+        inbox.publish({A: ShardSpan(None, RecordPosition(3))}, lambda file: None, "b")
     assert one.inbox.number() == 1
 
 
@@ -208,7 +208,7 @@ def test_a_failing_query_is_tried_again_and_then_stops_all_shards_with_a_sentenc
     outcome = one.run(one.offer("a", [2]), one.offer("b", [1]))
     assert list(outcome.failed) == [A, B]
     assert "division by zero; a stateful query cannot leave out a record" in outcome.failed[A]
-    assert (one.engine.mark_of(A), one.inbox.progress()) == (Position(1), 1)
+    assert (one.engine.mark_of(A), one.inbox.progress()) == (RecordPosition(1), 1)
     assert one.run(one.offer("a", [2])).failed == {}, "corrected: nothing lost, nothing twice"
     assert numbers(one) == [1, 2]
 
@@ -250,7 +250,7 @@ def test_an_inbox_without_its_ledger_is_refused(workers):
 
 
 def test_the_lead_is_with_one_and_waits_for_the_jvm_of_the_last(tmp_path):
-    one, two = Lead(tmp_path, os.getpid()), Lead(tmp_path, None)
+    one, two = LeadLock(tmp_path, os.getpid()), LeadLock(tmp_path, None)
     assert one.take()
     assert not two.take()
     os.close(one._held)  # as the kernel does for a process that is killed; its JVM, here we, still lives
@@ -300,11 +300,11 @@ def test_the_batches_of_another_checkpoint_are_others(tmp_path):
 
 def test_a_late_leader_finds_its_batch_written(tmp_path):
     published = Published(tmp_path)
-    late = Shard(QUERY, "one")
+    late = StreamShard(QUERY, "one")
     inner = published.sink.publish
 
     def overtaken(frame, batch, batch_id):
-        published.sink.marks[late] = Position(0)  # by the leader after us, between our look and our commit
+        published.sink.marks[late] = RecordPosition(0)  # by the leader after us, between our look and our commit
         return inner(frame, batch, batch_id)
 
     published.sink.publish = overtaken
@@ -362,7 +362,7 @@ def test_whoever_stops_the_queries_second_waits_until_they_have_stopped(tmp_path
 
 def test_a_jvm_that_nobody_reaps_is_not_waited_for(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
-        one, two = Lead(tmp_path, jvm.pid), Lead(tmp_path, None)
+        one, two = LeadLock(tmp_path, jvm.pid), LeadLock(tmp_path, None)
         assert one.take()
         os.close(one._held)
         assert not two.take()
@@ -379,7 +379,7 @@ def log_of(directory, **files):
     for name, of in files.items():
         text = "\n".join(["v1", *(ENTRY % number for number in of)])
         (directory / name.removeprefix("_").replace("_", ".")).write_text(text)
-    return streaming_log.SourceLog(directory)
+    return source_log.SourceLog(directory)
 
 
 def test_the_log_of_a_source_is_read_and_kept_short(tmp_path):
@@ -388,22 +388,22 @@ def test_the_log_of_a_source_is_read_and_kept_short(tmp_path):
     assert log.trim(1990)
     assert log.numbers() == set(range(1891, 2003))
     assert not log.trim(1990), "not for a few"
-    assert streaming_log.missing(tmp_path, [2002, 2003]) == {2003}
+    assert source_log.missing(tmp_path, [2002, 2003]) == {2003}
 
 
 def test_every_source_of_the_inbox_has_to_have_a_file(tmp_path):
     log_of(tmp_path / "sources" / "0", _0=[1, 2])
     log_of(tmp_path / "sources" / "1", _0=[1])
     log_of(tmp_path / "sources" / "2")
-    assert streaming_log.missing(tmp_path, [1, 2]) == {2}
-    assert streaming_log.missing(tmp_path / "none", [1, 2]) == {1, 2}
+    assert source_log.missing(tmp_path, [1, 2]) == {2}
+    assert source_log.missing(tmp_path / "none", [1, 2]) == {1, 2}
 
 
 @pytest.mark.parametrize("text", ["v2\n", "v1\n{}", "v1\nx"])
 def test_a_log_that_is_written_in_another_way_is_refused(tmp_path, text):
     (tmp_path / "0").write_text(text)
-    with pytest.raises(streaming_log.LogUnknown, match=str(tmp_path)):
-        streaming_log.SourceLog(tmp_path).numbers()
+    with pytest.raises(source_log.LogUnknown, match=str(tmp_path)):
+        source_log.SourceLog(tmp_path).numbers()
 
 
 def test_records_and_state_on_this_machine_are_for_this_user_alone(tmp_path):
@@ -412,9 +412,9 @@ def test_records_and_state_on_this_machine_are_for_this_user_alone(tmp_path):
         inbox = Inbox(tmp_path / "root", private=True)
         inbox.open()
         inbox.make_home("queries")
-        inbox.publish({Shard("s", "a"): Span(None, Position(1))}, lambda file: None, "b")
+        inbox.publish({StreamShard("s", "a"): ShardSpan(None, RecordPosition(1))}, lambda file: None, "b")
         inbox.advance(0)
-        lead = Lead(tmp_path / "root", None)
+        lead = LeadLock(tmp_path / "root", None)
         assert lead.take()
         lead.release()
     finally:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processors.spark.batching import Offer, plan
-from processors.spark.engine import Engine
-from processors.spark.handover import Handed
+from processors.spark.batch.engine import Engine
+from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.spool import Spool
+from processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
 from processors.spark.pipeline import Pipeline
-from processors.spark.positions import Position, Shard, advanced, moved
-from processors.spark.session import SessionGone
-from processors.spark.settings import Settings, make
-from processors.spark.sinks import Fenced, Published, SinkSpec
-from processors.spark.spool import Spool
+from processors.spark.session.handover import Handed
+from processors.spark.session.spark_session import SessionGone
+from processors.spark.settings import SparkSettings, make
+from processors.spark.sink_port import Fenced, Published, SinkSpec
 from properties.grammar import parse
 from properties.spark import read
 from protocol.codec import encode_process_records
@@ -44,7 +44,7 @@ class MemorySink:
     """A table with marks, in one place that other writers may have as well. Faults are raised one per publication."""
 
     name: str
-    marks: dict[Shard, Position] = field(default_factory=dict)
+    marks: dict[StreamShard, RecordPosition] = field(default_factory=dict)
     rows: list[tuple[str, int, bytes]] = field(default_factory=list)
     faults: list[Exception | None] = field(default_factory=list)
     faults_after: list[Exception | None] = field(default_factory=list)
@@ -58,7 +58,7 @@ class MemorySink:
         return dict(self.marks)
 
     def publish(self, frame, batch, batch_id):
-        from processors.spark.sinks import JobFailed
+        from processors.spark.sink_port import JobFailed
 
         if changed := moved(batch, self.marks):
             raise Fenced(self.name, changed)
@@ -126,7 +126,7 @@ class MemoryHealth:
         self.check()
 
 
-def settings_of(*more: str, sinks: Iterable[str] = ("out",)) -> Settings:
+def settings_of(*more: str, sinks: Iterable[str] = ("out",)) -> SparkSettings:
     keys = [f"mld.spark.sink.{name}.path = /{name}" for name in sinks]
     text = "\n".join(["mld.spark.pipeline = p.py:f", "mld.spark.retryBackoffMillis = 0", *keys, *more])
     return make(read("f", parse(text.encode()), (), {}), application="app", stream=STREAM, env=DAEMON)
@@ -137,7 +137,7 @@ class Bed:
     """An engine over twins."""
 
     directory: Path
-    settings: Settings
+    settings: SparkSettings
     transform: Callable[[Any, Any], Any] = lambda records, batch: records
     dead: MemorySink | None = None
     sinks: Mapping[str, MemorySink] = field(default_factory=dict)
@@ -164,9 +164,9 @@ class Bed:
         self.frames.poison = self.sinks["out"].poison = is_poison
 
     def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
-        from processors.spark.lines import split
+        from processors.spark.batch.record_lines import split
 
-        key = Shard(STREAM, shard)
+        key = StreamShard(STREAM, shard)
         line = line_of(numbers, data)
         batch = split(line, key)
         assert batch.first and batch.last

@@ -1,0 +1,140 @@
+"""What all shards have offered -> one micro-batch; and what is left of a micro-batch that fails, piece by piece.
+
+A shard's offers are taken in their order. What the sinks hold already is dropped: an offer that ends at or below the
+shard's mark is `done` without being run, one that begins at or below it is taken from behind the mark on. The mark
+used is the lowest of all sinks; a sink that is ahead of the others trims for itself (`behind`).
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpan, StreamShard, fresh
+
+Row = tuple[RecordPosition, bytes]
+"""A record as a line, and where it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One batch of one shard: its records stand at [start, stop) of the file `spool`."""
+
+    link: int
+    number: int
+    shard: StreamShard
+    first: RecordPosition
+    last: RecordPosition
+    records: int
+    size: int
+    spool: int
+    start: int
+    stop: int
+    arrived_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """An offer as it goes into a micro-batch: all of it, or what comes after `after`."""
+
+    offer: Offer
+    after: RecordPosition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """`done` are offers that all sinks hold; there is something to run if there are slices."""
+
+    slices: tuple[Slice, ...]
+    done: tuple[Offer, ...]
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return (*self.done, *(piece.offer for piece in self.slices))
+
+    @property
+    def ends(self) -> dict[StreamShard, RecordPosition]:
+        """The last position of each shard."""
+        return {piece.offer.shard: piece.offer.last for piece in self.slices}
+
+    @property
+    def records(self) -> int:
+        """At most so many: what is trimmed is counted."""
+        return sum(piece.offer.records for piece in self.slices)
+
+    @property
+    def size(self) -> int:
+        return sum(piece.offer.size for piece in self.slices)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is trimmed."""
+        return all(piece.after is None for piece in self.slices)
+
+
+def plan(offers: Iterable[Offer], marks: HighWaterMarks) -> MicroBatch:
+    """One micro-batch of everything offered, shard by shard in the order of the offers."""
+    slices: list[Slice] = []
+    done: list[Offer] = []
+    reached: dict[StreamShard, RecordPosition] = dict(marks)
+    for offer in offers:
+        mark = reached.get(offer.shard)
+        if not fresh(offer.last, mark):
+            done.append(offer)
+            continue
+        slices.append(Slice(offer, None if fresh(offer.first, mark) else mark))
+        reached[offer.shard] = offer.last
+    return MicroBatch(tuple(slices), tuple(done))
+
+
+def held(offers: Iterable[Offer], marks: HighWaterMarks, rows: Callable[[Offer], Iterable[Row]]) -> int:
+    """How many of the records offered stand at or below the marks. `rows` reads an offer with a mark in its midst."""
+    count = 0
+    for offer in offers:
+        mark = marks.get(offer.shard)
+        if fresh(offer.first, mark):
+            continue
+        whole = not fresh(offer.last, mark)
+        count += offer.records if whole else sum(not fresh(position, mark) for position, _ in rows(offer))
+    return count
+
+
+def is_due(now: float, due_at: float, waiting: int, *, bytes_max: int, asked: bool) -> bool:
+    """Whether a micro-batch starts now: its time has come, enough is waiting, or somebody waits for the end of it."""
+    return asked or waiting >= bytes_max or now >= due_at
+
+
+# --- pieces of a batch, record by record -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one or several shards, each shard's in order, with what they span."""
+
+    rows: Mapping[StreamShard, Sequence[Row]]
+    spans: Mapping[StreamShard, ShardSpan]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+
+def piece_of(rows: Mapping[StreamShard, Sequence[Row]], marks: HighWaterMarks) -> Piece:
+    """What is left of the rows behind the marks; it may be empty."""
+    left = {shard: [row for row in mine if fresh(row[0], marks.get(shard))] for shard, mine in rows.items()}
+    left = {shard: mine for shard, mine in left.items() if mine}
+    return Piece(left, {shard: ShardSpan(marks.get(shard), mine[-1][0]) for shard, mine in left.items()})
+
+
+def by_shard(rows: Mapping[StreamShard, Sequence[Row]]) -> Iterator[dict[StreamShard, Sequence[Row]]]:
+    for shard in sorted(rows):
+        yield {shard: rows[shard]}
+
+
+def halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Of at least two rows; the first half is to be run before the second."""
+    middle = len(rows) // 2
+    assert middle > 0
+    return rows[:middle], rows[middle:]

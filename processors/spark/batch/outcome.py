@@ -1,0 +1,33 @@
+"""What became of a micro-batch: which shards stop, and figures for the log and the counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from processors.spark.high_water_marks import StreamShard
+
+
+@dataclass(slots=True)
+class BatchFigures:
+    """Of one micro-batch; durations in seconds."""
+
+    handover_s: float = 0.0
+    pipeline_s: float = 0.0
+    publish_s: float = 0.0
+    rows: int = 0
+    malformed: int = 0
+    poisoned: int = 0
+    attempts: int = 0
+    failures: int = 0
+    jobs: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """By sink: records that were delivered again and not written, because its ledger has their positions."""
+
+
+@dataclass(slots=True)
+class BatchOutcome:
+    """`failed` says why a shard stops; all other shards of the batch are committed to their ends."""
+
+    failed: dict[StreamShard, str] = field(default_factory=dict)
+    figures: BatchFigures = field(default_factory=BatchFigures)

@@ -1,0 +1,44 @@
+"""What is delivered again: how many records of a micro-batch its sinks were not given, because their ledgers have them.
+
+After a crash that is what "exactly once" means. After a reset of the checkpoints it is a replay that goes nowhere, and
+the only sign of it is this count; so every trigger tells it, sink by sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from processors.spark.batch import record_lines
+from processors.spark.batch.micro_batch import MicroBatch, held
+from processors.spark.batch.spool import Spool
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
+
+
+class Repeats:
+    """Of one micro-batch at a time."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._before: dict[str, dict[StreamShard, RecordPosition | None]] = {}
+
+    def begin(self) -> None:
+        """Another batch begins."""
+        self._before = {}
+
+    def published(self, sink: str, batch: ShardSpans) -> None:
+        """The sink has taken this; what its marks say of these shards from now on is our own work."""
+        before = self._before.setdefault(sink, {})
+        for shard, span in batch.items():
+            before.setdefault(shard, span.after)
+
+    def counts(
+        self, batch: MicroBatch, sinks: Mapping[str, HighWaterMarks], failed: Collection[StreamShard] = ()
+    ) -> dict[str, int]:
+        """By sink, with its marks after the batch; of shards that have `failed` only what is known to be dropped."""
+        found = {}
+        for sink, marks in sinks.items():
+            after = {shard: mark for shard, mark in marks.items() if shard not in failed}
+            known = {shard: mark for shard, mark in {**after, **self._before.get(sink, {})}.items() if mark is not None}
+            if count := held(batch.offers, known, lambda offer: record_lines.rows(b"".join(self._spool.read([offer])))):
+                found[sink] = count
+        return found

@@ -1,0 +1,137 @@
+"""Records on their way to Spark, as files of JSON lines; what one micro-batch holds stands in one file.
+
+Written before an offer is accepted, so that a full disk is an error before any acknowledgement; read by Spark; removed
+when the batch is done. A file is private to its host and worth nothing after it; what a killed host has left behind in
+a directory that is not its own alone, the next one on the machine removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from processors.spark.batch.micro_batch import Offer, Row
+from processors.spark.commit.location import local_directory
+from processors.spark.sink_port import SinkRefused
+
+LOCK_FILE = ".lock"
+
+
+class SpoolError(Exception):
+    """There is no place for records; one sentence with the remedy."""
+
+
+class Spool:
+    """A directory of numbered files. `append` is called on one thread, the rest on any."""
+
+    def __init__(self, directory: Path, *, shared: bool = False) -> None:
+        """`shared`: executors read it, by the rights of this user's group at the least."""
+        self.directory = directory
+        self._number = 0
+        self._file: BinaryIO | None = None
+        self._end = 0
+        try:
+            directory.mkdir(mode=0o750 if shared else 0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def append(self, records: bytes | bytearray) -> tuple[int, int, int]:
+        """File, start and stop of what was written. Raises SpoolError; nothing is left behind then."""
+        try:
+            if self._file is None:
+                self._number += 1
+                self._file = self.path(self._number).open("wb", buffering=0)
+                self._end = 0
+            rest = memoryview(records)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            if self._file is not None:
+                self._file.truncate(self._end)
+                self._file.seek(self._end)
+            raise self._error(error) from error
+        start, self._end = self._end, self._end + len(records)
+        return self._number, start, self._end
+
+    def cut(self) -> tuple[int, int]:
+        """The file that is complete now, and its length; what comes next goes into another one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return self._number, self._end
+
+    def path(self, number: int) -> Path:
+        return self.directory / f"{number:08d}.jsonl"
+
+    def read(self, offers: Iterable[Offer]) -> list[bytes]:
+        """The records of each offer."""
+        found = []
+        for offer in offers:
+            with self.path(offer.spool).open("rb") as file:
+                file.seek(offer.start)
+                found.append(file.read(offer.stop - offer.start))
+        return found
+
+    def write_rows(self, name: str, rows: Iterable[Sequence[Row]]) -> Path:
+        """A file of its own for a part of a batch. Raises SpoolError."""
+        path = self.directory / f"{name}.jsonl"
+        try:
+            with path.open("wb") as file:
+                for mine in rows:
+                    file.writelines(line for _, line in mine)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise self._error(error) from error
+        return path
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self.cut()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _error(self, error: OSError) -> SpoolError:
+        return SpoolError(
+            f"no room for records in {self.directory}: {error.strerror}; nothing of them was accepted; make room, or "
+            "name another directory by mld.spark.spool"
+        )
+
+
+def open_spool(named: str | None, scratch: Path) -> Spool:
+    """A spool of this process alone: below the directory of `mld.spark.spool`, or in `scratch`. Raises SpoolError."""
+    if named is None:
+        return Spool(scratch / "spool")
+    try:
+        base = local_directory(named, "mld.spark.spool")
+    except SinkRefused as error:
+        raise SpoolError(
+            f"mld.spark.spool = {named} is in no file system of this machine; name a directory that every node mounts "
+            "at the same path"
+        ) from error
+    mine = f"mld-{os.uname().nodename}-"
+    _sweep(base, mine)
+    spool = Spool(base / f"{mine}{os.getpid()}-{uuid4().hex[:8]}", shared=True)  # a container's pid is not unique
+    _hold(spool.directory)
+    return spool
+
+
+def _hold(directory: Path) -> None:
+    """Until this process ends."""
+    fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # where there are no locks, nobody can take it either, and nothing is swept
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _sweep(base: Path, prefix: str) -> None:
+    """Remove what hosts of this machine have left behind that were killed: nobody holds their locks any more."""
+    for directory in base.glob(f"{prefix}*"):
+        with suppress(OSError), (directory / LOCK_FILE).open("rb+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)

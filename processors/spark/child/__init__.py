@@ -1,0 +1,54 @@
+"""`mld-spark`: the record processor of one shard, a thin relay between the daemon and the session host.
+
+    executableName = mld-spark            (the daemon says in MLD_PROPERTIES_FILE which file it read)
+    executableName = mld-spark app.properties                               (run by Amazon's Java daemon)
+    mld-spark --check app.properties                                        (for people: could it run?)
+
+It imports no pyspark, and little else: a child must start in no time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from processors.spark import link
+from processors.spark.child.relay import ChildError, ChildRelay
+from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
+from processors.standard import claim_standard_streams
+
+
+def properties_file(arguments: list[str]) -> str:
+    """The file that the daemon read. Raises ChildError if nobody says which."""
+    if len(arguments) > 1:
+        raise ChildError("usage: mld-spark [--check] [APP.properties]", EXIT_CONFIGURATION)
+    file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
+    if not file:
+        raise ChildError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
+    return str(Path(file).absolute())
+
+
+def main() -> NoReturn:
+    if sys.argv[1:2] == ["--check"]:
+        from processors.spark.session import preflight
+
+        sys.exit(preflight.main(sys.argv[2:]))
+    stdin, stdout = claim_standard_streams()
+    if not os.isatty(stdin.fileno()):
+        # A signal to a whole group or control group reaches us too; the daemon decides when we are done.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+    status = 0
+    try:
+        ChildRelay(stdin, stdout, properties_file(sys.argv[1:])).serve()
+    except ChildError as error:
+        sys.stderr.write(f"mld-spark: {error}\n")
+        status = error.status
+    except link.LinkError as error:
+        sys.stderr.write(f"mld-spark: the session host and this child do not understand each other: {error}\n")
+        status = EXIT_FAILURE
+    sys.stderr.flush()
+    os._exit(status)  # nothing of ours is left to be written, and an interpreter takes its time to end

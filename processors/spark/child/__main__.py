@@ -1,0 +1,3 @@
+from processors.spark.child import main
+
+main()

@@ -1,0 +1,96 @@
+"""Finds the session host of this daemon, and starts it if there is none: once, under a file lock.
+
+The host is a process in a session of its own, so that signals to the daemon's or the child's process group do not reach
+it; it watches the daemon and ends after it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from pathlib import Path
+
+from processors.spark.meeting_place import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    LOCK_FILE,
+    SOCKET_FILE,
+    HostProcessError,
+    run_directory,
+)
+
+_START = "import sys; sys.path.insert(0, {root!r}); from processors.spark.host.program import main; main()"
+
+
+def daemon_pid() -> int:
+    """The daemon: as it says itself, else our parent."""
+    told = os.environ.get("MLD_DAEMON_PID", "")
+    return int(told) if told.isdigit() else os.getppid()
+
+
+def attach(properties_file: str) -> socket.socket:
+    """A connection to the host of our daemon, which is started if need be. Raises HostProcessError."""
+    pid = daemon_pid()
+    directory = run_directory(pid)
+    link = _connect(directory / SOCKET_FILE)
+    if link is not None:
+        return link
+    with (directory / LOCK_FILE).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the holder starts the host, which says within seconds whether it listens
+        link = _connect(directory / SOCKET_FILE)
+        if link is None:
+            _start_host(directory, pid, properties_file)
+            link = _connect(directory / SOCKET_FILE)
+    if link is None:
+        raise HostProcessError("the Spark session host ended right after its start; see the lines above")
+    return link
+
+
+def _connect(path: Path) -> socket.socket | None:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        link.close()
+        return None
+    except OSError as error:
+        link.close()
+        raise HostProcessError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
+    return link
+
+
+def _start_host(directory: Path, pid: int, properties_file: str) -> None:
+    """Returns when the host listens. What it prints until then goes to our standard error."""
+    import subprocess  # only the first child of a daemon needs it
+
+    root = str(Path(__file__).resolve().parents[3])
+    ready, told = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                _START.format(root=root),
+                str(directory),
+                properties_file,
+                str(pid),
+                str(told),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=[told],
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise HostProcessError(f"cannot start the Spark session host: {error.strerror}") from error
+    finally:
+        os.close(told)
+    with os.fdopen(ready, "rb") as pipe:
+        listening = pipe.read(1) == b"+"
+    if not listening:
+        status = process.wait()
+        message = f"the Spark session host did not start (exit status {status}); see the lines above"
+        raise HostProcessError(message, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else EXIT_FAILURE)

@@ -1,0 +1,317 @@
+"""The relay of one shard, between the daemon and the session host.
+
+A batch's raw line goes to the host; its status follows when the host has accepted it, and a checkpoint when the host
+says that all sinks hold it, never before. The protocol lets a child checkpoint only while it is asked something; so
+that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard is answered after its
+commit, or after a short while, unless others may have queued behind it (`held_answers`). If the host goes away this
+process ends with an error, and the daemon starts it anew at the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO, NoReturn
+
+from processors.spark import link
+from processors.spark.child.host_process import attach
+from processors.spark.held_answers import HeldAnswers, HoldLimits
+from processors.spark.meeting_place import EXIT_FAILURE, HostProcessError
+from processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE
+
+CHECKPOINT_ATTEMPTS_MAX = 6
+"""At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
+RETRY_BASE_S = 0.25
+RETRY_DELAY_MAX_S = 4.0
+START_WAIT_S = 600.0
+"""Longest wait for READY; the host gives up earlier by itself (`mld.spark.startTimeoutMillis`)."""
+RECORDS_START = b'{"action":"processRecords"'
+TIP = b'"millisBehindLatest":0}'
+_RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
+_LOST = "ShutdownException"
+
+
+class ChildError(Exception):
+    """This child cannot go on: one sentence, and the exit status."""
+
+    def __init__(self, message: str, status: int = EXIT_FAILURE) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class HostConnection:
+    """The child's end of the link: what was offered, accepted and committed."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self.ready: dict[str, Any] | None = None
+        self.offered = self.accepted = self.committed = 0
+        self.position: tuple[str, int] | None = None
+        """Of the last record committed, until it is checkpointed."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
+        stream = os.environ.get("MLD_STREAM_NAME", "")
+        head = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub, "pid": os.getpid()}
+        told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
+        self._send(link.HELLO, {**head, **told, "version": link.VERSION})
+
+    def offer(self, line: bytes) -> None:
+        self.offered += 1
+        self._send(link.OFFER, {"id": self.offered}, line)
+
+    def flush(self) -> None:
+        self._send(link.FLUSH)
+
+    def bye(self) -> None:
+        self._send(link.BYE)
+
+    def receive(self) -> None:
+        """Take one frame. Raises ChildError if the host has failed or is gone."""
+        header = link.decode_header(self._exactly(link.HEADER.size))
+        head = link.decode_head(self._exactly(header.head_bytes))
+        if header.kind == link.READY:
+            self.ready = head
+        elif header.kind == link.ACCEPTED:
+            self.accepted = head["id"]
+        elif header.kind == link.COMMITTED:
+            self.committed = head["id"]
+            if head.get("sequence") is not None:
+                self.position = (head["sequence"], head["sub"])
+        elif header.kind == link.SAID:
+            sys.stderr.write(head["text"])
+            sys.stderr.flush()
+        elif header.kind == link.FAILED:
+            raise ChildError(head["reason"], head.get("status", EXIT_FAILURE))
+
+    def receive_within(self, seconds: float) -> bool:
+        """Take one frame if one comes in time."""
+        if not select.select([self._socket], [], [], max(0.0, seconds))[0]:
+            return False
+        self.receive()
+        return True
+
+    def _send(self, kind: int, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
+        try:
+            self._socket.sendall(link.encode(kind, head, len(body)))
+            if body:
+                self._socket.sendall(body)
+        except OSError:
+            self._explain()
+
+    def _explain(self) -> NoReturn:
+        """The host has closed the link: what it said last is the reason, if there is one."""
+        while True:
+            self.receive()
+
+    def _exactly(self, size: int) -> bytes:
+        pieces = bytearray()
+        while len(pieces) < size:
+            try:
+                piece = self._socket.recv(size - len(pieces))
+            except OSError:
+                piece = b""
+            if not piece:
+                raise ChildError("the Spark session host went away; the shard starts again from its checkpoint")
+            pieces += piece
+        return bytes(pieces)
+
+
+class ChildRelay:
+    """Serves one daemon for one shard."""
+
+    def __init__(
+        self,
+        stdin: BinaryIO,
+        stdout: BinaryIO,
+        properties_file: str,
+        attach: Callable[[str], socket.socket] = attach,
+    ) -> None:
+        self._attach = attach
+        self._stdin = stdin
+        self._stdout = stdout
+        self._properties_file = properties_file
+        self._host: HostConnection | None = None
+        self._lost = False
+        self._held = HeldAnswers()
+        self._answered_at = self._came_at = 0.0
+
+    def serve(self) -> None:
+        """Until the daemon closes our input. Raises ChildError."""
+        while line := self._next_line():
+            if line.startswith(RECORDS_START):
+                self._process_records(line)
+                continue
+            try:
+                message = json.loads(line)
+                action = message["action"]
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise ChildError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
+            if action == "processRecords":
+                self._process_records(line)
+            else:
+                self._act(action, message)
+        if self._host is not None:
+            self._host.bye()
+
+    def _act(self, action: str, message: dict[str, Any]) -> None:
+        if action == "initialize":
+            self._initialize(message)
+        elif action == "shardEnded" or (action == "shutdown" and message.get("reason") == "TERMINATE"):
+            self._shard_ended()
+        elif action == "shutdownRequested":
+            self._shutdown_requested()
+        elif action in ("leaseLost", "shutdown"):
+            self._lost = True
+            if self._host is not None:
+                self._host.bye()
+                self._host.close()
+                self._host = None
+        self._status(action)
+
+    def close(self) -> None:
+        """For those who run it as a part of something; a process just ends."""
+        if self._host is not None:
+            self._host.close()
+        self._stdin.close()
+        with suppress(OSError):
+            self._stdout.close()
+
+    # --- actions -----------------------------------------------------------------------------------------------------
+
+    def _initialize(self, message: dict[str, Any]) -> None:
+        try:
+            host = self._host = HostConnection(self._attach(self._properties_file))
+        except HostProcessError as error:
+            raise ChildError(str(error), error.status) from error
+        host.hello(message["shardId"], message.get("sequenceNumber"), message.get("subSequenceNumber"))
+        deadline = time.monotonic() + START_WAIT_S
+        while host.ready is None:
+            if not host.receive_within(deadline - time.monotonic()):
+                raise ChildError(f"the Spark session host was not ready within {START_WAIT_S:g} s")
+
+    def _process_records(self, line: bytes) -> None:
+        host = self._connected()
+        if not self._lost and host is not None:
+            host.offer(line)
+            while host.accepted < host.offered:
+                host.receive()
+            limits = HoldLimits(self._bound("holdMillis"), self._bound("patienceMillis"), self._bound("queuedMillis"))
+            self._held = self._held.when(self._answered_at, self._came_at, limits)
+            if line.rstrip().endswith(TIP) and self._held.allows(limits):
+                self._wait_for_commits(host, limits.hold_s)
+                self._held = self._held.after(self._came_at, time.monotonic())
+            else:
+                while host.receive_within(0.0):
+                    pass
+            self._checkpoint(host)
+        self._status("processRecords")
+
+    def _shutdown_requested(self) -> None:
+        host = self._connected()
+        if host is None or self._lost:
+            return
+        host.flush()
+        if not self._wait_for_commits(host, self._bound("drainMillis")):
+            sys.stderr.write("not all records were committed in time; the next owner of the shard gets them again\n")
+        self._checkpoint(host, patient=True)
+
+    def _shard_ended(self) -> None:
+        host = self._connected()
+        if host is None or self._lost:
+            return
+        host.flush()
+        if not self._wait_for_commits(host, self._bound("drainMillis")):
+            raise ChildError(
+                "the last records of the shard were not committed in time; they are delivered again "
+                "(key mld.spark.drainTimeoutMillis)"
+            )
+        host.position = None
+        self._ask_patiently(None, None)
+
+    def _connected(self) -> HostConnection | None:
+        if self._host is None and not self._lost:
+            raise ChildError("the daemon sent an action before initialize")
+        return self._host
+
+    def _bound(self, name: str) -> float:
+        assert self._host is not None and self._host.ready is not None
+        return float(self._host.ready[name]) / 1000
+
+    def _wait_for_commits(self, host: HostConnection, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while host.committed < host.offered:
+            if not host.receive_within(deadline - time.monotonic()):
+                return False
+        return True
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, host: HostConnection, *, patient: bool = False) -> None:
+        """Checkpoint what is committed, if that is news. A failure that may pass is left to the next time."""
+        if host.position is None or self._lost:
+            return
+        ask = self._ask_patiently if patient else self._ask
+        if ask(*host.position) is None:
+            host.position = None
+
+    def _ask_patiently(self, sequence: str | None, sub: int | None) -> str | None:
+        for attempt in range(CHECKPOINT_ATTEMPTS_MAX):
+            error = self._ask(sequence, sub)
+            if error is None or self._lost:
+                return error
+            time.sleep(min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2**attempt))
+        raise ChildError(f"the checkpoint still fails after {CHECKPOINT_ATTEMPTS_MAX} attempts: {error}")
+
+    def _ask(self, sequence: str | None, sub: int | None) -> str | None:
+        """The name of an error that may pass, None for success (or a lease that is lost: `_lost` tells)."""
+        request = {"action": "checkpoint", "sequenceNumber": sequence, "subSequenceNumber": sub}
+        self._write(request)
+        line = self._stdin.readline()
+        if not line.endswith(b"\n"):
+            raise ChildError("the daemon went away while a checkpoint was open")
+        error = json.loads(line).get("error")
+        if error is None or error in _RETRIED:
+            return None if error is None else str(error)
+        if error == _LOST:
+            self._lost = True
+            return str(error)
+        raise ChildError(f"the daemon refused the checkpoint at {sequence}:{sub}: {error}")
+
+    # --- lines -------------------------------------------------------------------------------------------------------
+
+    def _next_line(self) -> bytes:
+        """The daemon's next line; b"" at the end. What the host says meanwhile is taken note of."""
+        while self._host is not None:
+            readable = select.select([self._stdin.fileno(), self._host.fileno()], [], [])[0]
+            if self._host.fileno() in readable:
+                self._host.receive()
+            if self._stdin.fileno() in readable:
+                self._came_at = time.monotonic()
+                break
+        line = self._stdin.readline()
+        if line and not line.endswith(b"\n"):
+            raise ChildError("the daemon went away in the middle of a message")
+        return line
+
+    def _status(self, action: str) -> None:
+        self._write({"action": "status", "responseFor": action})
+        self._answered_at = time.monotonic()
+
+    def _write(self, message: dict[str, Any]) -> None:
+        try:
+            self._stdout.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._stdout.flush()
+        except BrokenPipeError:
+            raise ChildError("the daemon has closed our output") from None

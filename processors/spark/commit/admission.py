@@ -1,0 +1,116 @@
+"""Whose marks are whose in the ledger of a sink, and who may write there.
+
+Every writer has marks of its own, so that none takes another's records for its own that are done. Who is in the ledger
+may go on. Who is not gets in if nobody else is, or if `mld.spark.sink.<name>.writers = shared` says that several are
+meant to be; else it is refused, with its own name and theirs.
+
+Ledgers of version 1 do not say whose their marks are. They become those of the first writer that opens the sink for the
+stream of that name, by a commit of its own before anything is dropped by them; unless the entry shows that they are
+somebody else's: the stream was made after it was written, or another application wrote it.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from processors.spark.commit import ledger
+from processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
+from processors.spark.high_water_marks import QUERY, HighWaterMarks, ShardSpans, StreamShard, moved
+from processors.spark.sink_port import Fenced, SinkRefused
+from processors.spark.writer_identity import WriterIdentity
+
+CLOCKS_APART_MAX = timedelta(minutes=5)
+"""How far the clock of a host that wrote an entry may be ahead of or behind AWS, which refuses to be called beyond."""
+NAMED_MAX = 3
+"""So many writers of a sink are named in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """One writer at one sink. `place` is the sink for people; `remedy` says how several may share it."""
+
+    writer: WriterIdentity
+    sink: str
+    place: str
+    remedy: str
+    shared: bool = False
+
+    def marks(self, head: LedgerEntry | None) -> HighWaterMarks:
+        """The marks of this writer. Raises SinkRefused if it may not write here."""
+        if head is None:
+            return {}
+        if self.writer in head.writers:
+            return head.writers[self.writer]
+        mine = adoptable(head, self.writer)
+        others = [str(other) for other in sorted(head.writers)]
+        if left := head.unclaimed.marks.keys() - mine.keys():
+            others.append(_named(head.unclaimed, left))
+        if others and not self.shared:
+            raise SinkRefused(self._refusal(others))
+        return mine
+
+    def upgrades(self, head: LedgerEntry | None) -> bool:
+        """Whether marks of version 1 are to become this writer's: by a commit, before they are used."""
+        return head is not None and self.writer not in head.writers and bool(adoptable(head, self.writer))
+
+    def check(self, head: LedgerEntry | None, batch: ShardSpans) -> None:
+        """Whether the batch may follow this head. Raises SinkRefused and Fenced."""
+        if changed := moved(batch, self.marks(head)):
+            raise Fenced(self.sink, changed)
+
+    def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
+        """The entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
+        self.check(head, batch)
+        return ledger.following(head, self.writer, self.marks(head), batch, token, **said)
+
+    def _refusal(self, others: list[str]) -> str:
+        named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
+        return (
+            f"sink {self.sink}: {self.place} is written by {named}. This is {self.writer}, and what the sink holds of "
+            f"one says nothing about the other; nothing was written or acknowledged. {self.remedy}"
+        )
+
+
+def admission_of(writer: WriterIdentity, sink: str, place: str, *, shared: bool) -> Admission:
+    remedy = (
+        f"Use another path; or, if both are meant to write there, set mld.spark.sink.{sink}.writers = shared: each "
+        "then has marks of its own"
+    )
+    return Admission(writer, sink, place, remedy, shared)
+
+
+def adoptable(head: LedgerEntry, writer: WriterIdentity) -> HighWaterMarks:
+    """The marks without an owner that may become the writer's: those of its stream's name, and of queries."""
+    unclaimed = head.unclaimed
+    streams = {shard.stream for shard in unclaimed.marks} - {QUERY}
+    if streams and writer.stream not in streams:
+        return {}
+    if _is_older(unclaimed, writer) or (len(streams) < 2 and _is_of_another_application(unclaimed, writer)):
+        return {}
+    return {shard: mark for shard, mark in unclaimed.marks.items() if shard.stream in (QUERY, writer.stream)}
+
+
+def _is_older(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
+    """Whether the marks were written before the stream was made."""
+    try:
+        return datetime.fromisoformat(unclaimed.at) + CLOCKS_APART_MAX < datetime.fromisoformat(writer.created)
+    except (ValueError, TypeError):
+        return False  # one of them does not say
+
+
+def _is_of_another_application(unclaimed: UnclaimedMarks, writer: WriterIdentity) -> bool:
+    """The batches of version 1 are called `<application>-<number>`, or `<application>-query-<number>`."""
+    ours = rf"{re.escape(writer.application)}(-query)?-\d+"
+    return bool(re.fullmatch(r".+-\d+", unclaimed.batch_id)) and not re.fullmatch(ours, unclaimed.batch_id)
+
+
+def _named(unclaimed: UnclaimedMarks, shards: set[StreamShard]) -> str:
+    names = ", ".join(sorted({shard.stream for shard in shards} - {QUERY})) or "another checkpoint"
+    last = f", last at {unclaimed.at}" if unclaimed.at else ""
+    last += f" by batch {unclaimed.batch_id}" if unclaimed.batch_id else ""
+    return f"an older version of this program for stream {names}{last}"

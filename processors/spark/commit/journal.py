@@ -1,0 +1,380 @@
+"""Keeps the ledger of a sink in its directory, and publishes files by it: the one place where commits happen.
+
+    <sink>/_mld/staging/<token>/     what one writer is about to publish: data/ and entry.json
+    <sink>/_mld/ledger/<number>.json the entries; creating one exclusively is the commit
+    <sink>/_mld/ledger/<number>.done every file of that entry is in its place, durably
+    <sink>/_mld/trash/<token>/       staging areas taken away from their (dead, or much too late) writers
+
+A commit
+--------
+
+1. The data are written below the staging area and made durable.
+2. The head is read; the batch must fit it (`Fenced` otherwise). The entry that follows it goes to `entry.json`.
+3. The head is read again, and `owner` must still be there: Spark makes missing directories, so a staging area that
+   was taken away could have come back with half of its data. All well: `entry.json` gets the name `<number>.json` by a
+   hard link, or where there are none by a rename, which fails if the name exists: so only one writer of a number can do
+   it. The loser reads the new head and is back at 2, its data untouched: it has lost a race, not its shards.
+4. Every entry that is not done is finished, in order: its files are renamed from the staging area to their targets, the
+   directories are synced, `.done` is written. Anybody may do that, any number of times, at the same time: a file whose
+   source is gone and whose target exists has been moved.
+
+A writer that dies before 3 leaves a staging area and nothing else. One that dies after 3 has committed; whoever opens
+or publishes next finishes it. A writer that answers late finds its number taken.
+
+The answer of step 3 may get lost, and a file system that repeats it by itself then hears that the name exists, or after
+a rename that the source is gone. In both cases the entry of that number says by its token whose it is. After a commit
+nobody looks for `entry.json` any more, so it does not matter whether it is still there.
+
+Cleaning
+--------
+
+Old entries may be removed although their numbers fence late writers, because a late writer's `entry.json` is taken away
+first: the sweeper moves each staging area whose entry has a number that will go into the trash, then removes the
+numbers. A writer that stands between 2 and 3 either wrote `entry.json` before the sweeper looked, then its source is
+gone and its link or rename fails; or after, then it sees at 3 a head that has moved on. There is no time limit in this.
+
+A staging area belongs to a process as long as it holds `owner`, which it does no longer once it has ended.
+
+The trash of a writer is deleted once no unfinished entry names its token; as its `entry.json` is in the trash, no later
+entry can. Until then its files are moved to their targets from there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import PurePosixPath
+from uuid import uuid4
+
+from processors.spark.commit import ledger
+from processors.spark.commit.admission import Admission
+from processors.spark.commit.ledger import LedgerEntry, Names
+from processors.spark.commit.store import Store, as_sink_error
+from processors.spark.commit_stages import stage
+from processors.spark.processes import boot_id
+from processors.spark.sink_port import SinkError, SinkRefused
+
+HOME = "_mld"
+STAGING, LEDGER, TRASH = f"{HOME}/staging", f"{HOME}/ledger", f"{HOME}/trash"
+ENTRY_FILE = "entry.json"
+OWNER_FILE = "owner"
+DATA = "data"
+RACES_MAX = 1000
+"""Each lost race is a commit of somebody else; whoever loses so many in a row lets its host back off."""
+ABANDONED_S = 24 * 3600.0
+"""A staging area of which nobody can tell whether its writer lives, such as one of another machine, is left alone for a
+day."""
+
+
+UPGRADE = "upgrade"
+"""Name of the batch, without records, that gives marks of version 1 their owner."""
+
+
+class _Claimed(Exception):
+    """Another worker of ours was faster."""
+
+
+class Journal:
+    """The ledger of one sink. Raises SinkError and its kinds."""
+
+    def __init__(self, store: Store, name: str, *, now: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._name = name
+        self._now = now
+        self._owned: dict[str, Callable[[], None]] = {}
+
+    def open(self) -> LedgerEntry | None:
+        """Finish what is half done, clean up, and give the head."""
+        with _failures(f"sink {self._name}: opening its ledger"):
+            for path in (STAGING, LEDGER, TRASH):
+                self._store.make(path)
+            # What we read may not be on disk yet if its writer died, but its shards are checkpointed by our word.
+            self._store.sync(LEDGER)
+            self._finish()
+            self._sweep()
+            return self._head()
+
+    def head(self) -> LedgerEntry | None:
+        """The newest entry, as it is now."""
+        with _failures(f"sink {self._name}: reading its ledger"):
+            return self._head()
+
+    def restore(self, data: bytes) -> LedgerEntry:
+        """Begin a ledger that was lost with an entry that was found elsewhere."""
+        entry = ledger.decode(data)
+        with _failures(f"sink {self._name}: restoring its ledger"):
+            token = self.stage()
+            draft = f"{STAGING}/{token}/{ENTRY_FILE}"
+            self._store.write(draft, data)
+            self._store.mark(f"{LEDGER}/{ledger.done_name(entry.number)}")
+            self._store.take(draft, f"{LEDGER}/{ledger.entry_name(entry.number)}")
+            self._store.sync(LEDGER)
+            self.discard(token)
+        return entry
+
+    def claim(self, head: LedgerEntry | None, admission: Admission) -> LedgerEntry | None:
+        """The head, once the writer owns those marks of version 1 that are its own: by a commit without files, so that
+        nobody drops a record by marks that another may claim. Raises SinkRefused if the writer may not write here."""
+
+        def follow(head: LedgerEntry | None) -> LedgerEntry:
+            admission.marks(head)
+            if head is None or not admission.upgrades(head):
+                raise _Claimed
+            return admission.following(
+                head,
+                {},
+                token,
+                layout=head.layout,
+                columns=head.columns,
+                batch_id=UPGRADE,
+                writer=writer(),
+                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+            )
+
+        admission.marks(head)
+        if not admission.upgrades(head):
+            return head
+        token = self.stage()
+        try:
+            return self.commit(token, follow)
+        except _Claimed:
+            self.discard(token)
+            return self.head()
+        except BaseException:
+            self.discard(token)
+            raise
+
+    def stage(self) -> str:
+        """A new staging area; its token."""
+        token = _token()
+        with _failures(f"sink {self._name}: staging a batch"):
+            self._store.make(f"{STAGING}/{token}")
+            self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
+        return token
+
+    def data(self, token: str) -> str:
+        """Where the data of a staging area stand, as a path of the store."""
+        return f"{STAGING}/{token}/{DATA}"
+
+    def check_owned(self, token: str) -> None:
+        """Raises SinkError if somebody has taken the staging area away."""
+        if not self._store.exists(f"{STAGING}/{token}/{OWNER_FILE}"):
+            raise self._cleared_away()
+
+    def discard(self, token: str) -> None:
+        """Remove a staging area that was not published. A failure leaves it to a later sweep."""
+        with suppress(OSError):
+            self._disown(token)
+            self._trash(token)
+            self._purge()
+
+    def commit(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+        """Publish a staging area whose data are durable.
+
+        `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
+        with _failures(f"sink {self._name}: committing a batch"):
+            entry = self._take_number(token, follow)
+            stage("linked")
+            self._store.sync(LEDGER)
+            stage("committed")
+            self._finish()
+            self._disown(token)
+            if entry.number % ledger.ENTRIES_KEPT == 0:
+                self._sweep()
+            return entry
+
+    def _take_number(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+        for _ in range(RACES_MAX):
+            head = self._head()
+            try:
+                entry = follow(head)
+                if self._took(entry):
+                    return entry
+            except FileNotFoundError as error:
+                raise self._cleared_away() from error
+        raise SinkError(
+            f"sink {self._name}: {RACES_MAX} other commits came first, nothing was published; it is tried again"
+        )
+
+    def _took(self, entry: LedgerEntry) -> bool:
+        """Try to be the one who creates this entry. Raises FileNotFoundError if our staging area is gone."""
+        draft = f"{STAGING}/{entry.token}/{ENTRY_FILE}"
+        target = f"{LEDGER}/{ledger.entry_name(entry.number)}"
+        self._store.write(draft, ledger.encode(entry))
+        stage("entry")
+        if self._names().head != entry.number - 1:
+            return False
+        self.check_owned(entry.token)
+        stage("checked")
+        try:
+            return self._store.take(draft, target) or self._is_ours(target, entry.token)
+        except FileNotFoundError:
+            if self._is_ours(target, entry.token):
+                return True
+            raise
+
+    def _cleared_away(self) -> SinkError:
+        return SinkError(
+            f"sink {self._name}: the staged batch was cleared away as abandoned, "
+            "nothing is published; it is tried again"
+        )
+
+    def _is_ours(self, target: str, token: str) -> bool:
+        """A network file system may repeat what it has done if the answer was lost, and then refuse it."""
+        with suppress(FileNotFoundError):
+            return ledger.decode(self._store.read(target)).token == token
+        return False
+
+    def _head(self) -> LedgerEntry | None:
+        for _ in range(RACES_MAX):
+            number = self._names().head
+            if not number:
+                return None
+            with suppress(FileNotFoundError):
+                return self._entry(number)
+        raise SinkError(f"sink {self._name}: its ledger moves on faster than it can be read; it is tried again")
+
+    def _entry(self, number: int) -> LedgerEntry:
+        path = f"{LEDGER}/{ledger.entry_name(number)}"
+        try:
+            return ledger.decode(self._store.read(path))
+        except ValueError as error:
+            raise SinkRefused(
+                f"sink {self._name}: {self._store.uri(path)} is damaged: {error}; restore it, or use a new directory"
+            ) from error
+
+    def _names(self) -> Names:
+        return Names.of(self._store.names(LEDGER))
+
+    def _finish(self) -> None:
+        """Bring the files of every committed entry to their places."""
+        for number in self._names().unfinished:
+            try:
+                entry = self._entry(number)
+            except FileNotFoundError:
+                continue  # finished and removed meanwhile
+            if not self._move_all(entry):
+                continue
+            stage("moved")
+            self._store.mark(f"{LEDGER}/{ledger.done_name(number)}")
+            stage("done")
+            with suppress(OSError):
+                self._store.remove(f"{STAGING}/{entry.token}")
+
+    def _move_all(self, entry: LedgerEntry) -> bool:
+        """False if another process has finished the whole entry meanwhile."""
+        directories = set()
+        for index, move in enumerate(entry.moves):
+            parent = str(PurePosixPath(move.target).parent)
+            if parent not in directories:
+                self._store.make(parent)
+                directories.add(parent)
+            if not self._moved(entry, move):
+                return False
+            if index == 0:
+                stage("moving")
+        for parent in sorted(directories):
+            self._store.sync(parent)
+        return True
+
+    def _moved(self, entry: LedgerEntry, move: ledger.FileMove) -> bool:
+        """Move one file unless somebody has. False if another process has finished the whole entry."""
+        if self._store.exists(move.target):
+            return True
+        for place in (STAGING, TRASH):
+            with suppress(FileNotFoundError):
+                self._store.move(f"{place}/{entry.token}/{move.source}", move.target)
+                return True
+        if self._store.exists(move.target):
+            return True
+        names = self._names()
+        if entry.number in names.done or entry.number not in names.taken:
+            return False
+        raise SinkRefused(
+            f"sink {self._name}: commit {entry.number} is published but its file {move.target} is nowhere; restore it, "
+            f"or, if it was deleted on purpose, create {self._store.uri(LEDGER)}/{ledger.done_name(entry.number)}"
+        )
+
+    def _sweep(self) -> None:
+        """Remove old entries and the staging areas of the dead. Failing to clean is no failure."""
+        with suppress(OSError):
+            obsolete = self._names().obsolete
+            for token in self._store.names(STAGING):
+                if self._abandoned(token) or (obsolete and self._too_late(token, obsolete[-1])):
+                    self._trash(token)
+            stage("sweeping")
+            for number in obsolete:
+                self._store.remove(f"{LEDGER}/{ledger.entry_name(number)}")
+            # Only now: an entry without its mark would count as unfinished.
+            names = self._names()
+            for number in names.done.difference(names.taken):
+                self._store.remove(f"{LEDGER}/{ledger.done_name(number)}")
+            self._purge()
+
+    def _too_late(self, token: str, horizon: int) -> bool:
+        try:
+            return ledger.decode(self._store.read(f"{STAGING}/{token}/{ENTRY_FILE}")).number <= horizon
+        except (FileNotFoundError, ValueError):
+            return False
+
+    def _abandoned(self, token: str) -> bool:
+        with suppress(FileNotFoundError):
+            held = self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") if token.startswith(_machine()) else None
+            if held is not None:
+                return not held
+            return self._store.age_s(f"{STAGING}/{token}", self._now()) > ABANDONED_S
+        return False
+
+    def _disown(self, token: str) -> None:
+        if release := self._owned.pop(token, None):
+            release()
+
+    def _trash(self, token: str) -> None:
+        with suppress(FileNotFoundError):
+            self._store.move(f"{STAGING}/{token}", f"{TRASH}/{token}")
+
+    def _purge(self) -> None:
+        trash = self._store.names(TRASH)
+        if not trash:
+            return
+        wanted = set()
+        for number in self._names().unfinished:
+            with suppress(FileNotFoundError):
+                wanted.add(self._entry(number).token)
+        for token in trash:
+            if token not in wanted:
+                self._store.remove(f"{TRASH}/{token}")
+
+
+class _failures:
+    """Turns an error of the operating system into a SinkError that says what was being done."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise as_sink_error(error, self._doing) from error
+
+
+def writer() -> str:
+    """This process, for people."""
+    return f"{socket.gethostname()} pid {os.getpid()}"
+
+
+def _token() -> str:
+    """Unique, and says on which machine its writer runs."""
+    return f"{_machine()}{uuid4().hex}"
+
+
+@cache
+def _machine() -> str:
+    """This boot of this machine, whose locks its processes can ask each other about."""
+    return f"{boot_id() or uuid4()}."  # if it is not known, nobody else can tell: left alone for a day

@@ -1,0 +1,270 @@
+"""The ledger of a sink: numbered entries, each with the marks of every shard of every writer of the sink so far.
+
+The ledger is cumulative: the entry with the highest number, its *head*, says all there is to know, and older entries
+are kept only to keep their numbers taken. An entry follows its head by one; whoever creates the file of that number
+first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
+are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
+
+The numbers are the sink's, the marks are each writer's own (`identity`; `admission` says who may write). An entry of
+version 1 has marks of which it does not say whose they are; they are kept as `unclaimed` until their owner comes.
+
+Pure: values in, values out. `journal` keeps the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced, decode_marks, encode_marks
+from processors.spark.writer_identity import WriterIdentity
+
+VERSION = 2
+UNCLAIMED_VERSION = 1
+"""The version that does not say whose its marks are. A program of that version refuses entries of this one."""
+NUMBER_DIGITS = 12
+"""One commit a second fills twelve digits in 31,000 years; zeros in front make names sort."""
+ENTRIES_KEPT = 64
+"""Newest entries that stay when old ones go: what a person wants to see of the last minute or so. Safety needs one."""
+ENTRIES_SWEPT_FROM = 4 * ENTRIES_KEPT
+"""So many there may be before the old ones go, so that sweeping is rare."""
+
+ENTRY, DONE = ".json", ".done"
+
+Columns = tuple[tuple[str, str], ...]
+"""Name and type of each column, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileMove:
+    """A file or directory that an entry publishes: from the writer's staging area to its place in the sink."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedMarks:
+    """Marks of version 1 whose owner has not come yet, and what the entry told that had them last."""
+
+    marks: HighWaterMarks = field(default_factory=dict)
+    at: str = ""
+    batch_id: str = ""
+
+    def without(self, taken: HighWaterMarks) -> UnclaimedMarks:
+        """What is left for others. Once one writer took a part, the last batch's name says nothing of the rest."""
+        left = {shard: mark for shard, mark in self.marks.items() if shard not in taken}
+        return self if len(left) == len(self.marks) else UnclaimedMarks(left, self.at) if left else UnclaimedMarks()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One commit. `token` names the writer's staging area, which is unique, and so says whose entry it is."""
+
+    number: int
+    token: str
+    writers: Mapping[WriterIdentity, HighWaterMarks] = field(default_factory=dict)
+    unclaimed: UnclaimedMarks = field(default_factory=UnclaimedMarks)
+    moves: tuple[FileMove, ...] = ()
+    layout: str = ""
+    """Format and partitioning of the sink's files; one directory keeps one."""
+    columns: Columns = ()
+    spans: Mapping[str, list[str | None]] = field(default_factory=dict)
+    """For people: what the batch held of each shard, as [after, up to]."""
+    batch_id: str = ""
+    writer: str = ""
+    at: str = ""
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the ledger's directory holds: the numbers that are taken and those whose moves are all done."""
+
+    taken: tuple[int, ...]
+    done: frozenset[int]
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Names:
+        entries, done = [], set()
+        for name in names:
+            if (number := number_of(name, ENTRY)) is not None:
+                entries.append(number)
+            elif (number := number_of(name, DONE)) is not None:
+                done.add(number)
+        return cls(tuple(sorted(entries)), frozenset(done))
+
+    @property
+    def head(self) -> int:
+        """The highest number; 0 if there is none."""
+        return self.taken[-1] if self.taken else 0
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Entries whose files may not all be in place yet, in the order in which to finish them."""
+        return tuple(number for number in self.taken if number not in self.done)
+
+    @property
+    def obsolete(self) -> tuple[int, ...]:
+        """Old entries that may go, lowest first; none unless there are enough to be worth it.
+
+        Everything below an unfinished entry is finished, but stays with it: numbers go from the bottom only."""
+        if len(self.taken) < ENTRIES_SWEPT_FROM:
+            return ()
+        horizon = min((self.head - ENTRIES_KEPT, *(number - 1 for number in self.unfinished)))
+        return tuple(number for number in self.taken if number <= horizon)
+
+
+def entry_name(number: int) -> str:
+    return f"{number:0{NUMBER_DIGITS}d}{ENTRY}"
+
+
+def done_name(number: int) -> str:
+    return f"{number:0{NUMBER_DIGITS}d}{DONE}"
+
+
+def number_of(name: str, suffix: str) -> int | None:
+    """The number in a name of the ledger's directory; None if it is another file."""
+    digits = name.removesuffix(suffix)
+    if digits == name or len(digits) < NUMBER_DIGITS or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+def following(
+    head: LedgerEntry | None,
+    writer: WriterIdentity,
+    marks: HighWaterMarks,
+    batch: ShardSpans,
+    token: str,
+    /,
+    **said: Any,
+) -> LedgerEntry:
+    """The entry that follows `head` with this batch; to be asked only if none of its shards has moved.
+
+    `marks` are the writer's before it: those in `head`, or what it takes over of the unclaimed ones."""
+    writers = head.writers if head else {}
+    unclaimed = head.unclaimed if head else UnclaimedMarks()
+    return LedgerEntry(
+        number=head.number + 1 if head else 1,
+        token=token,
+        writers={**writers, writer: advanced(marks, batch)},
+        unclaimed=unclaimed if writer in writers else unclaimed.without(marks),
+        spans={
+            f"{shard.stream}/{shard.shard}": [span.after.encode() if span.after else None, span.upto.encode()]
+            for shard, span in sorted(batch.items(), key=lambda item: item[0])
+        },
+        **said,
+    )
+
+
+def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
+    """One JSON object on one line, in ASCII (a name that is no UTF-8 survives as escapes)."""
+    value = {
+        "application": application,
+        "version": VERSION,
+        "number": entry.number,
+        "token": entry.token,
+        "batch": entry.batch_id,
+        "writer": entry.writer,
+        "at": entry.at,
+        "rows": entry.rows,
+        "spans": entry.spans,
+        "writers": [
+            {**writer.encode(), "marks": encode_marks(entry.writers[writer])} for writer in sorted(entry.writers)
+        ],
+        "unclaimed": {
+            "marks": encode_marks(entry.unclaimed.marks),
+            "at": entry.unclaimed.at,
+            "batch": entry.unclaimed.batch_id,
+        },
+        "layout": entry.layout,
+        "columns": [list(column) for column in entry.columns],
+        "moves": [[move.source, move.target] for move in entry.moves],
+    }
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(data: bytes) -> LedgerEntry:
+    """Raises ValueError that says what is wrong with the entry."""
+    try:
+        value = json.loads(data)
+        if value["version"] not in (UNCLAIMED_VERSION, VERSION):
+            raise ValueError(
+                f"an entry of version {value['version']!r}; this program knows {UNCLAIMED_VERSION} and {VERSION}"
+            )
+        unclaimed = value["version"] == UNCLAIMED_VERSION
+        return LedgerEntry(
+            number=_integer(value["number"]),
+            token=_string(value["token"]),
+            writers={} if unclaimed else _writers(value["writers"]),
+            unclaimed=_unclaimed(value if unclaimed else value["unclaimed"]),
+            moves=tuple(FileMove(_inside(source), _inside(target)) for source, target in value["moves"]),
+            columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
+            layout=_string(value["layout"]),
+            spans=value["spans"],
+            batch_id=_string(value["batch"]),
+            writer=_string(value["writer"]),
+            at=_string(value["at"]),
+            rows=value["rows"],
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no entry of a ledger: {error!r}") from error
+
+
+def _writers(value: list[dict[str, Any]]) -> dict[WriterIdentity, HighWaterMarks]:
+    return {WriterIdentity.decode(one): decode_marks(one["marks"]) for one in value}
+
+
+def _unclaimed(value: dict[str, Any]) -> UnclaimedMarks:
+    return UnclaimedMarks(decode_marks(value["marks"]), _string(value["at"]), _string(value["batch"]))
+
+
+class ColumnsClash(Exception):
+    """A frame does not fit the columns that the sink has had so far."""
+
+
+def widened(have: Columns, new: Columns, *, by_place: bool) -> Columns:
+    """The columns of the sink once a frame with the columns `new` is in it. Raises ColumnsClash.
+
+    A column keeps its type for good, since readers of all files together would fail. New columns are added at the
+    end, and may be absent later; where files are read `by_place` (csv) all have to be the same, in the same order."""
+    if not have:
+        return new
+    if by_place and have != new:
+        raise ColumnsClash(f"its columns are {_said(have)}, those of this batch are {_said(new)}; csv has no names")
+    known = {name.lower(): (name, kind) for name, kind in have}
+    added = []
+    for name, kind in new:
+        before = known.get(name.lower())
+        if before is None:
+            added.append((name, kind))
+        elif before[1] != kind:
+            raise ColumnsClash(f"its column {before[0]} is {before[1]}, in this batch it is {kind}")
+    return (*have, *added)
+
+
+def _said(columns: Columns) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"no number of an entry: {value!r}")
+    return value
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"not a string: {value!r}")
+    return value
+
+
+def _inside(value: object) -> str:
+    """A path below the sink; an entry must never move anything elsewhere."""
+    path = _string(value)
+    if not path or path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"a path that leaves the sink: {path!r}")
+    return path

@@ -1,0 +1,212 @@
+"""The file system under a sink: the few operations that the journal's rules stand on, each durable when it returns.
+
+What must hold of a file system: names in a directory are linearizable (what one process has created, another that
+looks afterwards sees), `take` creates a name for at most one of several who try, and `move` is atomic. A POSIX file
+system has this (ext4, xfs, tmpfs; NFS 4 for the part that matters: `link` is exclusive), and so has HDFS
+(`processors.spark.commit.hadoop_store`). Paths are relative to the root and written with slashes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from processors.spark.sink_port import SinkError, SinkFull, SinkRefused
+
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))
+NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
+
+
+class Store(Protocol):
+    """Raises OSError as the operating system does; FileNotFoundError where a path does not exist."""
+
+    def uri(self, path: str) -> str:
+        """The path as Spark is to be given it."""
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds; nothing if there is none."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create or replace a file as a whole; durable with its directory."""
+
+    def mark(self, path: str) -> None:
+        """Create an empty file, not durably; fine if it is there."""
+
+    def hold(self, path: str) -> Callable[[], None]:
+        """Create a file and hold it until the function given back is called, or this process ends."""
+
+    def held(self, path: str) -> bool | None:
+        """Whether a process of this machine holds the file, which one of this machine has made; None if that cannot
+        be told from here."""
+
+    def make(self, path: str) -> None:
+        """Create a directory and its parents, durably; fine if it is there."""
+
+    def take(self, source: str, target: str) -> bool:
+        """Give a file a name in another directory unless that name exists; False then. Durable only once that
+        directory is synced. Whether the file keeps its first name is up to the file system."""
+
+    def move(self, source: str, target: str) -> None:
+        """Rename; the target must not exist. Durable once both directories are synced."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def age_s(self, path: str, now: float) -> float:
+        """How long ago a directory was last changed."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all in it; fine if it is gone."""
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        """Every file below, as a path relative to `path` and its size, sorted."""
+
+    def sync(self, path: str) -> None:
+        """Make the names in one directory durable."""
+
+    def sync_below(self, path: str) -> None:
+        """Make everything below, and the directory itself, durable."""
+
+
+class PosixStore:
+    """A directory of a POSIX file system.
+
+    `private`: what it makes, and what Spark has staged in it, is for this user alone, whatever the umask says."""
+
+    def __init__(self, root: Path, *, private: bool = False) -> None:
+        self.root = root
+        self._private = private
+        self._directory_mode, self._file_mode = (0o700, 0o600) if private else (0o777, 0o666)  # less the umask
+
+    def uri(self, path: str) -> str:
+        return f"file://{self.root / path}"
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return os.listdir(self.root / path)  # noqa: PTH208 - names only, and there may be many
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        draft = target.with_name(f".{target.name}.draft")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+        _sync(target.parent)
+
+    def mark(self, path: str) -> None:
+        (self.root / path).touch(self._file_mode)
+
+    def hold(self, path: str) -> Callable[[], None]:
+        fd = os.open(self.root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode & 0o644)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lambda: os.close(fd)
+
+    def held(self, path: str) -> bool:
+        fd = os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def make(self, path: str) -> None:
+        target = self.root / path
+        for parent in reversed((target, *target.parents)):
+            if not parent.is_dir():
+                try:
+                    parent.mkdir(self._directory_mode, exist_ok=True)
+                except FileExistsError:
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent)) from None
+                _sync(parent.parent)
+
+    def take(self, source: str, target: str) -> bool:
+        try:
+            os.link(self.root / source, self.root / target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in NO_LINKS:
+                raise SinkRefused(
+                    f"{self.root}: the file system knows no hard links ({error.strerror}), which the commit needs; use "
+                    "another file system, or format delta or iceberg"
+                ) from error
+            raise
+        return True
+
+    def move(self, source: str, target: str) -> None:
+        (self.root / source).rename(self.root / target)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(self.root / path)
+
+    def age_s(self, path: str, now: float) -> float:
+        return now - (self.root / path).stat().st_mtime
+
+    def remove(self, path: str) -> None:
+        target = self.root / path
+        try:
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink()
+        except FileNotFoundError:
+            pass
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        top = self.root / path
+        return sorted((str(file.relative_to(top)), file.stat().st_size) for file in _walk(top) if not file.is_dir())
+
+    def sync(self, path: str) -> None:
+        _sync(self.root / path)
+
+    def sync_below(self, path: str) -> None:
+        top = self.root / path
+        for found in (*_walk(top), top):
+            if self._private:
+                found.chmod(self._directory_mode if found.is_dir() else self._file_mode)
+            _sync(found)
+
+
+def as_sink_error(error: OSError, doing: str) -> SinkError:
+    """The kind of failure that an error of the operating system is, in a sentence."""
+    said = f"{doing}: {error.strerror or error}"
+    if error.filename:
+        said += f" ({error.filename})"
+    if error.errno in NO_ROOM:
+        return SinkFull(f"{said}; make room, nothing was acknowledged and it is tried again")
+    if error.errno in NOT_ALLOWED:
+        return SinkRefused(f"{said}; give this user a directory to write in")
+    return SinkError(f"{said}; it is tried again")
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    """Everything below, contents before their directory."""
+    for entry in sorted(top.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _walk(entry)
+        yield entry
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

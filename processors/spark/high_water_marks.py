@@ -1,0 +1,127 @@
+"""Where a shard is: positions, high-water marks and spans, with the rules that keep a record from being written twice.
+
+A `RecordPosition` names one user record of a shard. A high-water mark is the last position of a shard that a sink
+holds; what stands at or below it is never written again. A `ShardSpan` is the part of a shard that one batch holds:
+after the mark it was trimmed at, up to and with its last record. A sink takes a span only if its own mark is still the
+one at which the batch was trimmed.
+
+Pure: values in, values out. Sequence numbers are decimal strings on the wire and ints here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+SEQUENCE_DIGITS_MAX = 129
+"""Kinesis documents `0|([1-9]\\d{0,128})`; a longer number is a fault of whoever wrote it."""
+
+
+class RecordPosition(NamedTuple):
+    """One user record of a shard: sequence number, and its index within an aggregated record."""
+
+    sequence: int
+    sub: int = 0
+
+    def encode(self) -> str:
+        """`sequence` or `sequence:sub`, in decimal."""
+        return f"{self.sequence}:{self.sub}" if self.sub else str(self.sequence)
+
+    @classmethod
+    def decode(cls, text: str) -> RecordPosition:
+        """Raises ValueError if the text is no position."""
+        sequence, _, sub = text.partition(":")
+        return cls(_natural(sequence), _natural(sub) if sub else 0)
+
+
+class StreamShard(NamedTuple):
+    """A shard of a stream; a stream name that nobody knows is the empty string."""
+
+    stream: str
+    shard: str
+
+
+QUERY = "(query)"
+"""Stands for the stream in the marks of streaming queries; no stream can be called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpan:
+    """A batch's part of one shard: all after `after` (None: from its beginning) up to and with `upto`."""
+
+    after: RecordPosition | None
+    upto: RecordPosition
+
+    def __post_init__(self) -> None:
+        if self.after is not None and self.upto <= self.after:
+            raise ValueError(f"an empty span: after {self.after.encode()} up to {self.upto.encode()}")
+
+
+HighWaterMarks: TypeAlias = Mapping[StreamShard, RecordPosition]
+"""The last position of each shard that a sink holds; a shard that is absent has nothing in it yet."""
+ShardSpans: TypeAlias = Mapping[StreamShard, ShardSpan]
+"""What one batch holds of each shard."""
+
+
+def fresh(position: RecordPosition, mark: RecordPosition | None) -> bool:
+    """Whether a record at `position` is not in the sink yet."""
+    return mark is None or position > mark
+
+
+def spans(ends: HighWaterMarks, marks: HighWaterMarks) -> dict[StreamShard, ShardSpan]:
+    """What is left of batches that end at `ends` once everything at or below `marks` is dropped."""
+    return {shard: ShardSpan(marks.get(shard), upto) for shard, upto in ends.items() if fresh(upto, marks.get(shard))}
+
+
+def moved(batch: ShardSpans, marks: HighWaterMarks) -> dict[StreamShard, RecordPosition | None]:
+    """The shards of the batch whose mark is no longer the one it was trimmed at, with the mark as it is."""
+    return {shard: marks.get(shard) for shard, span in batch.items() if marks.get(shard) != span.after}
+
+
+def advanced(marks: HighWaterMarks, batch: ShardSpans) -> dict[StreamShard, RecordPosition]:
+    """The marks once the batch is in the sink; to be asked only if nothing has `moved`."""
+    return {**marks, **{shard: span.upto for shard, span in batch.items()}}
+
+
+def merged(ours: HighWaterMarks, theirs: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
+    """Per shard the higher mark of the two."""
+    return {shard: max(m for m in (ours.get(shard), theirs.get(shard)) if m) for shard in {**ours, **theirs}}
+
+
+def lowest(every: list[HighWaterMarks], shard: StreamShard) -> RecordPosition | None:
+    """What all sinks hold of a shard: up to here a checkpoint may go. None if one of them holds nothing."""
+    held = [marks.get(shard) for marks in every]
+    known = [mark for mark in held if mark is not None]
+    return min(known) if known and len(known) == len(held) else None
+
+
+def encode_marks(marks: HighWaterMarks) -> dict[str, dict[str, str]]:
+    """Stream name -> shard id -> position, sorted, for JSON."""
+    value: dict[str, dict[str, str]] = {}
+    for shard in sorted(marks):
+        value.setdefault(shard.stream, {})[shard.shard] = marks[shard].encode()
+    return value
+
+
+def decode_marks(value: object) -> dict[StreamShard, RecordPosition]:
+    """The inverse of `encode_marks`. Raises ValueError that names what is wrong."""
+    marks: dict[StreamShard, RecordPosition] = {}
+    for stream, shards in _members(value, "marks"):
+        for shard, position in _members(shards, f"the marks of stream {stream!r}"):
+            if not isinstance(position, str):
+                raise ValueError(f"the mark of {shard!r} is no string")
+            marks[StreamShard(stream, shard)] = RecordPosition.decode(position)
+    return marks
+
+
+def _members(value: object, what: str) -> list[tuple[str, object]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what}: not an object")
+    return list(value.items())
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= SEQUENCE_DIGITS_MAX):
+        raise ValueError(f"not a decimal number: {text[:140]!r}")
+    return int(text)

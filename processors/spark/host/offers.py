@@ -1,0 +1,122 @@
+"""Offers on their way to a micro-batch: room for them, the file each is written to, and when the next batch is due.
+
+Once `mld.spark.maxInFlightBytes` are in flight, further offers stay in their children's sockets, and are admitted first
+in, first out. What one micro-batch gets stands in one file of the spool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+
+from processors.spark.batch.micro_batch import Offer, is_due
+from processors.spark.batch.record_lines import ShardBatch
+from processors.spark.batch.spool import Spool
+from processors.spark.host.connection import ChildConnection
+from processors.spark.settings import SparkSettings
+
+GATHER_MAX_S = 0.1
+"""Shards that are read on one beat offer within this time; a tenth of the trigger if that is less."""
+
+
+class OfferQueue:
+    """Called on the host's loop only."""
+
+    def __init__(self, settings: SparkSettings, spool: Spool) -> None:
+        self._spool = spool
+        self._trigger_s = settings.trigger_interval_s
+        self._batch_bytes_max = settings.batch_bytes_max
+        self._in_flight_bytes_max = settings.in_flight_bytes_max
+        self._waiting: list[Offer] = []
+        self._complete: dict[int, int] = {}
+        """Files that wait and get no more records, with their lengths."""
+        self._held_back: deque[tuple[ChildConnection, int]] = deque()
+        self._in_flight_bytes = 0
+        self._asked = False
+        self._changed = asyncio.Event()
+        self._first_waiting_at = 0.0
+
+    def admit(self, child: ChildConnection, size: int) -> bool:
+        """Whether a body of this size may be read now; if not, the child is told to go on once it may."""
+        if self._held_back or not self._has_room(size):
+            self._held_back.append((child, size))
+            self._changed.set()
+            return False
+        self._in_flight_bytes += size
+        return True
+
+    def _has_room(self, size: int) -> bool:
+        return not self._in_flight_bytes or self._in_flight_bytes + size <= self._in_flight_bytes_max
+
+    def release(self, size: int) -> None:
+        """So many bytes are no longer in flight: those held back are admitted, first in, first out."""
+        self._in_flight_bytes -= size
+        while self._held_back and self._has_room(self._held_back[0][1]):
+            child, wanted = self._held_back.popleft()
+            self._in_flight_bytes += wanted
+            child.go_on()
+
+    def add(self, child: ChildConnection, number: int, batch: ShardBatch, size: int) -> None:
+        """Write an admitted batch, which has records, to the spool. Raises SpoolError."""
+        assert child.shard is not None and batch.first is not None and batch.last is not None
+        file, start, stop = self._spool.append(batch.records)
+        now = time.monotonic()
+        if not self._waiting:
+            self._first_waiting_at = now
+        self._waiting.append(
+            Offer(child.number, number, child.shard, batch.first, batch.last, batch.count, size, file, start, stop, now)
+        )
+        if stop >= self._batch_bytes_max:
+            self._complete[file] = stop
+            self._spool.cut()
+        self._changed.set()
+
+    def ask(self) -> None:
+        """Somebody waits for the end of what is offered: the trigger's time is not waited for."""
+        self._asked = True
+        self._changed.set()
+
+    def drop(self, child: ChildConnection) -> None:
+        """A child is gone: what it has offered is dropped, unless it is in a job; whoever comes next gets it again."""
+        dropped = [offer for offer in self._waiting if offer.link == child.number]
+        if dropped:
+            self._waiting = [offer for offer in self._waiting if offer.link != child.number]
+            for file in self._complete.keys() - {offer.spool for offer in self._waiting}:
+                del self._complete[file]
+                self._spool.remove(self._spool.path(file))
+        self._held_back = deque(held for held in self._held_back if held[0] is not child)
+        self.release(sum(offer.size for offer in dropped) + child.admitted_bytes)
+
+    async def due(self, last_start: float) -> None:
+        """Wait until a micro-batch is to start."""
+        gather_s = min(GATHER_MAX_S, self._trigger_s / 10)
+        while True:
+            self._changed.clear()
+            now = time.monotonic()
+            due_at = max(last_start + self._trigger_s, self._first_waiting_at + gather_s)
+            if self._waiting and is_due(
+                now,
+                due_at,
+                sum(offer.size for offer in self._waiting),
+                bytes_max=self._batch_bytes_max,
+                asked=self._asked or bool(self._held_back),
+            ):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due_at - now if self._waiting else None):
+                    await self._changed.wait()
+
+    def take(self) -> tuple[list[Offer], int, int]:
+        """The offers of the oldest file, its number and its length; the file is complete then."""
+        number = self._waiting[0].spool
+        offers = [offer for offer in self._waiting if offer.spool == number]
+        self._waiting = [offer for offer in self._waiting if offer.spool != number]
+        if self._waiting:
+            self._first_waiting_at = self._waiting[0].arrived_at
+        else:
+            self._asked = False
+        if number not in self._complete:
+            _, self._complete[number] = self._spool.cut()
+        return offers, number, self._complete.pop(number)

@@ -1,0 +1,132 @@
+"""What surrounds a host: the processes it watches, what is printed in it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from processors.spark.meeting_place import LOCK_FILE, SOCKET_FILE, all_directories
+from processors.spark.processes import started_at
+from processors.spark.sanitized import Sanitizer
+
+WATCH_POLL_S = 0.5
+"""Of processes, only where the system has no pidfd; and of lines that no child could take."""
+SAID_LINES_MAX = 1_000
+"""Lines kept while there is no child to pass them to."""
+TAG = "spark: "
+HOST_LOCK = "host.lock"
+
+
+class ProcessWatch:
+    """Tells when a process that is not our child, or is PySpark's, has ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def process(self, pid: int, ended: Callable[[], None]) -> None:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._loop.call_soon(ended)
+            return
+        except (AttributeError, OSError):
+            self._poll(pid, ended)
+            return
+
+        def over() -> None:
+            self._loop.remove_reader(handle)
+            os.close(handle)
+            ended()
+
+        self._loop.add_reader(handle, over)
+
+    def _poll(self, pid: int, ended: Callable[[], None]) -> None:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            ended()
+        except PermissionError:
+            pass
+        else:
+            self._loop.call_later(WATCH_POLL_S, self._poll, pid, ended)
+
+
+class PrintedLines:
+    """Everything that is printed on standard output and error, Spark's and the user's, tagged, towards a child."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[str], bool], fit: Sanitizer) -> None:
+        self._loop = loop
+        self._fit = fit
+        self._pass_on = pass_on
+        self._kept: deque[str] = deque(maxlen=SAID_LINES_MAX)
+        self._scheduled = False
+        read, write = os.pipe()
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        os.close(write)
+        threading.Thread(target=self._pump, args=[os.fdopen(read, "rb")], daemon=True, name="printed").start()
+
+    def _pump(self, pipe: BinaryIO) -> None:
+        for line in pipe:
+            self._kept.append(TAG + self._fit(line.decode("utf-8", "replace").rstrip("\r\n")) + "\n")
+            if not self._scheduled:
+                self._scheduled = True
+                with suppress(RuntimeError):  # the loop is closed: we are at our end
+                    self._loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        """Pass on what there is; what no child can take is kept, the newest of it."""
+        self._scheduled = False
+        kept: list[str] = []
+        while self._kept:
+            kept.append(self._kept.popleft())
+        if kept and not self._pass_on("".join(kept)):
+            self._kept.extendleft(reversed(kept))
+
+    async def keep_delivering(self) -> None:
+        """Until it is cancelled: a child may come, or find time, when nothing is printed."""
+        while True:
+            await asyncio.sleep(WATCH_POLL_S)
+            self.deliver()
+
+
+def clear(directory: Path, *, daemon_lives: bool) -> None:
+    """Leave nothing behind but what the next host of the same daemon is found and locked by."""
+    if not daemon_lives:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        if entry.name in (LOCK_FILE, HOST_LOCK, SOCKET_FILE):
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def sweep() -> None:
+    """Remove what hosts that were killed have left behind: their daemons are gone, and nobody holds their lock."""
+    for (pid, start_time), directory in all_directories():
+        if started_at(pid) == str(start_time):
+            continue
+        with suppress(OSError), hold(directory, wait=False):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def hold(directory: Path, *, wait: bool = True) -> BinaryIO:
+    """As long as the file given back is open, what is in the directory belongs to a host that lives."""
+    lock = (directory / HOST_LOCK).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        lock.close()
+        raise
+    return lock

@@ -1,0 +1,333 @@
+"""The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
+
+An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
+other. Meanwhile offers gather for the next child, as many as `mld.spark.maxInFlightBytes` allows; what is beyond that
+stays in the children's sockets. The host ends when the daemon and the last child are gone, when the JVM is gone, or
+when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from processors.spark.batch import engine as running
+from processors.spark.batch import record_lines
+from processors.spark.batch.micro_batch import MicroBatch, plan
+from processors.spark.batch.outcome import BatchOutcome
+from processors.spark.batch.spool import Spool, SpoolError, open_spool
+from processors.spark.held_answers import hold_limits
+from processors.spark.high_water_marks import StreamShard
+from processors.spark.host.connection import ChildConnection
+from processors.spark.host.offers import OfferQueue
+from processors.spark.host.process_watch import ProcessWatch
+from processors.spark.host.start_up import HostStartError, Started
+from processors.spark.host.status import HostStatus
+from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE
+from processors.spark.session import spark_session
+from processors.spark.settings import SparkSettings
+from processors.spark.writer_identity import PIPELINE_KEY
+
+log = logging.getLogger("mld.spark")
+
+EXIT_OK = 0
+LINGER_S = 10.0
+"""Children that outlive their daemon have closed their links by then."""
+REFUSE_S = 1.0
+"""After a failed start: children that have just connected are told the reason as well."""
+CLOSE_WAIT_S = 10.0
+"""A session that takes longer to stop is killed."""
+BACKLOG = 1_024
+
+
+class SessionHost:
+    """All state of the host, on one loop."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        directory: Path,
+        daemon_pid: int,
+        start: Callable[[SparkSettings, Path, Spool], Started],
+        properties_file: str = "",
+        scratch: Path | None = None,
+    ) -> None:
+        """`directory` has the socket and the status, `scratch` has room for data; the same unless it is given."""
+        self._start = start
+        self._status = HostStatus(directory, settings.application, properties_file, daemon_pid)
+        self._settings = settings
+        self._directory = directory
+        self._scratch = scratch or directory
+        self._daemon_pid = daemon_pid
+        self._children: dict[int, ChildConnection] = {}
+        self._numbers = 0
+        self._lag_ms: dict[StreamShard, int | None] = {}
+        self._last_start = -1e9
+        self._started: Started | None = None
+        self._spool: Spool | None = None
+        self._offers: OfferQueue | None = None
+        self._thread = ThreadPoolExecutor(1, "spark")
+        self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.daemon_gone = False
+        self._failure: tuple[str, int] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self, listening: Callable[[], None]) -> int:
+        """Serve until it is over; returns the exit status. `listening` is called once children can connect."""
+        loop = asyncio.get_running_loop()
+        self._spool = open_spool(self._settings.spool, self._scratch)
+        self._offers = OfferQueue(self._settings, self._spool)
+        path = self._directory / SOCKET_FILE
+        path.unlink(missing_ok=True)
+        server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
+        path.chmod(0o600)
+        watch = ProcessWatch(loop)
+        watch.process(self._daemon_pid, self.daemon_ended)
+        listening()
+        work = asyncio.ensure_future(self._work(watch))
+        try:
+            await asyncio.wait([work, self._ending], return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else self._ending.result()
+        finally:
+            work.cancel()
+            server.close()
+            path.unlink(missing_ok=True)
+            for child in list(self._children.values()):
+                child.close()
+            self._close()
+
+    async def _work(self, watch: ProcessWatch) -> int:
+        loop = asyncio.get_running_loop()
+        assert self._spool is not None and self._offers is not None
+        try:
+            starting = loop.run_in_executor(self._thread, self._start, self._settings, self._scratch, self._spool)
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                self._started = await starting
+        except (HostStartError, TimeoutError) as caught:
+            error = caught if isinstance(caught, HostStartError) else HostStartError(self._late(), passing=True)
+            log.error("%s", error)
+            self._failure = str(error), EXIT_FAILURE if error.passing else EXIT_CONFIGURATION
+            self._give_up(*self._failure)
+            await asyncio.sleep(REFUSE_S)
+            return self._failure[1]
+        if self._started.jvm_pid is not None:
+            watch.process(self._started.jvm_pid, self._jvm_ended)
+        self._status.ready({**self._started.about, "jvmPid": self._started.jvm_pid})
+        for child in self._children.values():
+            self._welcome(child)
+        try:
+            while True:
+                await self._offers.due(self._last_start)
+                await self._trigger()
+        except spark_session.SessionGone as error:
+            return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
+        except running.Stopped:
+            return EXIT_OK
+        except Exception:
+            log.exception("the session host has a fault")
+            return self._give_up("the session host has a fault; see its lines in the log", EXIT_FAILURE)
+
+    def _late(self) -> str:
+        return (
+            f"the Spark session was not ready within {self._settings.start_timeout_s:g} s; see its lines above, and "
+            "mld.spark.startTimeoutMillis"
+        )
+
+    def _give_up(self, reason: str, status: int) -> int:
+        for child in list(self._children.values()):
+            child.fail(reason, status)
+        return status
+
+    def _close(self) -> None:
+        """Stop the session within a bound; the caller ends the process."""
+        started, spool = self._started, self._spool
+        if started is not None:
+            started.engine.stop()
+            closing = threading.Thread(target=started.close, daemon=True)
+            closing.start()
+            closing.join(CLOSE_WAIT_S)
+            if started.jvm_pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(started.jvm_pid, signal.SIGKILL)
+        if spool is not None:
+            spool.close()
+
+    def daemon_ended(self) -> None:
+        self.daemon_gone = True
+        log.info("the daemon has ended", extra={"action": "daemon_ended"})
+        if self._children:
+            asyncio.get_running_loop().call_later(LINGER_S, self._end, EXIT_OK)
+        else:
+            self._end(EXIT_OK)
+
+    def _jvm_ended(self) -> None:
+        log.error("the JVM has ended; all shards start again from their checkpoints")
+        self._end(self._give_up("the JVM of the Spark session has ended", EXIT_FAILURE))
+
+    def _end(self, status: int) -> None:
+        if not self._ending.done():
+            self._ending.set_result(status)
+
+    # --- links -------------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> ChildConnection:
+        self._numbers += 1
+        child = ChildConnection(self, self._numbers, self._settings.fit)
+        self._children[child.number] = child
+        return child
+
+    def hello(self, child: ChildConnection, head: dict[str, Any]) -> None:
+        if self._failure is not None:
+            child.fail(*self._failure)
+            return
+        if self._is_of_another_stream(child, head.get("arn"), head.get("created")):
+            return
+        child.shard = StreamShard(str(head["stream"]) or self._settings.stream, str(head["shard"]))
+        for other in list(self._children.values()):
+            if other is not child and other.shard == child.shard:
+                other.fail("another child of this shard has taken over")
+        if self._started is not None:
+            self._welcome(child)
+
+    def _is_of_another_stream(self, child: ChildConnection, arn: object, created: object) -> bool:
+        """The stream was deleted and made again since we began: whoever knows the later one is right.
+
+        Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
+        writer = self._settings.writer
+        if writer is None or self._settings.stream_id or not (arn and created):
+            return False
+        if (arn, created) == (writer.arn, writer.created):
+            return False
+        said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
+        said = f"{said} {writer.created}: it was deleted and made again"
+        if str(created) > writer.created:
+            log.error("%s; all shards start again", said)
+            child.fail(said)
+            self._end(self._give_up(said, EXIT_FAILURE))
+        else:
+            child.fail(said)
+        return True
+
+    def _welcome(self, child: ChildConnection) -> None:
+        if child.shard is None:
+            return
+        hold = hold_limits(self._settings.trigger_interval_s, self._settings.reply_timeout_s)
+        bounds = {"hold": hold.hold_s, "patience": hold.patience_s, "queued": hold.queued_s}
+        bounds["drain"] = self._settings.drain_timeout_s
+        child.ready({f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()})
+
+    def admit(self, child: ChildConnection, size: int) -> bool:
+        assert self._offers is not None
+        return self._offers.admit(child, size)
+
+    def offered(self, child: ChildConnection, number: int, line: bytearray) -> None:
+        assert child.shard is not None and self._offers is not None
+        size = len(line)
+        try:
+            batch = record_lines.split(line, child.shard)
+            if batch.last is None:
+                self._offers.release(size)
+            else:
+                self._offers.add(child, number, batch, size)
+                self._lag_ms[child.shard] = batch.millis_behind_latest
+        except (record_lines.LineError, SpoolError) as error:
+            self._offers.release(size)
+            log.error("%s", error)
+            child.fail(str(error))
+            return
+        child.accept(number, batch.last)
+
+    def flush(self, child: ChildConnection) -> None:
+        if child.waiting and self._offers is not None:
+            self._offers.ask()
+
+    def gone(self, child: ChildConnection) -> None:
+        self._children.pop(child.number, None)
+        if child.shard is not None:
+            self._lag_ms.pop(child.shard, None)
+        if self._offers is not None:
+            self._offers.drop(child)
+        if self.daemon_gone and not self._children:
+            self._end(EXIT_OK)
+
+    # --- triggers ----------------------------------------------------------------------------------------------------
+
+    async def _trigger(self) -> None:
+        assert self._spool is not None and self._offers is not None and self._started is not None
+        loop = asyncio.get_running_loop()
+        engine = self._started.engine
+        offers, number, length = self._offers.take()
+        started = self._last_start = time.monotonic()
+        marks = {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None}
+        batch = plan(offers, marks)
+        path = self._spool.path(number)
+        exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
+        try:
+            outcome = await loop.run_in_executor(self._thread, engine.run, batch, path if exact else None)
+        finally:
+            self._spool.remove(path)
+        lags = {shard.shard: lag for shard, lag in sorted(self._lag_ms.items())}
+        self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
+        self._answer(batch, outcome)
+        self._report(batch, outcome, started)
+
+    def _answer(self, batch: MicroBatch, outcome: BatchOutcome) -> None:
+        for offer in batch.offers:
+            child = self._children.get(offer.link)
+            reason = outcome.failed.get(offer.shard)
+            if child is not None and reason is None:
+                child.commit(offer.number)
+            elif child is not None and reason is not None and not child.closed:
+                child.fail(reason)
+        for shard, reason in outcome.failed.items():
+            log.error("%s stops: %s", shard.shard, reason)
+        assert self._offers is not None
+        self._offers.release(sum(offer.size for offer in batch.offers))
+
+    def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:
+        figures = outcome.figures
+        for sink, count in figures.dropped.items():
+            log.warning(
+                "%s: %d records were delivered again and are not written again: its ledger has their positions. That "
+                "is right after a crash; for a replay, set %s to another name (docs/use/spark.md, Replay)",
+                sink,
+                count,
+                PIPELINE_KEY,
+            )
+        now = time.monotonic()
+        lags = [lag for lag in self._lag_ms.values() if lag is not None]
+        log.info(
+            "trigger: shards=%d records=%d bytes=%d rows=%d jobs=%d handover_ms=%d pipeline_ms=%d publish_ms=%d "
+            "total_ms=%d waited_ms=%d lag_ms=%s dropped=%d malformed=%d poisoned=%d failed_shards=%d",
+            len(batch.ends),
+            batch.records,
+            batch.size,
+            figures.rows,
+            figures.jobs,
+            figures.handover_s * 1000,
+            figures.pipeline_s * 1000,
+            figures.publish_s * 1000,
+            (now - started) * 1000,
+            (started - min((offer.arrived_at for offer in batch.offers), default=started)) * 1000,
+            max(lags, default="?"),
+            sum(figures.dropped.values()),
+            figures.malformed,
+            figures.poisoned,
+            len(outcome.failed),
+        )
+
+    # --- what is printed ---------------------------------------------------------------------------------------------
+
+    def pass_on(self, text: str) -> bool:
+        """Lines for the daemon's log, by way of a child."""
+        return any(child.said(text) for child in self._children.values() if child.shard is not None)

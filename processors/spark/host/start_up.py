@@ -1,0 +1,154 @@
+"""What a host needs before its first micro-batch: the user's pipeline, the session, the sinks. In this order, because
+a slip in the pipeline's file is found in a moment and a JVM takes seconds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from processors.spark import pipeline
+from processors.spark.batch.engine import Engine
+from processors.spark.batch.spool import Spool
+from processors.spark.session import cluster, handover, spark_session
+from processors.spark.settings import SparkSettings
+from processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
+from processors.spark.sinks.factory import make_sink
+from processors.spark.streaming.engine import StreamingEngine
+from processors.spark.streaming.factory import make_engine
+from processors.spark.writer_identity import UNKNOWN
+from properties.spark import Mode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("mld.spark")
+
+DEAD_LETTER = "deadLetter"
+
+
+class HostStartError(Exception):
+    """The host cannot start; one sentence with the remedy, and whether trying again may help."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    engine: Engine | StreamingEngine
+    spark: SparkSession
+    pipeline: pipeline.Pipeline
+    jvm_pid: int | None
+    about: Mapping[str, object]
+    """For `mld check`: the address of the UI and the like."""
+
+    def close(self) -> None:
+        """The user's last hook, then the end of the session."""
+        try:
+            self.pipeline.teardown(self.spark)
+        except pipeline.PipelineError as error:
+            log.error("%s", error)
+        with suppress(Exception):
+            self.spark.stop()
+
+
+def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
+    """Raises HostStartError."""
+    if settings.writer is None:
+        raise HostStartError(UNKNOWN)
+    try:
+        spark_session.check_extra(remote=settings.remote is not None)
+        loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
+        spark = spark_session.start(settings, scratch)
+        _look_at_the_cluster(spark, settings, spool)
+        handover.check_schema(spark, settings.format, settings.schema)
+        for spec in settings.sinks:
+            spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
+        sinks = [make_sink(spec, spark) for spec in settings.sinks]
+        dead = make_sink(_dead_letter(settings), spark) if settings.dead_letter else None
+        loaded.setup(spark)
+        engine = _engine(spark, settings, loaded, sinks, dead, spool)
+        engine.start()
+    except (cluster.Unreachable, spark_session.SessionUnreachable) as error:
+        raise HostStartError(str(error), passing=True) from error
+    except (
+        cluster.SpoolNotSeen,
+        pipeline.PipelineError,
+        spark_session.SessionError,
+        handover.SchemaRefused,
+        SinkRefused,
+    ) as error:
+        raise HostStartError(str(error)) from error
+    except SinkError as error:
+        raise HostStartError(str(error), passing=True) from error
+    address = spark_session.ui_address(spark, settings)
+    log.info(
+        "session ready: Spark %s, master %s, UI %s, sinks %s",
+        spark.version,
+        settings.where,
+        address or "none",
+        ", ".join(f"{sink.name} ({'exactly' if sink.exactly_once else 'at least'} once)" for sink in sinks) or "none",
+    )
+    about = {
+        "spark": spark.version,
+        "master": settings.where,
+        "applicationId": None if settings.remote else spark.sparkContext.applicationId,
+        "ui": address,
+    }
+    return Started(engine, spark, loaded, spark_session.jvm_pid(spark), about)
+
+
+def _dead_letter(settings: SparkSettings) -> SinkSpec:
+    """Every letter names its stream and shard, so that several writers may put theirs into one directory.
+
+    Letters are raw data that nobody has looked at, so they are for this user alone; executors may be other users."""
+    assert settings.writer is not None
+    return SinkSpec(
+        DEAD_LETTER,
+        "json",
+        settings.dead_letter,
+        writer=settings.writer,
+        shared=True,
+        private=settings.is_local,
+    )
+
+
+def _engine(
+    spark: SparkSession,
+    settings: SparkSettings,
+    loaded: pipeline.Pipeline,
+    sinks: Sequence[Sink],
+    dead: Sink | None,
+    spool: Spool,
+) -> Engine | StreamingEngine:
+    if settings.mode is Mode.STREAMING:
+        return make_engine(spark, settings, loaded, sinks, dead, spool)
+    frames = handover.Handover(
+        spark,
+        settings.format,
+        settings.schema,
+        divert=dead is not None,
+        way=way_of(settings),
+    )
+    return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
+
+
+def _look_at_the_cluster(spark: SparkSession, settings: SparkSettings, spool: Spool) -> None:
+    if settings.is_local:
+        return
+    if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
+        cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
+    if settings.spool is not None:
+        cluster.check_spool(spark, spool.directory, settings.where)
+
+
+def way_of(settings: SparkSettings) -> handover.Way:
+    """How records get to the executors."""
+    if settings.is_local or settings.spool is not None:
+        return handover.Way.FILES
+    return handover.Way.JVM if settings.remote is None else handover.Way.CLIENT

@@ -1,0 +1,116 @@
+"""What a session host tells whoever looks: a small JSON file in its private directory, for `mld check` and monitoring.
+
+Who it is, where its UI is, and counters since its start. The file is replaced as a whole after every trigger, so a
+reader never sees half of it. It is for people and their tools: no decision hangs on it, and a full disk only makes it
+old. `mld/sparkhosts.py` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from processors.spark.batch.outcome import BatchFigures
+from processors.spark.processes import started_at
+
+log = logging.getLogger("mld.spark")
+
+STATUS_FILE = "status.json"
+VERSION = 1
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start of the host; a host that is started anew begins at 0 again."""
+
+    triggers: int = 0
+    records: int = 0
+    """That went into the pipeline; what a sink held already is not among them."""
+    bytes: int = 0
+    rows: int = 0
+    """Written into all sinks, dead letters included."""
+    commits: int = 0
+    """Jobs whose rows became visible in a sink."""
+    dropped: int = 0
+    """Delivered again and not written, over all sinks: their ledgers have them."""
+    malformed: int = 0
+    poisoned: int = 0
+    failed_jobs: int = 0
+    retries: int = 0
+    stopped_shards: int = 0
+
+
+class HostStatus:
+    """Counters and the file. Called on the host's loop only."""
+
+    def __init__(
+        self,
+        directory: Path,
+        application: str,
+        properties_file: str,
+        daemon_pid: int,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = directory / STATUS_FILE
+        self._now = now
+        self._ok = True
+        self.counters = Counters()
+        self._lag_ms: Mapping[str, int | None] = {}
+        self._about: dict[str, object] = {
+            "version": VERSION,
+            "application": application,
+            "propertiesFile": properties_file,
+            "daemonPid": daemon_pid,
+            "pid": os.getpid(),
+            "pidStarted": started_at(os.getpid()),
+            "startedAt": round(now(), 3),
+        }
+
+    def ready(self, about: Mapping[str, object]) -> None:
+        """The session is there: its version, application id, UI and the like."""
+        self._about |= about
+        self.write()
+
+    def triggered(
+        self, records: int, size: int, figures: BatchFigures, stopped: int, lag_ms: Mapping[str, int | None]
+    ) -> None:
+        """Count a micro-batch."""
+        mine = self.counters
+        mine.triggers += 1
+        mine.records += records
+        mine.bytes += size
+        mine.rows += figures.rows
+        mine.commits += figures.jobs
+        mine.dropped += sum(figures.dropped.values())
+        mine.malformed += figures.malformed
+        mine.poisoned += figures.poisoned
+        mine.failed_jobs += figures.failures
+        mine.retries += max(0, figures.attempts - 1)
+        mine.stopped_shards += stopped
+        self._lag_ms = dict(lag_ms)
+        self.write()
+
+    def write(self) -> None:
+        """Replace the file. What goes wrong is said once."""
+        text = json.dumps(
+            {
+                **self._about,
+                "updatedAt": round(self._now(), 3),
+                "lagMillis": self._lag_ms,
+                "counters": asdict(self.counters),
+            }
+        )
+        fresh = self._file.with_suffix(".new")
+        try:
+            fresh.write_text(text + "\n", "utf-8")
+            fresh.replace(self._file)
+            self._ok = True
+        except OSError as error:
+            if self._ok:
+                log.warning("cannot write %s: %s; `mld check` shows old figures", self._file, error.strerror)
+            self._ok = False

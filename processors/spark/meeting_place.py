@@ -1,0 +1,48 @@
+"""Where the children of a daemon and its session host meet: lock, socket and status.
+
+They stand in a private directory whose name nobody can foresee (`protocol.meeting`). The host's data stand there too,
+unless it is no place for much data: then they get a second one.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from processors.spark.processes import started_at
+from protocol import meeting
+
+PROGRAM = "mld-spark"
+LOCK_FILE, SOCKET_FILE = "lock", "socket"
+EXIT_FAILURE, EXIT_CONFIGURATION = 1, 2
+
+
+class HostProcessError(Exception):
+    """There is no host; one sentence, and the exit status that fits it."""
+
+    def __init__(self, message: str, status: int = EXIT_FAILURE) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def run_directory(pid: int) -> Path:
+    """The private directory of this daemon, made if need be. Raises HostProcessError if it is not ours alone."""
+    return _met(pid, meeting.runtime_places(os.environb), len(SOCKET_FILE))
+
+
+def scratch_directory(pid: int) -> Path:
+    """The same for data, on the file system of temporary files; often the very same. Raises HostProcessError."""
+    return _met(pid, meeting.temporary_places(os.environb))
+
+
+def all_directories() -> list[tuple[meeting.Owner, Path]]:
+    """Those of all daemons of this user."""
+    places = meeting.runtime_places(os.environb)
+    return [(owner, Path(path)) for owner, path in meeting.meetings(PROGRAM, places)]
+
+
+def _met(pid: int, places: list[str], room_bytes: int = 0) -> Path:
+    try:
+        return Path(meeting.meet(PROGRAM, (pid, int(started_at(pid))), places, room_bytes))
+    except meeting.MeetingError as error:
+        raise HostProcessError(str(error)) from error

@@ -1,0 +1,46 @@
+"""What a session host says, fit for whoever reads it: without the secrets of its settings, and a line for a line.
+
+Spark's exceptions repeat URLs, options and settings, and what is printed in the host is printed by Spark and the user's
+code as well. All of it passes here on its way to a child, to the status file, or into a dead letter.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+from properties.printable import printable, printable_lines
+from properties.scrubbing import Scrubber, secrets_of_environment
+
+Sanitizer = Callable[[str], str]
+
+
+def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
+    """Takes one line, and makes one of whatever it gets."""
+    scrub = Scrubber((*secrets, *secrets_of_environment(env)))
+    return lambda text: printable(scrub(text))
+
+
+class SanitizedLines(logging.Formatter):
+    """For the time before the host listens; afterwards all that is printed passes line by line."""
+
+    def __init__(self, fit: Sanitizer) -> None:
+        super().__init__("%(levelname)s %(message)s")
+        self._fit = fit
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(self._fit, super().format(record).split("\n")))
+
+
+def log_by(fit: Sanitizer) -> None:
+    """What is logged goes to standard error; of PySpark's bridge only what is wrong."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(SanitizedLines(fit))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def complain(text: str) -> None:
+    """The last words of a program that has no settings, or none any more."""
+    sys.stderr.write(f"mld-spark: {printable_lines(Scrubber()(text))}\n")

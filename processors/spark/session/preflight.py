@@ -1,0 +1,52 @@
+"""Can `mld-spark` run what a properties file says? Looked at without a session: seconds before a JVM would be there.
+
+    mld-spark --check app.properties        # in the daemon's working directory
+
+The settings, the extra, Java and the pipeline's file are looked at in the order in which a session host needs them. One
+sentence for what is wrong, exit 2; exit 0 with one line otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from processors.spark import pipeline
+from processors.spark.meeting_place import EXIT_CONFIGURATION
+from processors.spark.sanitized import complain
+from processors.spark.session import spark_session
+from processors.spark.settings import SettingsError, load
+
+
+def examine(file: str, env: Mapping[str, str]) -> str:
+    """What was found. Raises SettingsError, SessionError or PipelineError."""
+    settings = load(file, (), env)
+    spark_session.check_extra(remote=settings.remote is not None)
+    java = "no Java of ours" if settings.remote else f"Java at {spark_session.java_home(settings.java_home, env)}"
+    pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
+    return f"PySpark {_version()}, {java}, pipeline {settings.pipeline}: ready to start"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return f"{importlib.metadata.version('pyspark-client')} (client of Spark Connect)"
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: mld-spark --check APP.properties\n")
+        return EXIT_CONFIGURATION
+    try:
+        sys.stdout.write(examine(arguments[0], os.environ) + "\n")
+    except (SettingsError, spark_session.SessionError, pipeline.PipelineError) as error:
+        complain(str(error))
+        return EXIT_CONFIGURATION
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

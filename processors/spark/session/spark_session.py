@@ -1,0 +1,366 @@
+"""The one SparkSession of a host: how it is started, what is checked before, and what bounds it.
+
+In local mode everything stays on the loopback interface, so that it starts without a network, and closed to the other
+users of the machine: calls to the driver are authenticated with a secret that Spark makes for each session, and there
+is no UI unless it is asked for, because Spark's UI asks nobody who he is. The JVM's heap is bounded, it exits when its
+memory is out, and it ignores the signals that a supervisor sends to all processes at once: it ends with its host.
+Everything the user sets by `mld.spark.conf.*` wins.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from processors.spark.session import gateway, local_files
+from processors.spark.session.cluster import ANSWER_SHARE, Unreachable, addresses, await_answer
+from processors.spark.settings import SparkSettings
+from processors.spark.spark_errors import first_line
+from properties.spark import Format
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+JAVA_CHECK_S = 20.0
+"""A loaded machine takes seconds to start a JVM."""
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_LOOPBACK = "127.0.0.1"
+LOGGING_FILE = "log4j2.properties"
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n%ex{3}
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.directories.name = org.apache.spark.SparkConf
+logger.directories.level = error
+"""
+"""What Spark says: warnings, without those that every start brings; the daemon's log has the time already."""
+JVM_OPTIONS = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC"
+"""Half of the heap is for what is new: a batch leaves nothing behind."""
+JAVA_OPTIONS = {"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"}
+"""To these keys the user adds, instead of replacing what we say."""
+HUGE_PAGES = "-XX:+UseTransparentHugePages"
+"""With the above they save a seventh of a batch's CPU."""
+HUGE_PAGES_FILE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+AVRO_LENGTH_MAX = 16 << 20
+"""Of a text, of bytes and of the items of a collection. Kinesis has no record of more than 10 MiB; without a limit a
+length that is garbage is taken for true, and the JVM ends because it has no memory for it."""
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{what}.maxLength={AVRO_LENGTH_MAX}" for what in ("string", "bytes", "collectionItems")
+)
+REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
+"""Settings whose values the UI and Spark's own logs do not show: what Spark has in its list, and the keys of Azure."""
+EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
+CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
+"""What the client of Spark Connect imports."""
+OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
+"""Variables of another Spark: its jars below this PySpark fail in strange ways, and the keys say where we run."""
+REMOTE_RETRIES_MAX, REMOTE_BACKOFF_MAX_MS = 8, 5_000
+"""Of one call to a Connect server: some 25 s. A server that was restarted has lost our session anyway."""
+ARROW_MODULES = ("pandas", "pyarrow")
+"""What Arrow between the JVM and Python functions needs."""
+UNKNOWN_FORMAT = "Failed to find"
+"""So begin the sentences of Spark about formats that it does not know, or knows the package of."""
+NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""They print each exception with the stack of the JVM; we say what it is in a sentence."""
+
+
+class SessionError(Exception):
+    """There can be no session; one sentence with the remedy. Trying again does not help."""
+
+
+class SessionUnreachable(SessionError):
+    """Nobody answers where the session should be; trying again later may help."""
+
+
+class SessionGone(Exception):
+    """The JVM or the cluster is not there any more; a new host has to be started."""
+
+
+def check_extra(*, remote: bool = False) -> None:
+    """Raises SessionError if there is no PySpark, or not the part of it that is needed."""
+    if not _there("pyspark"):
+        extra = CONNECT_EXTRA if remote else EXTRA
+        raise SessionError(f"PySpark is missing in the environment of {sys.executable}; {extra}")
+    if remote and (missing := [name for name in CONNECT_MODULES if not _there(name)]):
+        raise SessionError(
+            f"mld.spark.remote needs {', '.join(missing)} in the environment of {sys.executable}; {CONNECT_EXTRA} in "
+            "an environment without PySpark, or pip install 'pyspark[connect]' in this one"
+        )
+    if not remote and not _there("py4j"):
+        raise SessionError(
+            f"the environment of {sys.executable} has only the client of Spark Connect; set mld.spark.remote, or "
+            f"{EXTRA} in an environment without pyspark-client"
+        )
+
+
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def start(settings: SparkSettings, scratch: Path) -> SparkSession:
+    """Start the session, or connect to one. Raises SessionError; SessionUnreachable if trying again may help."""
+    try:
+        from pyspark.sql import SparkSession as Session
+    except ImportError as error:
+        raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
+    if settings.remote is None:
+        environment(settings)
+        (scratch / LOGGING_FILE).write_text(LOGGING)
+    try:
+        await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
+    except Unreachable as error:
+        raise SessionUnreachable(str(error)) from error
+    if settings.remote is not None:
+        _name_the_program()
+    conf = {**configuration(settings, scratch), "spark.app.name": settings.application}
+    if settings.remote is None:
+        conf["spark.master"] = settings.master
+    builder = Session.builder
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    if settings.remote is not None:
+        builder = builder.remote(settings.remote)
+    try:
+        if settings.remote is None:
+            gateway.start_jvm(conf, scratch)
+        session = builder.getOrCreate()
+        if settings.remote is None:
+            gateway.guard_calls_to_python(session)
+    except gateway.GatewayError as error:
+        raise SessionError(str(error)) from error
+    except Exception as error:
+        raise SessionError(
+            f"no Spark session at {settings.where}: {first_line(error)}; see the lines of Spark above, and "
+            "mld.spark.master, mld.spark.remote and mld.spark.packages"
+        ) from error
+    _quieten()
+    if settings.remote is not None:
+        _bound_retries(session)
+    elif settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
+        local_files.install(session)
+    return session
+
+
+def _name_the_program() -> None:
+    """The client of Spark Connect takes a program without a file, as `python -c` is, for a run of its own tests, and
+    ends it. A host is started that way."""
+    program = sys.modules["__main__"]
+    if not hasattr(program, "__file__"):
+        program.__file__ = __file__
+
+
+def _quieten() -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in NOISY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _bound_retries(session: SparkSession) -> None:
+    """The client's default tries a server that is gone for more than ten minutes."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    policy = DefaultPolicy(max_retries=REMOTE_RETRIES_MAX, max_backoff=REMOTE_BACKOFF_MAX_MS)
+    session.client.set_retry_policies([policy])
+
+
+def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
+    """Every setting of Spark that is not its default; what the user sets comes last."""
+    common = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+        **python_functions(),
+    }
+    if settings.remote:
+        return {"spark.sql.session.timeZone": "UTC", **settings.conf}
+    own_options = f"{JVM_OPTIONS}{_huge_pages()} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
+    own_options += f' "-Djava.io.tmpdir={scratch}"'
+    ours = {
+        **common,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": own_options,
+        "spark.ui.killEnabled": "false",
+        "spark.redaction.regex": REDACTED,
+        # What the UI remembers of past jobs lives in the heap; a host runs for months.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "2000",
+        "spark.sql.ui.retainedExecutions": "50",
+    }
+    if settings.format is Format.AVRO:
+        ours["spark.driver.extraJavaOptions"] += f" {AVRO_LIMITS}"
+        ours["spark.executor.extraJavaOptions"] = AVRO_LIMITS
+    if settings.packages:
+        ours["spark.jars.packages"] = settings.packages
+    if settings.is_local:
+        ours |= {
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            # Hadoop has an umask of its own, and would give to all what ours withholds.
+            "spark.hadoop.fs.permissions.umask-mode": f"{_umask():03o}",
+            "spark.authenticate": "true",  # Spark makes the secret itself, and it stands in no setting
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(scratch),
+            "spark.sql.shuffle.partitions": str(max(2, local_cores(settings.master))),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        }
+    theirs = dict(settings.conf)
+    for key in JAVA_OPTIONS & ours.keys() & theirs.keys():
+        theirs[key] = f"{ours[key]} {theirs[key]}"
+    return {**ours, **theirs}
+
+
+def python_functions() -> dict[str, str]:
+    """Where Arrow cannot be, Spark would do without it too, but with a warning for each function of the user."""
+    if all(map(_there, ARROW_MODULES)):
+        return {}
+    return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
+
+
+def _umask() -> int:
+    """It can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _huge_pages() -> str:
+    """Where the system has none to give, the JVM would complain."""
+    try:
+        offered = "[never]" not in HUGE_PAGES_FILE.read_text()
+    except OSError:
+        offered = False
+    return f" {HUGE_PAGES}" if offered else ""
+
+
+def local_cores(master: str) -> int:
+    """How many tasks run at once under `local…`."""
+    inside = master.partition("[")[2].partition("]")[0].split(",")[0].strip()
+    if inside == "*":
+        return os.cpu_count() or 1
+    return int(inside) if inside.isdigit() else 1
+
+
+def environment(settings: SparkSettings) -> None:
+    """What PySpark and the JVM read from the environment. Raises SessionError if there is no fit Java."""
+    os.environ["JAVA_HOME"] = str(java_home(settings.java_home, os.environ))
+    if python := settings.conf.get("spark.pyspark.python"):  # PySpark itself reads the variable only
+        os.environ["PYSPARK_PYTHON"] = python
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if settings.is_local:
+        os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
+    for name in OTHERS:
+        os.environ.pop(name, None)
+
+
+def java_home(wanted: str | None, env: Mapping[str, str]) -> Path:
+    """The home of a Java that Spark can run on. Raises SessionError."""
+    named = wanted or env.get("JAVA_HOME")
+    remedy = f"install a JRE {JAVA_MIN} or later (Debian: openjdk-{JAVA_MIN}-jre-headless), or set mld.spark.javaHome"
+    if named:
+        java = Path(named) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            source = "mld.spark.javaHome" if wanted else "JAVA_HOME"
+            raise SessionError(f"{source} is {named}, and there is no {java}; {remedy}")
+    else:
+        found = shutil.which("java", path=env.get("PATH"))
+        if found is None:
+            raise SessionError(f"Spark needs Java, and there is none on PATH; {remedy}")
+        java = Path(found).resolve()
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_CHECK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SessionError(f"{java} does not run: {error}; {remedy}") from error
+    version = _VERSION.search(asked.stderr + asked.stdout)
+    if version is None:
+        raise SessionError(f"{java} does not say its version: {(asked.stderr + asked.stdout)[:200]!r}; {remedy}")
+    if int(version[1]) < JAVA_MIN:
+        raise SessionError(f"{java} is Java {version[1]}; Spark 4 needs {JAVA_MIN} or later; {remedy}")
+    return java.parent.parent
+
+
+def check_format(session: SparkSession, name: str, key: str) -> None:
+    """Find out before the first record whether Spark knows a format. Raises SessionError."""
+    local = _jvm(session) is not None
+    try:
+        if local:
+            source = session._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+            source.lookupDataSource(name, session._jsparkSession.sessionState().conf())
+        else:
+            assert session.read.format(name).load().schema is not None
+    except Exception as error:
+        if not local and UNKNOWN_FORMAT not in str(error):
+            return  # whatever is wrong with such a read (no path, no schema, a format to write only), it is known
+        raise SessionError(
+            f"{key} is {name}, which Spark does not know: {first_line(getattr(error, 'java_exception', error))}; "
+            f"correct it, or add the package that has it to {'mld.spark.packages' if local else 'those of the server'}"
+        ) from error
+
+
+class SessionHealth:
+    """Whether the session can still run jobs; both raise SessionGone."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def check(self) -> None:
+        """Cheap: has our JVM ended, or the session in it; does the server still know our session?"""
+        process = _jvm(self._session)
+        try:
+            if process is None:
+                assert self._session.range(1).schema is not None
+                stopped = False
+            elif process.poll() is not None:
+                raise SessionGone(f"the JVM has ended with status {process.returncode}")
+            else:
+                stopped = self._session.sparkContext._jsc.sc().isStopped()
+        except SessionGone:
+            raise
+        except Exception as error:
+            raise SessionGone(f"Spark does not answer any more: {first_line(error)}") from error
+        if stopped:
+            raise SessionGone("Spark has stopped the application; see its lines above")
+
+    def probe(self) -> None:
+        """A job without data: if even that fails, it is not the records."""
+        try:
+            self._session.range(1).count()
+        except Exception as error:
+            raise SessionGone(f"Spark runs no job any more: {first_line(error)}") from error
+
+
+def _jvm(session: SparkSession) -> subprocess.Popen[bytes] | None:
+    """The process that PySpark has started; None where there is none (Spark Connect)."""
+    process: subprocess.Popen[bytes] | None
+    process = getattr(getattr(getattr(session, "_sc", None), "_gateway", None), "proc", None)
+    return process
+
+
+def jvm_pid(session: SparkSession) -> int | None:
+    process = _jvm(session)
+    return None if process is None else process.pid
+
+
+def ui_address(session: SparkSession, settings: SparkSettings) -> str | None:
+    """Where a person can look at the jobs; a Connect server has its own."""
+    if settings.remote or _jvm(session) is None:
+        return None
+    address: str | None = session.sparkContext.uiWebUrl
+    return address

@@ -1,0 +1,113 @@
+"""Where a pipeline's frames go: the port that every sink implements, its errors, and what names one in the settings.
+
+How to use a sink
+-----------------
+
+    marks = sink.open()                          # at start, and again after any error below
+    batch = spans(offered, marks)                # drop what the sink holds already; nothing left: nothing to do
+    sink.publish(frame, batch, batch_id)         # frame holds exactly the records of `batch`
+
+`publish` writes the frame and advances the marks of the batch's shards in one atomic step, or raises:
+
+* `Fenced`: a shard of the batch is not where the batch was trimmed, so somebody else has written it (we are the zombie,
+  or a lost answer was a success). Open again, trim, and run what is left. Nothing of this frame is in the sink.
+* `SinkFull`: no room. Nothing was acknowledged; waiting for room and trying again is right.
+* `JobFailed`: Spark could not compute or write the frame: the pipeline, a record, or the cluster.
+* `SinkError`: anything else that another attempt may cure. The publication may have happened: open again, always.
+* `SinkRefused`: another attempt cannot help; a person has to change something first.
+
+Another worker that writes other shards to the same sink is no error: it is waited for and merged with. Marks belong to
+one application, pipeline and stream (`writer_identity`): those of another writer are never told here, and a writer that
+finds another one in a sink that is not said to be shared is refused, by `open` and by `publish`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
+from processors.spark.writer_identity import WriterIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class SinkError(Exception):
+    """A sink could not do it this time; one sentence with the remedy. Open again before the next attempt."""
+
+
+class SinkFull(SinkError):
+    """No room on the sink's file system; nothing was acknowledged."""
+
+
+class JobFailed(SinkError):
+    """Spark could not compute or write the frame; the cause is the exception of Spark."""
+
+
+class SinkRefused(SinkError):
+    """What was asked for cannot be done, however often it is tried; a person has to change something."""
+
+
+class Fenced(SinkError):
+    """Shards of the batch were advanced by somebody else; `moved` holds their marks as they are now."""
+
+    def __init__(self, sink: str, moved: Mapping[StreamShard, RecordPosition | None]) -> None:
+        self.moved = dict(moved)
+        names = ", ".join(
+            f"{shard.shard} to {mark.encode() if mark else 'nothing'}" for shard, mark in sorted(self.moved.items())
+        )
+        super().__init__(f"sink {sink}: another writer has moved {names}; what it holds is dropped from the batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publication did: the marks of every shard of the sink after it, and the rows and files it added.
+
+    `rows` is None where the sink cannot know it."""
+
+    marks: HighWaterMarks
+    number: int = 0
+    rows: int | None = None
+    files: int = 0
+    bytes: int = 0
+
+
+class Sink(Protocol):
+    """One destination. Not thread-safe; several processes on several hosts may hold the same one."""
+
+    @property
+    def name(self) -> str:
+        """As in `mld.spark.sink.<name>`."""
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether a record that is delivered again is in the sink once."""
+
+    def open(self) -> HighWaterMarks:
+        """Finish what others (or we) left half done, and return the committed marks."""
+
+    def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
+        """Write the frame (None: nothing to write) and advance the marks to the ends of `batch`, in one atomic step.
+
+        `batch_id` goes into the ledger for people; it need not be unique."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSpec:
+    """One sink of the settings, `mld.spark.sink.<name>.*`."""
+
+    name: str
+    format: str = "parquet"
+    path: str | None = field(default=None, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    partition_by: tuple[str, ...] = ()
+    mode: str = "append"
+    ledger: str | None = None
+    """Directory of the ledger of a sink that has none of its own (`mld.spark.ledger`)."""
+    writer: WriterIdentity = field(default_factory=WriterIdentity)
+    shared: bool = False
+    """Whether writers of other identities are meant to write here as well (`mld.spark.sink.<name>.writers`)."""
+    private: bool = False
+    """Whether its files are for this user alone; else the umask says for whom."""

@@ -1,0 +1,57 @@
+"""From what the settings say of a sink to the sink, with what can be told wrong before the first record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from processors.spark.commit.location import store_at
+from processors.spark.commit.store import Store
+from processors.spark.sink_port import Sink, SinkRefused, SinkSpec
+from processors.spark.sinks.files import FlatSink, PartitionedSink
+from processors.spark.sinks.generic import GenericSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_FORMATS = frozenset(("parquet", "orc", "json", "csv", "text", "avro"))
+LAKE_FORMATS = frozenset(("delta", "iceberg"))
+
+
+def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
+    """The sink of a spec. Nothing is touched before its `open`. Raises SinkRefused that names the key."""
+    format = spec.format.lower()
+    if format in FILE_FORMATS:
+        return _files(spec, spark)
+    if format in LAKE_FORMATS:
+        from processors.spark.sinks.lakehouse import DeltaSink, IcebergSink
+
+        _need_path(spec)
+        _append_only(spec)
+        return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
+    return GenericSink(spec, _ledger_store(spec, spark))
+
+
+def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
+    _append_only(spec)
+    store = store_at(_need_path(spec), f"mld.spark.sink.{spec.name}.path", spark, private=spec.private)
+    return PartitionedSink(spec, store) if spec.partition_by else FlatSink(spec, store)
+
+
+def _need_path(spec: SinkSpec) -> str:
+    if not spec.path:
+        raise SinkRefused(f"mld.spark.sink.{spec.name}.path is missing; say where its {spec.format} goes")
+    return spec.path
+
+
+def _append_only(spec: SinkSpec) -> None:
+    if spec.mode.lower() != "append":
+        raise SinkRefused(
+            f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"
+        )
+
+
+def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store | None:
+    if not spec.ledger:
+        return None
+    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger", spark)

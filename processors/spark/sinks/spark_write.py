@@ -1,0 +1,44 @@
+"""Has Spark write a frame, counting its rows on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from processors.spark.commit.ledger import Columns
+from processors.spark.spark_errors import failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def write(
+    frame: DataFrame,
+    *,
+    sink: str,
+    format: str,
+    options: Mapping[str, str],
+    mode: str,
+    path: str | None,
+    partition_by: tuple[str, ...] = (),
+) -> int:
+    """Write the frame in one job; how many rows that were. Raises JobFailed, SinkFull or SinkRefused.
+
+    Rows are counted on the way, and so cost no job of their own."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    observation = Observation()
+    try:
+        writer = frame.observe(observation, count(lit(1)).alias("rows")).write.format(format).options(**options)
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+        writer.mode(mode).save(path)
+        return int(observation.get["rows"])
+    except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
+        raise failure(error, f"sink {sink}: writing a batch as {format}") from error
+
+
+def columns_of(frame: DataFrame) -> Columns:
+    """Name and type of each column; whether it may be null is no part of the type."""
+    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)

@@ -1,0 +1,262 @@
+"""The streaming queries over the inbox: one for each sink, each with a checkpoint of Spark's own.
+
+Spark's checkpoint makes a query's batches repeatable: whatever dies, batch n has the same records, state and watermark
+again. What a batch gives is published by the sink itself, with the number of the batch as its mark in the sink's
+ledger; a batch that is repeated finds its mark there and is skipped. So the sinks keep the guarantees and the layouts
+that they have without streaming. The mark bears the id of the query, which changes if its checkpoint is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from processors.spark.commit_stages import stage
+from processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
+from processors.spark.pipeline import Batch, Pipeline, PipelineError
+from processors.spark.session import handover
+from processors.spark.settings import SparkSettings
+from processors.spark.sink_port import Fenced, JobFailed, Sink, SinkError, SinkRefused
+from processors.spark.spark_errors import failure
+from processors.spark.streaming import source_log
+from processors.spark.streaming.inbox import QUERIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("mld.spark")
+
+FENCED_MAX = 100
+CONF = {
+    "spark.sql.streaming.pollingDelay": "250ms",  # how often a query without work looks into the inbox; default 10 ms
+    "spark.sql.streaming.numRecentProgressUpdates": "8",
+}
+FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""The default one starts some thirty processes for each batch to look for links, without Hadoop's native library."""
+FILES_REMEMBERED = "100000s"
+"""Of so many files Spark remembers in its heap that it has taken them; the time of a file is its number."""
+WAIT_MAX_S = 30.0
+"""Longest pause between attempts at a sink that cannot take anything now."""
+
+
+def configuration(spark: SparkSession) -> dict[str, str]:
+    """What the queries of a session are run with, unless the user says otherwise."""
+    with suppress(Exception):  # another version of Spark has it elsewhere
+        assert spark._jvm is not None
+        spark._jvm.java.lang.Class.forName(FILE_MANAGER)
+        return {**CONF, FILE_MANAGER_KEY: FILE_MANAGER}
+    return CONF
+
+
+class Queries(Protocol):
+    """What the leader runs; `SparkQueries`, or its twin in memory. Raises JobFailed and SinkRefused."""
+
+    def start(self) -> None:
+        """Start all that do not run."""
+
+    def process(self) -> None:
+        """Return when every query has committed what stood in the inbox at the time of the call."""
+
+    def untaken(self, numbers: list[int]) -> set[int]:
+        """Which of these files some query has not taken."""
+
+    def trim(self, done: int) -> None:
+        """Files up to this number are gone."""
+
+    def stop(self) -> None:
+        """Return when none runs; on any thread."""
+
+
+class SparkQueries:
+    """Queries of one session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: SparkSettings,
+        pipeline: Pipeline,
+        sinks: Mapping[str, Sink],
+        dead: Sink | None,
+        root: Path,
+        inbox: Path,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._pipeline = pipeline
+        self._sinks = dict(sinks)
+        self._dead = dead
+        self._root = root
+        self._inbox = inbox
+        self._names: tuple[str, ...] = ("none yet",)
+        self._running: dict[str, StreamingQuery] = {}
+        self._raised: dict[str, SinkError] = {}
+        self._counted_to = -1
+        self._stopping = threading.Event()
+        self._ending = threading.Lock()
+
+    def start(self) -> None:
+        if self._running and all(query.isActive for query in self._running.values()):
+            return
+        self.stop()
+        self._stopping.clear()
+        self._raised.clear()
+        self._counted_to = -1
+        for key, value in configuration(self._spark).items():
+            if key not in self._settings.conf:
+                self._spark.conf.set(key, value)
+        frames = self.frames()
+        self._names = tuple(frames)
+        for name, frame in frames.items():
+            try:
+                self._running[name] = self._start(name, frame)
+            except Exception as error:
+                raise failure(error, f"starting the query of sink {name}") from error
+
+    def frames(self) -> dict[str, DataFrame]:
+        """The streaming frame of every sink. Raises PipelineError, PipelineFailed and SchemaRefused."""
+        raw = (
+            self._spark.readStream.schema(handover.RAW)
+            .options(mode="FAILFAST", lineSep="\n", maxFileAge=FILES_REMEMBERED, pathGlobFilter="*.jsonl")
+            .json(f"file://{self._inbox}")
+        )
+        handed = handover.handed(
+            raw, self._settings.format, self._settings.schema, divert=self._dead is not None, streaming=True
+        )
+        returned = self._pipeline.frames(handed.records, Batch("streaming"))
+        frames: dict[str, DataFrame] = {}
+        for name in self._sinks:
+            frame = returned[name]
+            if frame is None or not frame.isStreaming:
+                what = "no frame" if frame is None else "a frame that is not streaming"
+                raise PipelineError(
+                    f"the pipeline returned {what} for sink {name}; with mld.spark.mode = streaming every sink needs a "
+                    "DataFrame that is made of `records`"
+                )
+            frames[name] = frame
+        if self._dead is not None and handed.malformed is not None:
+            frames[self._dead.name] = handed.malformed()
+        return frames
+
+    def process(self) -> None:
+        running = dict(self._running)
+        if set(running) != set(self._names):
+            raise JobFailed("the streaming queries were stopped")
+        for name, query in running.items():
+            try:
+                query.processAllAvailable()
+                active = query.isActive
+            except Exception as error:
+                raise self._failure(query, name, error) from error
+            if not active:
+                raise self._failure(query, name, None)
+        if self._dead is None:
+            self._count_malformed(next(iter(running.values())))
+
+    def _count_malformed(self, query: StreamingQuery) -> None:
+        """Every query sees all records; the first one tells."""
+        malformed = 0
+        for progress in query.recentProgress:
+            if progress.batchId > self._counted_to and handover.OBSERVED in progress.observedMetrics:
+                self._counted_to = progress.batchId
+                malformed += int(progress.observedMetrics[handover.OBSERVED]["malformed"])
+        if malformed:
+            log.warning("%d records cannot be decoded; their payload is null (key mld.spark.deadLetter)", malformed)
+
+    def untaken(self, numbers: list[int]) -> set[int]:
+        try:
+            found = [source_log.missing(self._checkpoint(name), numbers) for name in self._names]
+        except (source_log.LogUnknown, OSError) as error:
+            raise SinkRefused(f"{error}; nothing is acknowledged: use the PySpark that this version names") from error
+        return set().union(*found)
+
+    def trim(self, done: int) -> None:
+        with suppress(OSError, source_log.LogUnknown):
+            for name in self._names:
+                for source in source_log.logs(self._checkpoint(name)):
+                    source.trim(done)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        with self._ending:  # whoever comes second returns when they have stopped too: then the lead is given up
+            running, self._running = self._running, {}
+            for query in running.values():
+                with suppress(Exception):
+                    query.stop()
+
+    def _start(self, name: str, frame: DataFrame) -> StreamingQuery:
+        return (
+            frame.writeStream.queryName(name)
+            .outputMode(self._settings.output_modes.get(name, "append"))
+            .option("checkpointLocation", f"file://{self._checkpoint(name)}")
+            .foreachBatch(self._writer(name))
+            .start()
+        )
+
+    def _checkpoint(self, name: str) -> Path:
+        return self._root / QUERIES / name
+
+    def _failure(self, query: StreamingQuery, name: str, error: Exception | None) -> SinkError:
+        raised = self._raised.pop(name, None)
+        if raised is not None:
+            return raised
+        if error is None:
+            with suppress(Exception):
+                error = query.exception()
+        if error is None:
+            return JobFailed(f"the query of sink {name} was stopped by somebody else")
+        return failure(error, f"the query of sink {name}")
+
+    # --- batches of a query, on a thread of the JVM ------------------------------------------------------------------
+
+    def _writer(self, name: str) -> Callable[[DataFrame, int], None]:
+        sink = self._dead if self._dead is not None and name == self._dead.name else self._sinks[name]
+        assert sink is not None
+
+        def write(frame: DataFrame, number: int) -> None:
+            stage("batch")
+            try:
+                self._publish(sink, frame, number, self._query_id(name))
+            except SinkError as error:
+                self._raised[name] = error
+                raise
+            stage("published")
+
+        return write
+
+    def _query_id(self, name: str) -> str:
+        """As Spark keeps it in the checkpoint, before the first batch."""
+        return str(json.loads((self._checkpoint(name) / "metadata").read_bytes())["id"])
+
+    def _publish(self, sink: Sink, frame: DataFrame, number: int, query: str) -> None:
+        """A batch into its sink, unless it is there; a sink that cannot now is waited for."""
+        shard, upto = StreamShard(QUERY, query), RecordPosition(number)
+        fenced = waits = 0
+        while True:
+            try:
+                mark = sink.open().get(shard)
+                if mark is None or mark < upto:
+                    batch_id = f"{self._settings.application}-query-{number}"
+                    rows = sink.publish(frame, {shard: ShardSpan(mark, upto)}, batch_id).rows
+                    if sink is self._dead and rows:
+                        where = self._settings.dead_letter
+                        log.warning("%d records cannot be decoded and are in the dead letter %s", rows, where)
+                return
+            except Fenced as error:
+                fenced += 1
+                if fenced > FENCED_MAX:
+                    raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
+            except (SinkRefused, JobFailed):
+                raise
+            except SinkError as error:
+                waits += 1
+                log.error("%s; trying again", error)
+                pause = max(self._settings.retry_backoff_s, 0.01) * 2 ** min(waits - 1, 20)
+                if self._stopping.wait(min(WAIT_MAX_S, pause)):
+                    raise

@@ -1,0 +1,63 @@
+"""Who writes into a sink: the application, its pipeline, and the one stream, of all that ever bore its name.
+
+A mark is a sequence number of one stream, and says nothing about another. Two regions, two accounts, or a stream that
+was deleted and made again have the same stream name and shard ids; only the ARN and the time of creation tell them
+apart. Two applications over one stream read the same records, and each means to write its own.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+ARN_VARIABLE, CREATED_VARIABLE = "MLD_STREAM_ARN", "MLD_STREAM_CREATED"
+"""In a child's environment, from the daemon: `DescribeStreamSummary` at the start of the child."""
+PIPELINE_KEY, STREAM_KEY = "mld.spark.pipelineId", "mld.spark.streamId"
+
+
+class WriterIdentity(NamedTuple):
+    """Equal if and only if the marks of one are those of the other."""
+
+    application: str = ""
+    pipeline: str = ""
+    """`mld.spark.pipelineId`: another one begins with no marks, and so writes everything that it is given again."""
+    stream: str = ""
+    """The stream's name, as in `Shard.stream`."""
+    arn: str = ""
+    """Of the stream; or what `mld.spark.streamId` says instead."""
+    created: str = ""
+    """When the stream was made, in UTC as `2026-01-02T03:04:05.678Z`; empty with `mld.spark.streamId`."""
+
+    def __str__(self) -> str:
+        born = f" created {self.created}" if self.created else ""
+        return f"application {self.application}, pipeline {self.pipeline}, stream {self.arn}{born}"
+
+    def encode(self) -> dict[str, str]:
+        return self._asdict()
+
+    @classmethod
+    def decode(cls, value: Mapping[str, object]) -> WriterIdentity:
+        """Raises KeyError and TypeError if the value is none; what else it holds is left alone."""
+        texts = [text for name in cls._fields if isinstance(text := value[name], str)]
+        if len(texts) < len(cls._fields):
+            raise TypeError(f"an identity of something else than texts: {value!r}")
+        return cls(*texts)
+
+
+def identity_of(
+    env: Mapping[str, str], *, application: str, pipeline: str, stream: str, stream_id: str | None
+) -> WriterIdentity | None:
+    """This writer, by what the daemon or `mld.spark.streamId` says; None if neither tells one stream from another."""
+    if stream_id:
+        return WriterIdentity(application, pipeline, stream, stream_id)
+    arn, created = env.get(ARN_VARIABLE), env.get(CREATED_VARIABLE)
+    return WriterIdentity(application, pipeline, stream, arn, created) if arn and created else None
+
+
+UNKNOWN = (
+    "the daemon does not say which stream this is, of all that ever had its name, and marks in a sink would mean "
+    f"nothing: allow it kinesis:DescribeStreamSummary, or (under another daemon) name the stream by {STREAM_KEY}, with "
+    "another value whenever it is deleted and made again"
+)

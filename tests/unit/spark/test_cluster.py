@@ -1,0 +1,236 @@
+"""Clusters that are not ours: who is asked, how long, and what becomes of a job without executors."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+
+import pytest
+
+from processors.spark.batch.spool import LOCK_FILE, SpoolError, open_spool
+from processors.spark.host.start_up import HostStartError, start, way_of
+from processors.spark.session.cluster import SpoolNotSeen, Starved, Unreachable, addresses, await_answer, check_spool
+from processors.spark.session.handover import PART_BYTES, Way, parts_of
+from processors.spark.session.spark_session import SessionError, check_extra, configuration, environment
+from tests.unit.spark.twins import settings_of
+
+
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [
+        ("master = spark://a:7078", (("a", 7078),)),
+        ("master = spark://a:1,b", (("a", 1), ("b", 7077))),
+        ("master = spark://[::1]:7077", (("::1", 7077),)),
+        ("remote = sc://h", (("h", 15002),)),
+        ("remote = sc://h:7/;token=secret;use_ssl=true", (("h", 7),)),
+        ("master = local[2]", ()),
+        ("master = yarn", ()),
+        ("master = k8s://https://h:6443", ()),
+    ],
+)
+def test_who_is_asked_whether_somebody_is_there(key, asked):
+    assert addresses(settings_of(f"mld.spark.{key}")) == asked
+
+
+class Clock:
+    """Time that passes in sleeps only."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def refused(address):
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_cluster_that_comes_back_in_time_is_waited_for(caplog):
+    clock = Clock()
+    asked = []
+
+    def dial(address):
+        asked.append(address)
+        if clock.now < 20:
+            refused(address)
+
+    await_answer("spark://a,b", [("a", 1), ("b", 2)], 60, dial=dial, monotonic=clock.monotonic, sleep=clock.sleep)
+    assert 20 <= clock.now < 26
+    assert asked[:2] == [("a", 1), ("b", 2)]
+    assert len(caplog.messages) == 1
+
+
+def test_a_cluster_that_does_not_gets_a_sentence():
+    clock = Clock()
+    with pytest.raises(Unreachable) as caught:
+        await_answer("spark://a", [("a", 1)], 60, dial=refused, monotonic=clock.monotonic, sleep=clock.sleep)
+    assert str(caught.value) == (
+        "nobody answers at spark://a (a:1 says Connection refused), tried for 60 s; start it, or correct "
+        "mld.spark.master or mld.spark.remote"
+    )
+    assert 54 < clock.now <= 60
+
+
+@pytest.mark.parametrize("key", ["master = spark://127.0.0.1:{}", "remote = sc://127.0.0.1:{}/;token=hush"])
+def test_no_session_is_started_where_nobody_answers(tmp_path, key, monkeypatch):
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr("processors.spark.session.spark_session.check_extra", lambda *, remote: None)
+    monkeypatch.setattr("processors.spark.session.spark_session.environment", lambda settings: None)
+    with socket.socket() as taken:  # bound and not listening: refused for certain
+        taken.bind(("127.0.0.1", 0))
+        (tmp_path / "p.sql").write_text("SELECT * FROM records")
+        settings = settings_of(
+            f"mld.spark.{key.format(taken.getsockname()[1])}",
+            f"mld.spark.pipeline = {tmp_path / 'p.sql'}",
+            "mld.spark.startTimeoutMillis = 10",
+        )
+        with pytest.raises(HostStartError, match=r"nobody answers at \w+://127.0.0.1:\d+ \(") as caught:
+            start(settings, tmp_path, open_spool(None, tmp_path))
+    assert caught.value.passing, "trying again may help"
+    assert "hush" not in str(caught.value)
+
+
+def test_a_job_that_has_no_executor_for_too_long():
+    starved = Starved(30)
+    looks = [(0, 0, 0), (1, 2, 50), (1, 0, 60), (1, 0, 89), (1, 1, 90), (1, 0, 91), (0, 0, 120), (1, 0, 121)]
+    seen = [starved.seen(jobs, executors, now) for jobs, executors, now in looks]
+    assert seen == [False] * 8
+    assert starved.seen(2, 0, 151)
+
+
+class Session:
+    """Reads text files as executors do that see only some of them."""
+
+    def __init__(self, sees=4, error=None):
+        self.sees, self.error = sees, error
+
+    read = property(lambda self: self)
+
+    def text(self, uri):
+        assert uri.startswith("file:///")
+        return self
+
+    def count(self):
+        if self.error:
+            raise RuntimeError(self.error)
+        return self.sees
+
+
+def test_a_spool_that_executors_see(tmp_path):
+    check_spool(Session(), tmp_path, "spark://h")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("session", "why"),
+    [
+        (Session(sees=2), "it sees 2 of 4 files"),
+        (Session(error="[FAILED_READ_FILE.FILE_NOT_EXIST] no such file"), "no such file"),
+        (Session(error="java.io.FileNotFoundException: /spool/x (Permission denied)"), "Permission denied"),
+    ],
+)
+def test_a_spool_that_executors_do_not_see_gets_a_sentence(tmp_path, session, why):
+    with pytest.raises(SpoolNotSeen, match=r"spark://h cannot read mld.spark.spool, /.*; name a directory") as caught:
+        check_spool(session, tmp_path, "spark://h")
+    assert why in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_that_runs_no_job_may_run_one_later(tmp_path):
+    with pytest.raises(Unreachable, match="spark://h runs no job: all workers are gone"):
+        check_spool(Session(error="all workers are gone"), tmp_path, "spark://h")
+
+
+def test_the_way_of_records():
+    shared = "mld.spark.spool = /shared"
+    assert way_of(settings_of()) is Way.FILES
+    assert way_of(settings_of("mld.spark.master = yarn")) is Way.JVM
+    assert way_of(settings_of("mld.spark.remote = sc://h")) is Way.CLIENT
+    assert {way_of(settings_of(shared, f"mld.spark.{key}")) for key in ("master = yarn", "remote = sc://h")} == {
+        Way.FILES
+    }
+    assert [parts_of(size) for size in (0, 1, PART_BYTES, PART_BYTES + 1)] == [1, 1, 1, 2]
+
+
+def test_a_named_spool_is_below_its_directory_and_what_dead_hosts_left_is_swept(tmp_path):
+    node = os.uname().nodename
+    dead, alive, other = (tmp_path / name for name in (f"mld-{node}-1-a", f"mld-{node}-2-b", "mld-elsewhere-1-a"))
+    for directory in (dead, alive, other):
+        directory.mkdir()
+        (directory / LOCK_FILE).touch()
+    with (alive / LOCK_FILE).open("rb+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        spool = open_spool(f"file://{tmp_path}", tmp_path / "scratch")
+        assert sorted(tmp_path.iterdir()) == sorted([alive, other, spool.directory])
+    assert spool.directory.name.startswith(f"mld-{node}-{os.getpid()}-")
+    assert spool.directory.stat().st_mode & 0o027 == 0, "no writing by the group, nothing for others"
+    assert open_spool(str(tmp_path), tmp_path).directory.is_dir()
+    assert spool.directory.is_dir(), "it is held"
+
+
+def test_a_spool_in_no_file_system_of_ours_gets_a_sentence(tmp_path):
+    with pytest.raises(SpoolError, match=r"mld.spark.spool = hdfs://n/spool is in no file system of this machine"):
+        open_spool("hdfs://n/spool", tmp_path)
+
+
+# --- settings of other places ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "k8s://https://h:6443"])
+def test_a_cluster_gets_the_users_settings_and_nothing_of_this_machine(tmp_path, master):
+    made = configuration(
+        settings_of(
+            f"mld.spark.master = {master}",
+            "mld.spark.packages = a:b:1,c:d:2",
+            "mld.spark.conf.spark.kubernetes.container.image = mine:1",
+            "mld.spark.conf.spark.driver.host = here.example.com",
+        ),
+        tmp_path,
+    )
+    assert made["spark.jars.packages"] == "a:b:1,c:d:2"
+    assert made["spark.kubernetes.container.image"] == "mine:1"
+    assert made["spark.driver.host"] == "here.example.com"
+    assert not {"spark.driver.bindAddress", "spark.local.dir", "spark.sql.shuffle.partitions"} & set(made)
+
+
+def test_a_connect_server_gets_the_users_settings_only(tmp_path):
+    made = configuration(settings_of("mld.spark.remote = sc://h", "mld.spark.conf.spark.sql.x = 1"), tmp_path)
+    assert made == {"spark.sql.session.timeZone": "UTC", "spark.sql.x": "1"}
+
+
+def test_where_it_runs_is_said_without_a_token():
+    assert settings_of("mld.spark.remote = sc://h:1/;token=hush;user_id=me").where == "sc://h:1"
+    assert settings_of("mld.spark.master = yarn").where == "yarn"
+
+
+def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, tmp_path):
+    monkeypatch.setattr("processors.spark.session.spark_session.java_home", lambda *_: tmp_path)
+    monkeypatch.setattr("os.environ", dict(os.environ) | {"SPARK_LOCAL_IP": "10.0.0.5", "SPARK_HOME": "/old"})
+    environment(settings_of("mld.spark.master = spark://h:7077", "mld.spark.conf.spark.pyspark.python = /py"))
+    assert (os.environ["SPARK_LOCAL_IP"], os.environ["PYSPARK_PYTHON"]) == ("10.0.0.5", "/py")
+    assert "SPARK_HOME" not in os.environ
+    environment(settings_of())
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("there", "remote", "said"),
+    [
+        ({"pyspark"}, True, r"mld.spark.remote needs grpc, .*; pip install 'mld\[spark-connect\]'"),
+        (
+            {"pyspark"},
+            False,
+            r"has only the client of Spark Connect; set mld.spark.remote, or pip install 'mld\[spark\]'",
+        ),
+        (set(), True, r"PySpark is missing in .*; pip install 'mld\[spark-connect\]'"),
+    ],
+)
+def test_the_part_of_pyspark_that_is_missing(monkeypatch, there, remote, said):
+    monkeypatch.setattr("processors.spark.session.spark_session._there", lambda name: name in there)
+    with pytest.raises(SessionError, match=said):
+        check_extra(remote=remote)

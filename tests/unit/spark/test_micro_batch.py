@@ -1,0 +1,87 @@
+"""From offers to a micro-batch: what is dropped, what is trimmed, and how a batch that fails is taken apart."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processors.spark.batch.micro_batch import Offer, by_shard, halves, held, is_due, piece_of, plan
+from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+
+A, B = StreamShard("s", "a"), StreamShard("s", "b")
+
+
+def offer(shard: StreamShard, first: int, last: int, number: int = 1) -> Offer:
+    return Offer(1, number, shard, RecordPosition(first), RecordPosition(last), last - first + 1, 10, 1, 0, 10)
+
+
+def test_all_shards_go_into_one_batch():
+    batch = plan([offer(A, 1, 5), offer(B, 1, 3), offer(A, 6, 9)], {})
+    assert batch.ends == {A: RecordPosition(9), B: RecordPosition(3)}
+    assert (batch.records, batch.size, batch.whole, batch.done) == (12, 30, True, ())
+
+
+def test_what_the_sinks_hold_is_dropped_and_trimmed():
+    old, across, new = offer(A, 1, 5), offer(A, 4, 9), offer(A, 10, 12)
+    batch = plan([old, across, new], {A: RecordPosition(7)})
+    assert batch.done == (old,)
+    assert [(s.offer, s.after) for s in batch.slices] == [(across, RecordPosition(7)), (new, None)]
+    assert not batch.whole
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8), st.integers(0, 40))
+def test_what_the_marks_hold_is_counted_and_only_an_offer_across_a_mark_is_read(parts, mark):
+    offers = [*(offer(A, first, first + more) for first, more in parts), offer(B, 1, 3)]
+    read: list[Offer] = []
+
+    def rows(one: Offer) -> list[tuple[RecordPosition, bytes]]:
+        read.append(one)
+        return [(RecordPosition(number), b"") for number in range(one.first.sequence, one.last.sequence + 1)]
+
+    assert held(offers, {A: RecordPosition(mark)}, rows) == sum(
+        number <= mark for first, more in parts for number in range(first, first + more + 1)
+    )
+    assert all(one.first.sequence <= mark < one.last.sequence for one in read)
+
+
+def test_an_overlap_within_a_batch_is_trimmed():
+    batch = plan([offer(A, 1, 5), offer(A, 3, 8), offer(A, 2, 4)], {})
+    assert [piece.after for piece in batch.slices] == [None, RecordPosition(5)]
+    assert len(batch.done) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8), st.integers(0, 30))
+def test_every_position_behind_the_mark_is_in_the_batch_once(parts, mark):
+    offers = [offer(A, first, first + more) for first, more in parts]
+    batch = plan(offers, {A: RecordPosition(mark)})
+    taken: list[int] = []
+    for piece in batch.slices:
+        low = piece.offer.first.sequence if piece.after is None else piece.after.sequence + 1
+        taken += range(low, piece.offer.last.sequence + 1)
+    assert len(taken) == len(set(taken)), "nothing twice"
+    assert taken == sorted(taken), "in order"
+    assert all(position > mark for position in taken)
+    if parts and len(parts) == 1:
+        assert taken == [p for p in range(parts[0][0], sum(parts[0]) + 1) if p > mark]
+
+
+def test_a_batch_is_due_by_time_by_size_or_when_asked():
+    def due(now: float, waiting: int, asked: bool = False) -> bool:
+        return is_due(now, 5.0, waiting, bytes_max=100, asked=asked)
+
+    assert (due(4.9, 99), due(5.0, 1), due(0.0, 100), due(0.0, 1, True)) == (False, True, True, True)
+
+
+def test_a_piece_is_what_is_behind_the_marks():
+    rows = {A: [(RecordPosition(n), b"%d\n" % n) for n in range(1, 5)], B: [(RecordPosition(1), b"x\n")]}
+    piece = piece_of(rows, {A: RecordPosition(2), B: RecordPosition(1)})
+    assert [position for position, _ in piece.rows[A]] == [RecordPosition(3), RecordPosition(4)]
+    assert piece.spans == {A: ShardSpan(RecordPosition(2), RecordPosition(4))}
+    assert piece.count == 2
+
+
+def test_taking_apart():
+    rows = [(RecordPosition(n), b"") for n in range(5)]
+    first, second = halves(rows)
+    assert [*first, *second] == rows and len(first) == 2
+    assert list(by_shard({B: rows, A: rows})) == [{A: rows}, {B: rows}]

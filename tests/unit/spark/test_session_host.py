@@ -1,0 +1,514 @@
+"""The session host and the thin child on real sockets and pipes, over an engine in memory: who hears what, when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from mld import sparkhosts
+from processors.spark import link
+from processors.spark.child import properties_file
+from processors.spark.child.relay import ChildError, ChildRelay
+from processors.spark.high_water_marks import RecordPosition, StreamShard
+from processors.spark.host.process_watch import ProcessWatch, clear, hold, sweep
+from processors.spark.host.session_host import SessionHost
+from processors.spark.host.start_up import HostStartError
+from processors.spark.host.status import STATUS_FILE
+from processors.spark.meeting_place import run_directory, scratch_directory
+from processors.spark.processes import started_at
+from processors.spark.sink_port import JobFailed, SinkRefused
+from tests.support.patience import PATIENCE_S
+from tests.unit.spark.twins import DAEMON, Bed, MemorySink, line_of, settings_of
+
+QUICK = "mld.spark.triggerIntervalMillis = 10"
+NEVER = "mld.spark.triggerIntervalMillis = 3600000"
+BOUND_S = PATIENCE_S
+TRIGGER_S = 0.5
+NOTHING_COMES_S = 0.2  # a short look: what is accepted by mistake would come at once
+
+
+class Daemon:
+    """The daemon's side of a child that runs on a thread: says actions, answers checkpoints."""
+
+    made: ClassVar[list[Daemon]] = []
+
+    def __init__(self, connection) -> None:
+        self.made.append(self)
+        to_child, from_daemon = os.pipe()
+        to_daemon, from_child = os.pipe()
+        self._out = os.fdopen(from_daemon, "wb", 0)
+        self._in = os.fdopen(to_daemon, "rb")
+        self.checkpoints: list[tuple[str | None, int | None]] = []
+        self.errors: list[str | None] = []
+        self.error: BaseException | None = None
+        child = ChildRelay(
+            os.fdopen(to_child, "rb"), os.fdopen(from_child, "wb"), "f", attach=lambda file: connection()
+        )
+        self._thread = threading.Thread(target=self._serve, args=[child], daemon=True)
+        self._thread.start()
+
+    def _serve(self, child) -> None:
+        try:
+            child.serve()
+        except BaseException as error:
+            self.error = error
+        finally:
+            child.close()
+
+    def say(self, line: bytes) -> str | None:
+        """The name of the status, None if the child ended."""
+        self._out.write(line)
+        while text := self._in.readline():
+            message = json.loads(text)
+            if message["action"] == "status":
+                return message["responseFor"]
+            self.checkpoints.append((message["sequenceNumber"], message["subSequenceNumber"]))
+            error = self.errors.pop(0) if self.errors else None
+            self._out.write(json.dumps({**message, "error": error}).encode() + b"\n")
+        return None
+
+    def act(self, action: str, **more) -> str | None:
+        return self.say(json.dumps({"action": action, **more}).encode() + b"\n")
+
+    def initialize(self, shard: str = "a") -> str | None:
+        return self.act("initialize", shardId=shard, sequenceNumber="TRIM_HORIZON", subSequenceNumber=0)
+
+    def end(self) -> BaseException | None:
+        with suppress(OSError):
+            self._out.close()
+        self._thread.join(BOUND_S)
+        assert not self._thread.is_alive()
+        self._in.close()
+        return self.error
+
+
+@asynccontextmanager
+async def serving(tmp_path, *keys, start=None, **bed_more):
+    """A host over twins; yields it with its bed and a way to make children."""
+    bed = Bed(tmp_path, settings_of(*keys), **bed_more)
+    bed.spool.close()
+    made = SimpleNamespace(engine=None, jvm_pid=None, close=lambda: None, about={"ui": "http://127.0.0.1:4040"})
+
+    def begin(settings, directory, spool):
+        bed.spool = bed.engine._spool = spool
+        made.engine = bed.engine
+        return made
+
+    listening = asyncio.Event()
+    host = SessionHost(bed.settings, tmp_path, os.getpid(), start or begin)
+    running = asyncio.ensure_future(host.run(listening.set))
+    await asyncio.wait([running, asyncio.ensure_future(listening.wait())], return_when=asyncio.FIRST_COMPLETED)
+
+    def connection():
+        one = socket.socket(socket.AF_UNIX)
+        one.connect(str(tmp_path / "socket"))
+        return one
+
+    async def call(function, *arguments):
+        return await asyncio.wait_for(asyncio.to_thread(function, *arguments), BOUND_S)
+
+    try:
+        yield SimpleNamespace(host=host, bed=bed, running=running, connection=connection, call=call)
+    finally:
+        for daemon in Daemon.made:
+            daemon.end()
+        Daemon.made.clear()
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def numbers(bed, shard="a"):
+    return [number for key, number, _ in bed.sinks["out"].rows if key == shard]
+
+
+async def until(condition):
+    async with asyncio.timeout(BOUND_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_batch_at_the_tip_is_checkpointed_after_its_commit(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        daemon = Daemon(world.connection)
+        assert await world.call(daemon.initialize) == "initialize"
+        assert await world.call(daemon.say, line_of(range(1, 4), lag=0)) == "processRecords"
+        assert daemon.checkpoints == [("3", 0)]
+        assert numbers(world.bed) == [1, 2, 3]
+        assert await world.call(daemon.end) is None
+
+
+async def test_a_batch_behind_the_tip_is_answered_before_its_commit(tmp_path):
+    async with serving(tmp_path, NEVER) as world:
+        daemon, other = Daemon(world.connection), Daemon(world.connection)
+        await world.call(daemon.initialize)
+        await world.call(other.initialize, "b")
+        await world.call(other.say, line_of([1], lag=9))
+        await until(lambda: numbers(world.bed, "b") == [1])  # the first trigger comes at once
+        assert await world.call(daemon.say, line_of(range(1, 4), lag=9)) == "processRecords"
+        assert (daemon.checkpoints, numbers(world.bed)) == ([], [])
+        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
+        assert (daemon.checkpoints, numbers(world.bed)) == ([("3", 0)], [1, 2, 3])
+        await world.call(daemon.end)
+        await world.call(other.end)
+
+
+async def test_pages_that_queued_at_the_tip_do_not_take_a_trigger_each(tmp_path):
+    async with serving(tmp_path, f"mld.spark.triggerIntervalMillis = {1000 * TRIGGER_S:.0f}") as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        began = time.monotonic()
+        for number in range(1, 41):
+            assert await world.call(daemon.say, line_of([number], lag=0)) == "processRecords"
+        assert daemon.checkpoints[0] == ("1", 0), "the first one has its checkpoint"
+        triggers_due = (time.monotonic() - began) / TRIGGER_S
+        assert world.bed.sinks["out"].publications <= 4 + triggers_due
+        assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
+        assert (daemon.checkpoints[-1], numbers(world.bed)) == (("40", 0), [*range(1, 41)])
+        assert await world.call(daemon.end) is None
+
+
+async def test_an_empty_batch_bears_the_checkpoint_of_what_was_answered_before_its_commit(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        await world.call(daemon.say, line_of([1], lag=9))
+        await world.call(daemon.say, b'{"action":"processRecords","records":[],"millisBehindLatest":0}\n')
+        assert daemon.checkpoints == [("1", 0)]
+        assert await world.call(daemon.end) is None
+
+
+async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
+    async with serving(tmp_path, NEVER) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        await world.call(daemon.say, line_of([1], lag=9))
+        await world.call(daemon.say, line_of([2], lag=9))
+        assert await world.call(daemon.act, "shardEnded") == "shardEnded"
+        assert (daemon.checkpoints[-1], numbers(world.bed)) == ((None, None), [1, 2])
+        assert await world.call(daemon.end) is None
+
+
+async def test_without_its_commits_a_shard_does_not_end(tmp_path):
+    async with serving(tmp_path, QUICK, "mld.spark.drainTimeoutMillis = 50") as world:
+        held = threading.Event()
+        publish = world.bed.sinks["out"].publish
+        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        await world.call(daemon.say, line_of([1], lag=9))
+        assert await world.call(daemon.act, "shardEnded") is None
+        held.set()
+        error = await world.call(daemon.end)
+        assert isinstance(error, ChildError) and "mld.spark.drainTimeoutMillis" in str(error)
+        assert daemon.checkpoints == []
+
+
+async def test_shards_share_a_job(tmp_path):
+    async with serving(tmp_path, "mld.spark.triggerIntervalMillis = 1000") as world:
+        daemons = [Daemon(world.connection) for _ in range(8)]
+        await asyncio.gather(*(world.call(one.initialize, f"s{i}") for i, one in enumerate(daemons)))
+        await asyncio.gather(*(world.call(one.say, line_of([1, 2], lag=0)) for one in daemons))
+        assert [one.checkpoints for one in daemons] == [[("2", 0)]] * 8
+        assert world.bed.sinks["out"].publications <= 2
+        for one in daemons:
+            await world.call(one.end)
+
+
+async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
+    line = line_of(range(1, 4), lag=9)
+    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line)}", f"mld.spark.maxInFlightBytes = {2 * len(line)}")
+    async with serving(tmp_path, *keys) as world:
+        held = threading.Event()
+        publish = world.bed.sinks["out"].publish
+        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        daemons = [Daemon(world.connection) for _ in range(4)]
+        for i, one in enumerate(daemons):
+            await world.call(one.initialize, f"s{i}")
+        saying = [asyncio.ensure_future(world.call(one.say, line)) for one in daemons]
+        accepted = asyncio.as_completed(saying, timeout=BOUND_S)
+        for _ in range(2):
+            await next(accepted)
+        _, waiting = await asyncio.wait(saying, timeout=NOTHING_COMES_S)
+        assert len(waiting) == 2
+        held.set()
+        assert await asyncio.gather(*saying) == ["processRecords"] * 4
+        for one in daemons:
+            await world.call(one.end)
+
+
+async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_path):
+    line = line_of(range(1, 4), lag=9)
+    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
+    async with serving(tmp_path, *keys) as world:
+        held = threading.Event()
+        publish = world.bed.sinks["out"].publish
+        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        daemons = [Daemon(world.connection) for _ in range(4)]
+        for i, one in enumerate(daemons):
+            await world.call(one.initialize, f"s{i}")
+            await world.call(one.say, line)
+        held.set()
+        for one in daemons:
+            await world.call(one.act, "shutdownRequested")
+        assert [one.checkpoints for one in daemons] == [[("3", 0)]] * 4
+        assert world.bed.sinks["out"].publications == 4
+        assert not list(world.bed.spool.directory.glob("*.jsonl"))
+        for one in daemons:
+            await world.call(one.end)
+
+
+async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
+    line = line_of(range(1, 4), lag=9)
+    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
+    async with serving(tmp_path, *keys) as world:
+        held = threading.Event()
+        publish = world.bed.sinks["out"].publish
+        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        running, waiting = Daemon(world.connection), Daemon(world.connection)
+        for one, shard in ((running, "a"), (waiting, "b")):
+            await world.call(one.initialize, shard)
+            await world.call(one.say, line)
+        await world.call(waiting.end)
+        async with asyncio.timeout(BOUND_S):
+            while len(list(world.bed.spool.directory.glob("*.jsonl"))) > 1:
+                await asyncio.sleep(0)
+        held.set()
+        await world.call(running.act, "shutdownRequested")
+        assert running.checkpoints == [("3", 0)]
+        await world.call(running.end)
+
+
+async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        world.bed.poison(lambda data: data == b"2")
+        bad, good = Daemon(world.connection), Daemon(world.connection)
+        await world.call(bad.initialize)
+        await world.call(good.initialize, "b")
+        said = await asyncio.gather(
+            world.call(bad.say, line_of([1, 2], lag=0)), world.call(good.say, line_of([7], lag=0))
+        )
+        assert said == [None, "processRecords"]
+        assert "the record 2 of a fails: division by zero" in str(await world.call(bad.end))
+        assert good.checkpoints == [("7", 0)]
+        await world.call(good.end)
+
+
+async def test_a_host_that_cannot_start_says_why(tmp_path):
+    connected = threading.Event()
+
+    def start(settings, directory, spool):
+        connected.wait(BOUND_S)
+        raise HostStartError("Spark needs Java, and there is none on PATH")
+
+    async with serving(tmp_path, QUICK, start=start) as world:
+        daemon = Daemon(lambda: (world.connection(), connected.set())[0])
+        assert await world.call(daemon.initialize) is None
+        error = await world.call(daemon.end)
+        assert isinstance(error, ChildError)
+        assert "there is none on PATH" in str(error) and error.status == 2
+        assert await world.running == 2
+
+
+async def test_a_host_that_dies_takes_its_children_along(tmp_path):
+    async with serving(tmp_path, NEVER) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        world.running.cancel()
+        await asyncio.wait([world.running])
+        assert "went away" in str(await world.call(daemon.end))
+
+
+async def test_a_new_child_of_a_shard_takes_over(tmp_path):
+    async with serving(tmp_path, NEVER) as world:
+        old, new = Daemon(world.connection), Daemon(world.connection)
+        await world.call(old.initialize, "b")
+        await world.call(old.say, line_of([1], lag=9))
+        await until(lambda: numbers(world.bed, "b") == [1])
+        await world.call(old.say, line_of([2, 3], lag=9))
+        await world.call(new.initialize, "b")
+        assert "taken over" in str(await world.call(old.end))
+        await world.call(new.say, line_of([2, 3], lag=9))
+        await world.call(new.act, "shutdownRequested")
+        assert numbers(world.bed, "b") == [1, 2, 3]
+        await world.call(new.end)
+
+
+async def test_a_lost_lease_ends_the_work_on_the_shard(tmp_path):
+    async with serving(tmp_path, NEVER) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        assert await world.call(daemon.act, "leaseLost") == "leaseLost"
+        assert await world.call(daemon.end) is None
+        assert daemon.checkpoints == []
+
+
+async def test_a_checkpoint_that_fails_is_made_with_the_next_batch(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        daemon.errors = ["ThrottlingException"]
+        await world.call(daemon.say, line_of([1], lag=0))
+        await world.call(daemon.say, b'{"action":"processRecords","records":[],"millisBehindLatest":0}\n')
+        assert daemon.checkpoints == [("1", 0), ("1", 0)]
+        daemon.errors = ["ShutdownException"]
+        await world.call(daemon.say, line_of([2], lag=0))
+        assert await world.call(daemon.say, line_of([3], lag=0)) == "processRecords"
+        assert numbers(world.bed) == [1, 2], "the lease is lost: what comes still is not worked on"
+        assert await world.call(daemon.end) is None
+
+
+async def test_the_host_ends_after_its_daemon(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        world.host.daemon_ended()
+        assert await asyncio.wait_for(world.running, BOUND_S) == 0
+
+
+async def test_a_batch_that_is_refused_is_not_checkpointed(tmp_path):
+    async with serving(tmp_path, QUICK) as world:
+        world.bed.sinks["out"].faults = [SinkRefused("column x is int")]
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        assert await world.call(daemon.say, line_of([1], lag=0)) is None
+        assert "column x is int" in str(await world.call(daemon.end))
+        assert daemon.checkpoints == []
+
+
+async def test_a_replay_is_counted_and_logged_with_its_remedy(tmp_path, caplog):
+    caplog.set_level("INFO", "mld.spark")
+    sink = MemorySink("out", marks={StreamShard("s", "a"): RecordPosition(8)})
+    async with serving(tmp_path, QUICK, sinks={"out": sink}) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        await world.call(daemon.say, line_of(range(1, 6), lag=0))
+        await world.call(daemon.say, line_of(range(6, 11), lag=0))
+        assert (numbers(world.bed), daemon.checkpoints) == ([9, 10], [("5", 0), ("10", 0)])
+        counters = json.loads((tmp_path / STATUS_FILE).read_text())["counters"]
+        assert (counters["dropped"], counters["rows"]) == (8, 2)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(" dropped=")[1].split()[0] for text in said if text.startswith("trigger:")] == ["5", "3"]
+    warnings = [text for text in said if "were delivered again" in text]
+    assert [text.split()[1] for text in warnings] == ["5", "3"]
+    assert "mld.spark.pipelineId" in warnings[0]
+
+
+async def test_a_child_that_knows_of_a_later_stream_ends_the_host(tmp_path, monkeypatch):
+    """The next one opens the sinks for that stream."""
+    async with serving(tmp_path, QUICK) as world:
+        first, later = Daemon(world.connection), Daemon(world.connection)
+        for name, value in DAEMON.items():
+            monkeypatch.setenv(name, value)
+        await world.call(first.initialize)
+        monkeypatch.setenv("MLD_STREAM_CREATED", "2026-02-01T00:00:00.000Z")
+        assert await world.call(later.initialize, "b") is None
+        assert await asyncio.wait_for(world.running, BOUND_S) == 1
+        for daemon in (first, later):
+            assert "it was deleted and made again" in str(await world.call(daemon.end))
+
+
+async def test_a_child_that_knows_only_the_earlier_stream_is_sent_away_alone(tmp_path, monkeypatch):
+    async with serving(tmp_path, QUICK) as world:
+        first, late = Daemon(world.connection), Daemon(world.connection)
+        for name, value in DAEMON.items():
+            monkeypatch.setenv(name, value)
+        await world.call(first.initialize)
+        monkeypatch.setenv("MLD_STREAM_CREATED", "2025-02-01T00:00:00.000Z")
+        assert await world.call(late.initialize, "b") is None
+        assert await world.call(first.say, line_of([1], lag=0)) == "processRecords"
+        assert numbers(world.bed) == [1]
+
+
+async def test_a_process_that_ends_is_noticed():
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
+    ended = asyncio.Event()
+    ProcessWatch(asyncio.get_running_loop()).process(process.pid, ended.set)
+    process.stdin.close()
+    await asyncio.wait_for(ended.wait(), BOUND_S)
+    await process.wait()
+
+
+def test_frames_refuse_garbage():
+    with pytest.raises(link.LinkError):
+        link.decode_header(b"\xff" * link.HEADER.size)
+    with pytest.raises(link.LinkError):
+        link.decode_head(b"[]")
+
+
+def test_nobody_stops_us_by_making_our_directory_first(short_tmp):
+    taken = [f"mld-spark-{os.getuid()}", f"mld-spark-{os.getpid()}-{started_at(os.getpid())}-0"]
+    for name in taken:
+        (short_tmp / name).mkdir()
+        (short_tmp / name).chmod(0o755)
+    directory = run_directory(os.getpid())
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert directory == run_directory(os.getpid()) == scratch_directory(os.getpid())
+    assert directory.name not in taken
+
+
+def test_sockets_are_where_systemd_says_and_data_is_where_there_is_room(short_tmp, monkeypatch):
+    runtime = short_tmp / "run"
+    runtime.mkdir(mode=0o755)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(runtime))
+    assert run_directory(os.getpid()).parent == runtime
+    assert scratch_directory(os.getpid()).parent == short_tmp
+
+
+def test_what_a_killed_host_left_behind_goes(short_tmp):
+    alive = short_tmp / f"mld-spark-{os.getpid()}-{started_at(os.getpid())}-a"
+    dead, held = (short_tmp / f"mld-spark-{os.getpid()}-1-{end}" for end in "bc")
+    for directory in (alive, dead, held):
+        directory.mkdir(mode=0o700)
+        (directory / "spool").mkdir()
+    with hold(held):
+        sweep()
+    assert (alive.exists(), dead.exists(), held.exists()) == (True, False, True)
+    clear(alive, daemon_lives=True)
+    assert alive.exists() and not (alive / "spool").exists()
+    clear(alive, daemon_lives=False)
+    assert not alive.exists()
+
+
+def test_which_properties_file(monkeypatch):
+    monkeypatch.delenv("MLD_PROPERTIES_FILE", raising=False)
+    with pytest.raises(ChildError, match="which properties file"):
+        properties_file([])
+    assert properties_file(["/x/app.properties"]) == "/x/app.properties"
+    monkeypatch.setenv("MLD_PROPERTIES_FILE", "/y")
+    assert properties_file([]) == "/y"
+
+
+def test_marks_are_what_every_sink_holds(tmp_path):
+    both = {"x": MemorySink("x", {StreamShard("s", "a"): RecordPosition(5)}), "y": MemorySink("y")}
+    bed = Bed(tmp_path, settings_of(sinks=both), sinks=both)
+    assert bed.engine.mark_of(StreamShard("s", "a")) is None
+
+
+async def test_who_looks_finds_the_host_and_its_counters(short_tmp):
+    directory = run_directory(os.getpid())
+    assert short_tmp in directory.parents
+    async with serving(directory, QUICK, "mld.spark.format = text", dead=MemorySink("dead")) as world:
+        daemon = Daemon(world.connection)
+        await world.call(daemon.initialize)
+        assert [host.counters["records"] for host in sparkhosts.running("app")] == [0]
+        world.bed.sinks["out"].faults = [JobFailed("once")]
+        await world.call(daemon.say, line_of([1, 2, 3], {2: b"{bad"}, lag=0))
+        await world.call(daemon.say, line_of([4], lag=0))
+        (found,) = sparkhosts.running("app")
+        assert (found.pid, found.daemon_pid, found.ui) == (os.getpid(), os.getpid(), "http://127.0.0.1:4040")
+        assert found.about["lagMillis"] == {"a": 0}
+        wanted = {"triggers": 2, "records": 4, "failed_jobs": 1, "retries": 1, "malformed": 1, "poisoned": 0}
+        assert {name: found.counters[name] for name in wanted} == wanted
+        assert sparkhosts.running("another") == []
+        await world.call(daemon.end)
+        file = directory / STATUS_FILE
+        file.write_text(file.read_text().replace(f'"pidStarted": "{started_at(os.getpid())}"', '"pidStarted": "1"'))
+        assert sparkhosts.running("app") == [], "the process that wrote it is gone"

@@ -1,0 +1,53 @@
+"""What an exception of Spark comes down to."""
+
+from __future__ import annotations
+
+import pytest
+
+from processors.spark.sink_port import JobFailed, SinkRefused
+from processors.spark.spark_errors import failure, first_line, sentence
+
+PYTHON = """\
+An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/p/pipeline.py", line 8, in <lambda>
+    inverse = F.udf(lambda n: helper(n), "int")
+                              ^^^^^^^^^
+ZeroDivisionError: integer division or modulo by zero
+ SQLSTATE: 38000
+
+JVM stacktrace:
+Caused by: java.lang.Whatever
+"""
+
+
+def test_the_users_exception_in_a_python_worker_is_the_cause():
+    assert sentence(PYTHON).endswith("; cause: ZeroDivisionError: integer division or modulo by zero")
+
+
+def test_the_innermost_cause_of_java():
+    text = "Job aborted.\nCaused by: org.Outer: o\n  at x\nCaused by: java.io.IOException: No space left on device\n"
+    assert sentence(text) == "Job aborted.; cause: java.io.IOException: No space left on device"
+
+
+def test_a_plain_text():
+    assert (sentence("one line"), sentence("")) == ("one line", "")
+
+
+def test_the_first_line_of_java_and_of_a_call_to_a_connect_server():
+    java = "An error occurred while calling None.org.apache.X.\n: java.lang.IllegalStateException: stopped\n\tat x"
+    call = (
+        "<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n"
+        '\tdetails = "failed to connect"\n\tdebug_error_string = "UNAVAILABLE"\n>'
+    )
+    assert first_line(RuntimeError(java)) == "java.lang.IllegalStateException: stopped"
+    assert first_line(RuntimeError(call)) == "failed to connect"
+    assert first_line(RuntimeError("")) == "RuntimeError"
+
+
+@pytest.mark.parametrize("module", ["pandas", "pyarrow"])
+def test_a_node_without_pandas_is_never_the_records(module):
+    error = RuntimeError(f"Traceback (most recent call last):\n  x\nModuleNotFoundError: No module named '{module}'")
+    refused = failure(error, "sink out")
+    assert isinstance(refused, SinkRefused)
+    assert str(refused).endswith("(key mld.spark.conf.spark.pyspark.python) needs pandas and pyarrow")
+    assert isinstance(failure(RuntimeError("No module named 'theirs'"), "sink out"), JobFailed)

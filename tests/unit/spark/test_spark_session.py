@@ -1,0 +1,148 @@
+"""What is checked and set before a session starts; a child that stays thin."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from processors.spark.session.spark_session import (
+    AVRO_LIMITS,
+    JVM_OPTIONS,
+    SessionError,
+    check_extra,
+    configuration,
+    java_home,
+    local_cores,
+)
+from tests.unit.spark.twins import settings_of
+
+
+def fake_java(directory, says, status=0):
+    (directory / "bin").mkdir(parents=True)
+    java = directory / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {status}\n")
+    java.chmod(0o755)
+    return directory
+
+
+def test_java_of_the_key_then_of_the_environment_then_on_the_path(tmp_path):
+    named = fake_java(tmp_path / "named", 'openjdk version "17.0.9" 2023-10-17')
+    home = fake_java(tmp_path / "home", 'openjdk version "21" 2023-09-19')
+    path = fake_java(tmp_path / "path", 'openjdk version "25-ea"')
+    env = {"JAVA_HOME": str(home), "PATH": str(path / "bin")}
+    assert java_home(str(named), env) == named
+    assert java_home(None, env) == home
+    assert java_home(None, {"PATH": env["PATH"]}) == path
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        ('java version "1.8.0_392"', "is Java 8; Spark 4 needs 17 or later"),
+        ('openjdk version "11.0.2"', "is Java 11; Spark 4 needs 17 or later"),
+        ("Error: could not find libjava.so", "does not say its version"),
+    ],
+)
+def test_the_wrong_java_gets_a_sentence(tmp_path, says, said):
+    with pytest.raises(SessionError, match=said) as caught:
+        java_home(str(fake_java(tmp_path / "jre", says)), {})
+    assert "mld.spark.javaHome" in str(caught.value)
+
+
+def test_no_java_gets_a_sentence(tmp_path):
+    with pytest.raises(SessionError, match="Spark needs Java, and there is none on PATH; install a JRE 17"):
+        java_home(None, {"PATH": str(tmp_path)})
+    with pytest.raises(SessionError, match=r"JAVA_HOME is .*, and there is no .*bin/java"):
+        java_home(None, {"JAVA_HOME": str(tmp_path)})
+
+
+def test_a_missing_extra_gets_a_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "modules", {name: module for name, module in sys.modules.items() if "pyspark" not in name})
+    sys.path_importer_cache.clear()
+    with pytest.raises(SessionError, match=r"PySpark is missing in the environment of .*; pip install 'mld\[spark\]'"):
+        check_extra()
+
+
+def test_what_the_user_sets_wins_and_the_bounds_stay(tmp_path):
+    made = configuration(
+        settings_of(
+            "mld.spark.driverMemory = 3g",
+            "mld.spark.conf.spark.sql.shuffle.partitions = 7",
+            "mld.spark.conf.spark.driver.extraJavaOptions = -Dmine=1",
+        ),
+        tmp_path,
+    )
+    assert (made["spark.driver.memory"], made["spark.sql.shuffle.partitions"]) == ("3g", "7")
+    assert made["spark.driver.extraJavaOptions"].startswith(JVM_OPTIONS)
+    assert made["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
+    assert (made["spark.driver.host"], made["spark.sql.session.timeZone"]) == ("127.0.0.1", "UTC")
+
+
+def test_a_cluster_is_not_bound_to_the_loopback_interface(tmp_path):
+    made = configuration(settings_of("mld.spark.master = spark://h:7077", "mld.spark.packages = a:b:1"), tmp_path)
+    assert "spark.driver.host" not in made
+    assert made["spark.jars.packages"] == "a:b:1"
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://h:7077"])
+def test_lengths_in_avro_are_bounded_in_every_jvm(tmp_path, master):
+    keys = [f"mld.spark.master = {master}", "mld.spark.conf.spark.executor.extraJavaOptions = -Dmine=1"]
+    avro = configuration(settings_of(*keys, "mld.spark.format = avro"), tmp_path)
+    assert avro["spark.driver.extraJavaOptions"].endswith(f" {AVRO_LIMITS}")
+    assert avro["spark.executor.extraJavaOptions"] == f"{AVRO_LIMITS} -Dmine=1"
+    assert configuration(settings_of(*keys), tmp_path)["spark.executor.extraJavaOptions"] == "-Dmine=1"
+
+
+@pytest.mark.parametrize(("there", "wanted"), [(("pandas", "pyarrow"), None), (("pandas",), "false"), ((), "false")])
+def test_arrow_for_python_functions_is_off_where_it_cannot_be(tmp_path, monkeypatch, there, wanted):
+    monkeypatch.setattr("processors.spark.session.spark_session._there", lambda module: module in there)
+    name = "spark.sql.execution.pythonUDF.arrow.enabled"
+    assert configuration(settings_of(), tmp_path).get(name) == wanted
+    assert configuration(settings_of(f"mld.spark.conf.{name} = true"), tmp_path)[name] == "true"
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[*]", os.cpu_count()), ("local[2,4]", 2)]
+)
+def test_cores(master, cores):
+    assert local_cores(master) == cores
+
+
+def test_a_child_is_thin():
+    heavy = ["pyspark", "py4j", "asyncio", "dataclasses", "inspect", "logging", "subprocess", "typing_extensions"]
+    code = "import processors.spark.child.relay, sys; print(sorted(set(sys.argv[1:]) & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_local_driver_asks_who_calls_and_has_no_ui(tmp_path):
+    made = configuration(settings_of(), tmp_path)
+    assert (made["spark.authenticate"], made["spark.ui.enabled"], made["spark.ui.killEnabled"]) == (
+        "true",
+        "false",
+        "false",
+    )
+    assert not any("secret" in name for name in made), "Spark makes the secret, and no setting holds it"
+    theirs = settings_of("mld.spark.conf.spark.ui.enabled = true", "mld.spark.conf.spark.authenticate = false")
+    made = configuration(theirs, tmp_path)
+    assert (made["spark.authenticate"], made["spark.ui.enabled"], made["spark.ui.killEnabled"]) == (
+        "false",
+        "true",
+        "false",
+    )
+
+
+def test_of_a_cluster_the_user_says_how_it_authenticates_but_nobody_kills_by_a_click(tmp_path):
+    made = configuration(settings_of("mld.spark.master = yarn"), tmp_path)
+    assert "spark.authenticate" not in made and "spark.ui.enabled" not in made
+    assert made["spark.ui.killEnabled"] == "false"
+
+
+@pytest.mark.parametrize("name", ["fs.azure.account.key.x.dfs.core.windows.net", "fs.s3a.secret.key", "my.private.key"])
+def test_what_spark_shows_of_its_settings_has_no_keys_of_stores(tmp_path, name):
+    assert re.search(configuration(settings_of(), tmp_path)["spark.redaction.regex"], f"spark.hadoop.{name}")
