@@ -1,4 +1,4 @@
-# Two commands matter: `make quickstart` and `make test`. Each sets up what it needs inside this directory: the files whose
+# Two commands matter: `make quickstart` and `make test`; `make test-all` is what has to pass before a change lands. Each sets up what it needs inside this directory: the files whose
 # hashes stand in locks/, and nothing else. PYTHON names the interpreter to build the environment with (3.11 or later).
 PYTHON ?= python3
 VENV   := .venv
@@ -20,7 +20,7 @@ define install_mld
 	$(1)/bin/python $(PIP) --no-index --no-deps --no-build-isolation -e .
 endef
 
-.PHONY: setup quickstart test lint format bench conformance-aws docs clean
+.PHONY: setup quickstart test test-all lint format bench conformance-aws docs clean
 
 $(BASE): setup.cfg pyproject.toml $(LOCKS)/build.txt $(LOCKS)/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mld needs Python 3.11 or later; set PYTHON=")'
@@ -37,27 +37,30 @@ setup: $(BASE)
 quickstart: $(BASE)
 	$(BIN)/mld quickstart $(QUICKSTART_ARGS)
 
-# Servers and packages written by others that the tests run against; each script does nothing if it is done already.
-.PHONY: test-tools
+# Servers and packages written by others that the tests run against, and SDKs of other languages for `make test-all`;
+# each script does nothing if it is done already.
+.PHONY: test-tools test-sdks
 test-tools: $(DEV)
 	$(BIN)/python tests/support/fetch_kclpy.py
 	$(BIN)/python -m tests.support.fetch_kinesis_local
 	$(BIN)/python -m tests.support.make_ministack
+
+test-sdks: $(DEV)
 	$(BIN)/python -m tests.support.fetch_sdks
 
-# What lives in memory and virtual time first; then, file by file, what starts servers, daemons and children, which mostly
-# wait; then a slice of what starts a Spark session: the tour, the engine, a kill in streaming mode, another user of the
-# machine. All of that: make test-spark.
+# `make test` is for while you work: what lives in memory and virtual time; then, file by file, what starts servers, daemons
+# and children, which mostly wait; then a slice of what starts a Spark session. `make test-all` adds what is marked `full`:
+# more seeds, cases and servers of the same promises. All of Spark: make test-spark.
 IN_MEMORY := tests/unit tests/contract tests/simulation tests/scenarios
-SPARK_SLICE := tests/acceptance/test_quickstart.py tests/integration/test_spark_engine.py \
-	"tests/prove_spark/test_slice.py::test_streaming_through_kills_at[inboxed]" tests/integration/test_other_users.py
 BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
-test: test-tools
-	$(PYTEST) -n 2 $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
-	$(PYTEST) -n 3 $(BY_FILE) -m "not spark" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
-	$(PYTEST) -n 2 $(BY_FILE) -m spark $(SPARK_SLICE) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+test: TIER := and not full
+test-all: test-sdks
+test test-all: test-tools
+	$(PYTEST) -n 2 -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 3 $(BY_FILE) -m "not spark $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
+	$(PYTEST) -n 2 $(BY_FILE) -m "spark_slice $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 
 # With PYTEST_ARGS="-k name" some of them may have nothing to do, which is exit code 5.
 NOTHING_SELECTED = { test $$? -eq 5 && test -n "$(PYTEST_ARGS)"; }

@@ -17,8 +17,6 @@ import mld as package
 from tests.acceptance.commands import CRON_PATH, MLD, ROOT, mld
 from tests.support.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 GOOD = """\
 executableName = python3 processor.py
 applicationName = clicks-app

@@ -17,6 +17,8 @@ from tests.support.fetch_sdks import NEWCOMERS, jars, node_packages
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import find_node, require
 
+pytestmark = pytest.mark.full
+
 SHELL, LAST = "For a shell:", "Stop it with Ctrl-C."
 LEFT_OVERS = {"AWS_PROFILE": "of-no-file", "AWS_SESSION_TOKEN": "of-another-day"}
 """What a shell may have in it from other work."""

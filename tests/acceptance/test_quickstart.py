@@ -20,8 +20,6 @@ from tests.acceptance.commands import MLD, ROOT, mld
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 TOUR_S = 60.0
 """What the tour promises on two cores of its own, once everything is installed."""
 GONE_S = PATIENCE_S
@@ -52,6 +50,7 @@ def killed_in_the_middle(directory: Path) -> None:
     until(lambda: not runs(daemon), GONE_S, "the daemon of the killed tour gone")
 
 
+@pytest.mark.spark_slice
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_tour_on_spark_shows_the_table_and_the_lineage_after_one_that_was_killed(tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from tests.support.daemon import Daemon
 from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 from tests.support.servers import ACCOUNT, require
 
-pytestmark = pytest.mark.slow
-
 CHILDREN = ROOT / "tests" / "conformance" / "children"
 LOGBACK = '<configuration><root level="WARN"/><logger name="mld.worker" level="INFO"/></configuration>'
 
@@ -123,6 +121,7 @@ def start_kclpy(make_world: MakeWorld) -> Callable[..., tuple[World, Daemon]]:
     return start
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "version", "dialect"),
     [
@@ -149,6 +148,7 @@ def test_unmodified_kclpy_processors_checkpoint_everything_and_follow_a_split(
     assert daemon.with_action("child_failed") == []
 
 
+@pytest.mark.full
 def test_the_kclpy_sample_says_how_much_it_got(start_kclpy: Callable[..., tuple[World, Daemon]]) -> None:
     world, daemon = start_kclpy("-m processors.kclpy_sample")
     world.put(100)

@@ -84,8 +84,8 @@ def test_a_user_s_test_without_java_gets_the_sentence_too(place: Path) -> None:
     assert "Spark needs Java, and there is none on PATH; install a JRE 17 or later" in bad.stderr
 
 
+@pytest.mark.full
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_test_of_the_page_passes_and_bites(place: Path) -> None:
     arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pipeline.py")
@@ -97,7 +97,6 @@ def test_the_test_of_the_page_passes_and_bites(place: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_first_pipeline_runs_on_the_embedded_aws(place: Path, aws: EmbeddedAws) -> None:
     shell = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
@@ -120,7 +119,6 @@ def test_the_first_pipeline_runs_on_the_embedded_aws(place: Path, aws: EmbeddedA
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_example_pipeline_gives_what_the_tour_expects() -> None:
     from processors.samples.clicks import transform

@@ -13,7 +13,6 @@ import pytest
 
 from mld.aws.service import Service
 from mld.clock import LoopClock
-from mld.errors import TableMissingError
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import CorruptRowError
@@ -101,30 +100,6 @@ class LeaseTableContract:
         assert lease.failing is None
 
     # --- table and reads
-
-    async def test_a_missing_table_is_told_from_an_unavailable_one(self, service: Service) -> None:
-        with pytest.raises(TableMissingError):
-            await adapter(service, "missing").scan()
-
-    async def test_a_table_is_created_with_all_its_options(self, service: Service, table_name: str) -> None:
-        table = adapter(
-            service,
-            table_name,
-            billing_mode="PROVISIONED",
-            read_capacity=7,
-            write_capacity=8,
-            deletion_protection=True,
-            point_in_time_recovery=True,
-            tags={"team": "clicks"},
-        )
-        assert await table.ensure()
-        assert not await table.ensure()
-        described = (await service.call("DescribeTable", {"TableName": table_name}))["Table"]
-        assert described["DeletionProtectionEnabled"] is True
-        assert described["ProvisionedThroughput"]["ReadCapacityUnits"] == 7
-        backups = await service.call("DescribeContinuousBackups", {"TableName": table_name})
-        recovery = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
-        assert recovery["PointInTimeRecoveryStatus"] == "ENABLED"
 
     async def test_ensure_of_an_existing_table_creates_nothing(self, lease_table: LeaseTable) -> None:
         assert not await lease_table.ensure()

@@ -12,14 +12,21 @@ import pytest
 from mld.aws.client import BotoService
 from mld.aws.service import Service
 from mld.clock import LoopClock
-from mld.errors import AwsError, AwsUnreachableError, TableError, TableThrottledError, TableUnavailableError
+from mld.errors import (
+    AwsError,
+    AwsUnreachableError,
+    TableError,
+    TableMissingError,
+    TableThrottledError,
+    TableUnavailableError,
+)
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from tests.contract.dynamo import DynamoContract
 from tests.contract.heartbeat_table import HeartbeatTableContract
-from tests.contract.lease_table import LeaseTableContract
+from tests.contract.lease_table import LeaseTableContract, adapter
 from tests.contract.lock_table import LockTableContract
 from tests.contract.reports_table import ReportsTableContract, report
 from tests.contract.states_table import StatesTableContract
@@ -29,6 +36,7 @@ from tests.twins.dynamo import Fault, MemoryDynamo
 
 MEMORY = "memory"
 MOTO = pytest.param("aws_server", id="moto", marks=pytest.mark.full)
+MOTO_ALWAYS = pytest.param("aws_server", id="moto")
 MINISTACK = pytest.param("ministack", id="ministack", marks=[pytest.mark.full, pytest.mark.ministack])
 ROWS_OF_A_PAGE = 7
 UNLIKE_AWS = {
@@ -72,7 +80,7 @@ class TestDynamo(DynamoContract):
 class TestDynamoByTheWireClient(TestDynamo):
     """What our own client writes and reads is what botocore does."""
 
-    @pytest.fixture(params=[MOTO, MINISTACK])
+    @pytest.fixture(params=[MOTO_ALWAYS, MINISTACK])
     def backend(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
@@ -85,7 +93,29 @@ class TestDynamoByTheWireClient(TestDynamo):
 
 
 class TestLeaseTable(LeaseTableContract):
-    pass
+    async def test_a_missing_table_is_told_from_an_unavailable_one(self, service: Service) -> None:
+        with pytest.raises(TableMissingError):
+            await adapter(service, "missing").scan()
+
+    async def test_a_table_is_created_with_all_its_options(self, service: Service, table_name: str) -> None:
+        table = adapter(
+            service,
+            table_name,
+            billing_mode="PROVISIONED",
+            read_capacity=7,
+            write_capacity=8,
+            deletion_protection=True,
+            point_in_time_recovery=True,
+            tags={"team": "clicks"},
+        )
+        assert await table.ensure()
+        assert not await table.ensure()
+        described = (await service.call("DescribeTable", {"TableName": table_name}))["Table"]
+        assert described["DeletionProtectionEnabled"] is True
+        assert described["ProvisionedThroughput"]["ReadCapacityUnits"] == 7
+        backups = await service.call("DescribeContinuousBackups", {"TableName": table_name})
+        recovery = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
+        assert recovery["PointInTimeRecoveryStatus"] == "ENABLED"
 
 
 class TestLeaseTableScannedInSegments(LeaseTableContract):

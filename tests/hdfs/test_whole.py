@@ -42,7 +42,6 @@ def texts(spark: Any, path: str, column: str = "text") -> Counter[str]:
         raise
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_record_once_though_the_name_node_goes_away_and_the_host_is_killed(
     make_world: MakeWorld, spark: Any, home: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

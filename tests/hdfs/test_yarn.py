@@ -24,7 +24,6 @@ CONF = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_record_once_with_executors_of_yarn(
     make_world: MakeWorld, spark: Any, home: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,8 @@ from mld.positions import TRIM_HORIZON
 from tests.support.blackhole import BlackHole
 from tests.support.servers import ACCOUNT, EmbeddedAws, make_client
 
+pytestmark = pytest.mark.full
+
 LEASE_S = 10.0
 RENEW_S = LEASE_S / 3
 REQUEST_TIMEOUT_S = LEASE_S / 3
@@ -49,7 +51,7 @@ async def service(aws: EmbeddedAws, hole: BlackHole, request: pytest.FixtureRequ
             calls_max=CONNECTIONS,
             name="dynamodb",
             read_timeout_s=READ_TIMEOUT_S,
-            connect_timeout_s=3.0,
+            connect_timeout_s=READ_TIMEOUT_S,
             service_time=ServiceTime(),
         )
     await made.open()
@@ -62,7 +64,6 @@ def hole(aws: EmbeddedAws) -> BlackHole:
     return BlackHole(aws.endpoint)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("service", ["lean", "botocore"], indirect=True)
 async def test_no_lease_is_lost_when_all_connections_are_forgotten(service: AwsService, hole: BlackHole) -> None:
     """Many more connections are kept than leases held, so that retries could draw one dead connection after another."""

@@ -10,11 +10,13 @@ import pytest
 from tests.integration.world import ASSIGNED, SHORT_LEASE, TAKEN, MakeWorld, World
 from tests.support.servers import ServerProcess
 
-pytestmark = pytest.mark.slow
-
 Keys = dict[str, object]
 both_modes = pytest.mark.parametrize(
-    "mode", [{**ASSIGNED, **SHORT_LEASE}, {**TAKEN, **SHORT_LEASE}], ids=["assigned", "taken"]
+    "mode",
+    [
+        pytest.param({**ASSIGNED, **SHORT_LEASE}, id="assigned"),
+        pytest.param({**TAKEN, **SHORT_LEASE}, id="taken", marks=pytest.mark.full),
+    ],
 )
 
 
@@ -34,7 +36,9 @@ def reshard_while_running(world: World, count: int, **keys: object) -> None:
     world.until_caught_up()
 
 
-@pytest.mark.parametrize("mode", [{}, TAKEN], ids=["default", "taken"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param({}, id="default"), pytest.param(TAKEN, id="taken", marks=pytest.mark.full)]
+)
 def test_ten_thousand_records_survive_a_split_and_a_merge_in_order_and_children_after_parents(
     make_world: MakeWorld, mode: Keys
 ) -> None:
@@ -47,6 +51,7 @@ def test_ten_thousand_records_survive_a_split_and_a_merge_in_order_and_children_
     assert {life.shard for life in world.history.lives() if "shardEnded" in life.actions} == parents
 
 
+@pytest.mark.full
 @pytest.mark.node
 def test_resharding_is_followed_on_a_kinesis_we_did_not_write(
     make_world: MakeWorld, kinesis_local: ServerProcess
@@ -155,6 +160,7 @@ def test_a_child_that_dies_in_the_middle_of_a_batch_gets_the_batch_again(make_wo
     assert len(world.history.lives()) == 4
 
 
+@pytest.mark.full
 @both_modes
 def test_a_worker_frozen_beyond_its_lease_is_refused_when_it_wakes_and_its_child_loses_the_lease(
     make_world: MakeWorld, mode: Keys

@@ -18,8 +18,6 @@ from tests.support.fleet import settings_of
 from tests.support.kpl import User, aggregate
 from tests.support.servers import EmbeddedAws, Moto
 
-pytestmark = pytest.mark.slow
-
 HOSTILE = "shardId-000000000000"
 LIVES_MAX = 500
 WITHIN_S = 100.0  # a dozen lives of a child, on a machine that has much else to do

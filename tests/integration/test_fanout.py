@@ -17,8 +17,6 @@ from tests.integration.world import SHORT_LEASE, TAKEN, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.forward_proxy import ForwardProxy
 
-pytestmark = pytest.mark.slow
-
 FANOUT: dict[str, Any] = {"retrievalMode": "FANOUT"}
 NO_POLLING_KEY: dict[str, Any] = {"retrievalMode": "DEFAULT", "idleTimeBetweenReadsInMillis": 0}  # 0 means: not set
 FIRST = "shardId-000000000000"
@@ -112,6 +110,7 @@ def test_trouble_costs_no_record_and_no_order(make_world: MakeWorld, kind: str) 
     finish(world, daemon)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("operation", ["DescribeStreamSummary", "DescribeStreamConsumer", "RegisterStreamConsumer"])
 @pytest.mark.parametrize("code", ["LimitExceededException", "InternalFailure"])
 def test_a_registration_in_trouble_is_repeated(make_world: MakeWorld, operation: str, code: str) -> None:
@@ -121,6 +120,7 @@ def test_a_registration_in_trouble_is_repeated(make_world: MakeWorld, operation:
     finish(world, world.daemon(**FANOUT, fanoutConfig__retryBackoffMillis=100))
 
 
+@pytest.mark.full
 def test_subscriptions_that_come_to_their_end_are_renewed(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(50)
@@ -136,6 +136,7 @@ def test_subscriptions_that_come_to_their_end_are_renewed(make_world: MakeWorld)
     finish(world, daemon)
 
 
+@pytest.mark.full
 def test_a_consumer_that_somebody_deregisters_is_registered_anew(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(50)
@@ -150,6 +151,7 @@ def test_a_consumer_that_somebody_deregisters_is_registered_anew(make_world: Mak
     assert daemon.with_action("shard_ended") == []
 
 
+@pytest.mark.full
 def test_a_slow_child_holds_up_its_own_shard_and_loses_nothing(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
     daemon = world.daemon(child=world.recorder(pause_s=0.2), mld__prefetchBytesMax=1_048_576, **FANOUT)
@@ -200,6 +202,7 @@ def test_records_come_through_a_proxy(make_world: MakeWorld, tmp_path: Path) -> 
     assert "secret@" not in daemon.log()
 
 
+@pytest.mark.full
 def test_behind_a_proxy_that_speaks_tls_the_default_polls_and_fan_out_is_refused(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
     process = behind("https://127.0.0.1:1")
@@ -223,6 +226,7 @@ def test_a_configured_consumer_is_used_and_none_registered(make_world: MakeWorld
     assert not {"kinesis.RegisterStreamConsumer", "kinesis.DescribeStreamConsumer"} & world.aws.log().keys()
 
 
+@pytest.mark.full
 def test_a_consumer_of_another_name_survives_the_daemon(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
     world.put(20)

@@ -21,11 +21,11 @@ from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of, page_of_event
 from mld.retrieval.registration import RegisteredConsumer, Retries
-from tests.integration.test_wire_servers import wire_of
 from tests.integration.world import MakeWorld, World
 from tests.support.patience import PATIENCE_S
+from tests.support.services import wire_service
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 SHARD = "shardId-000000000000"
 RENEW_AFTER_S = 6.0  # above the five seconds in which a subscription cannot be taken over
@@ -70,7 +70,7 @@ async def collect(reader: FanOutReader, putting: asyncio.Task[list[str]]) -> lis
 
 async def test_renewals_under_load_lose_and_disorder_nothing(make_world: MakeWorld) -> None:
     world = make_world(shards=1)
-    service = wire_of(world.aws, "kinesis")
+    service = wire_service(world.aws, "kinesis")
     await service.open()
     world.aws.clear_log()
 

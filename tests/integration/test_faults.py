@@ -11,8 +11,6 @@ import pytest
 
 from tests.integration.world import SHORT_LEASE, MakeWorld, World
 
-pytestmark = pytest.mark.slow
-
 RATE = 0.25  # of the calls; a lease that is renewed three times in its life mostly lives
 FAULTS_MAX = 25  # so that waits that double with each failure come to an end
 DYNAMO_FAULTS: dict[str, dict[str, Any]] = {

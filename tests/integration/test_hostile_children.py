@@ -8,8 +8,6 @@ from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
 
-pytestmark = pytest.mark.slow
-
 HOSTILE = "shardId-000000000000"
 RESTARTED = (
     "half_line",

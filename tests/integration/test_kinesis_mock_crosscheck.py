@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.servers import ROOT, ServerProcess
 
+pytestmark = pytest.mark.full
+
 SUITE_TIMEOUT_S = 300
 POLLING_AND_RESHARDING = ("test_streams.py", "test_shards.py", "test_records.py", "test_consumers.py")
 
@@ -29,7 +31,6 @@ def run_suite(server: ServerProcess, name: str, files: tuple[str, ...]) -> subpr
 
 
 @pytest.mark.node
-@pytest.mark.slow
 @pytest.mark.timeout(SUITE_TIMEOUT_S + 60)
 def test_an_independent_kinesis_agrees_on_polling_and_resharding(kinesis_local: ServerProcess) -> None:
     outcome = run_suite(kinesis_local, "kinesis-local", POLLING_AND_RESHARDING)
@@ -37,7 +38,6 @@ def test_an_independent_kinesis_agrees_on_polling_and_resharding(kinesis_local: 
 
 
 @pytest.mark.ministack
-@pytest.mark.slow
 @pytest.mark.timeout(SUITE_TIMEOUT_S + 60)
 def test_an_independent_dynamodb_agrees_on_what_leases_need(ministack: ServerProcess) -> None:
     outcome = run_suite(ministack, "ministack", ("test_dynamodb.py",))

@@ -29,7 +29,6 @@ INTRUDER = ROOT / "tests" / "support" / "intruder.py"
 SECRET = "planted-hunter2"
 TRIES_S = 240
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="becomes another user: as root"),
 ]
 
@@ -149,6 +148,8 @@ def test_of_a_daemon_with_forked_children_and_an_archive_he_gets_nothing(world: 
     assert daemon.stop() == 0
 
 
+@pytest.mark.full
+@pytest.mark.spark_slice
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_of_a_daemon_with_spark_he_gets_nothing(world: World, place: Path) -> None:

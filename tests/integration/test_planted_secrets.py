@@ -26,8 +26,6 @@ from tests.support.forward_proxy import ForwardProxy
 from tests.support.servers import free_port
 from tests.unit.properties.planted import found, secret
 
-pytestmark = pytest.mark.slow
-
 WITHIN_S = 100.0
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) +[\w.]+ ")
 FORGED = "2026-01-31T18:44:23.390Z ERROR   mld.worker lease table deleted  action=forged"

@@ -18,6 +18,7 @@ from mld.local.eventstream import initial_response
 from properties import load
 from tests.support.certificates import write_corporate_certificates
 from tests.support.forward_proxy import ForwardProxy
+from tests.support.patience import PATIENCE_S
 from tests.support.strict_aws import StrictAws
 
 PASSWORD = "pa:ss@word"
@@ -88,7 +89,7 @@ async def kinesis_at(aws: StrictAws, directory: Path, *lines: str) -> AsyncItera
     file.write_text("\n".join([*keys, "AwsCredentialsProvider=EnvironmentVariableCredentialsProvider", *lines]))
     service = service_of(
         client_factory(load(file).settings), "kinesis", label="Kinesis", lean=True, threads_max=2, calls_max=2,
-        read_timeout_s=5, connect_timeout_s=5,
+        read_timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S,
     )  # fmt: skip
     assert isinstance(service, WireService)
     await service.open()

@@ -94,7 +94,6 @@ def processes(daemon: Daemon, word: str) -> list[int]:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(TEST_S)
 def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
@@ -124,7 +123,6 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(TEST_S)
 def test_every_record_once_through_a_killed_host_and_a_killed_daemon(make_world: MakeWorld) -> None:
     world = make_world()
@@ -154,7 +152,6 @@ BAD = [
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "pipeline", "said"), BAD)
 def test_bad_input_gets_a_sentence_and_passes_no_checkpoint(
     make_world: MakeWorld, keys: dict[str, object], pipeline: str, said: str, monkeypatch: pytest.MonkeyPatch

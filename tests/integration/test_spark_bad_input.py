@@ -16,7 +16,7 @@ from tests.integration.world import MakeWorld
 from tests.support.daemon import Daemon
 from tests.support.spark_bed import bed
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
 LOCKED = """
 import threading

@@ -25,7 +25,6 @@ from tests.support.spark_servers import cluster as running_cluster
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
 PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"

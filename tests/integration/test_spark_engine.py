@@ -27,7 +27,7 @@ from processors.spark.sinks.factory import make_sink
 from processors.spark.testing import batch, records, session
 from tests.unit.spark.twins import line_of, settings_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark_slice, pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, kind STRING")
 A = StreamShard("s", "a")
 

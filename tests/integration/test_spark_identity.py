@@ -11,7 +11,7 @@ from tests.integration.test_spark import SESSION_S, TEST_S, start, texts, wanted
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(TEST_S)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(TEST_S)]
 SHARED = {"mld.spark.sink.out.writers": "shared"}
 ONCE = {"mld.childFailurePolicy": "exit"}
 

@@ -18,7 +18,6 @@ from processors.spark.sinks.factory import make_sink
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a JDK 17"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -27,7 +27,7 @@ from tests.integration import test_spark as whole
 from tests.integration.world import MakeWorld
 from tests.unit.spark.twins import line_of, settings_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, at TIMESTAMP")
 A = StreamShard("s", "a")
 DIVIDE = """

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'
 from processors.spark.host.start_up import HostStartError
 from tests.support.spark_bed import A, Bed, bed
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 TABLES = """
 from pathlib import Path
 

@@ -12,8 +12,6 @@ from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import free_port
 
-pytestmark = pytest.mark.slow
-
 FAILS = 1
 MISCONFIGURED = 2
 START_TIMEOUT_S = PATIENCE_S

@@ -11,8 +11,6 @@ from mld.daemon import SIGNAL_ECHO_S
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
 
-pytestmark = pytest.mark.slow
-
 HOSTILE = "shardId-000000000000"
 
 

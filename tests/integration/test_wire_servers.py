@@ -100,7 +100,6 @@ def records_part(page: Page) -> bytes:
     return b"".join(page.after(LATEST).line()).rpartition(b",")[0]
 
 
-@pytest.mark.slow
 def test_a_daemon_reads_through_botocore_as_well(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     put = world.put(300)

@@ -16,7 +16,6 @@ from tests.support.fetch_kclpy import installed
 from tests.support.patience import PATIENCE_S
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the fork server needs Linux"),
     pytest.mark.skipif(installed() is None, reason="amazon_kclpy is not fetched"),
 ]

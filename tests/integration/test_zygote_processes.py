@@ -28,7 +28,6 @@ from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the fork server needs Linux"),
 ]
 

@@ -14,7 +14,6 @@ from tests.support.servers import EmbeddedAws
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a JDK 17"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

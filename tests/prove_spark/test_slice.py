@@ -13,7 +13,6 @@ from tests.prove_spark.streaming_runs import StreamingRun
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a JDK 17"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -36,7 +35,9 @@ def test_every_record_exactly_once(layout, machine, tmp_path):
         assert outcome.exactly_once, outcome
 
 
-@pytest.mark.parametrize("stage", ["inboxed", "published", "processed"])
+@pytest.mark.parametrize(
+    "stage", [pytest.param("inboxed", marks=[pytest.mark.spark_slice, pytest.mark.full]), "published", "processed"]
+)
 def test_streaming_through_kills_at(stage, machine, tmp_path):
     """Behind the publication in the inbox; before the query's commit, with its batch in the sink; and after it."""
     outcome = StreamingRun(0, machine, tmp_path / "run", only=stage).play()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import tempfile
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -21,6 +23,7 @@ from tests.twins.dynamo import MemoryDynamo
 from tests.twins.kinesis_model import ModelFanOut
 from tests.twins.letters import MemoryBox
 from tests.twins.streams import VirtualClock
+from tests.virtual_time import virtual
 
 STREAM = "clicks"
 TABLE = "app"
@@ -178,3 +181,20 @@ async def fleet(shard_count: int = 1, **keys: str):
         yield world
     finally:
         await world.close()
+
+
+def in_fleet(shard_count: int = 1, **keys: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """A test that runs in virtual time and is given a fleet as its first argument."""
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
+        @virtual
+        @functools.wraps(test)
+        async def run(*args: Any, **kwargs: Any) -> None:
+            async with fleet(shard_count, **keys) as world:
+                await test(world, *args, **kwargs)
+
+        asked_of_pytest = list(inspect.signature(test).parameters.values())[1:]
+        run.__signature__ = inspect.Signature(asked_of_pytest)
+        return run
+
+    return decorate

@@ -21,8 +21,10 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset, WindowUpdated
 from h2.exceptions import ProtocolError
 
+from tests.support.patience import PATIENCE_S
+
 READ_BYTES = 256 * 1024
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = PATIENCE_S
 _NOT_FORWARDED = {"connection", "transfer-encoding", "keep-alive", "content-length", "host"}
 
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tests.support.fleet import TABLE, fleet
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
@@ -23,67 +23,61 @@ def sentences(caplog) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
 @pytest.mark.parametrize("gone_s", [0.0, 120.0])
 @pytest.mark.parametrize("checkpoints", [True, False])
-def test_a_stream_recreated_under_a_running_worker_is_named_and_parked(mode, gone_s, checkpoints, caplog) -> None:
-    async def story() -> None:
-        async with fleet(1, retrievalMode=mode) as world:
-            world.recorder.checkpoint_every_batch = checkpoints
-            worker = world.start()
-            world.put(5)
-            await world.until(world.all_delivered)
-            before = len(world.recorder.deliveries)
-            checkpoint = world.lease(SHARD_0).checkpoint
-            await world.advance(10)
-            await world.recreate_stream(gone_s=gone_s)
-            world.put(5)
-            await world.advance(600)
-            [(shard, sentence)] = sentences(caplog)
-            assert shard == SHARD_0
-            assert "applicationName" in sentence
-            assert len(world.recorder.deliveries) == before
-            assert world.recorder.actions_of(SHARD_0) == ["initialize"]
-            lease = world.lease(SHARD_0)
-            assert (lease.checkpoint, lease.owner) == (checkpoint, "w1")
-            # The remedy that the sentence names.
-            world.dynamo.delete_row(TABLE, SHARD_0)
-            await world.until(world.all_delivered, 600)
-            assert await worker.stop()
-
+@virtual
+async def test_a_stream_recreated_under_a_running_worker_is_named_and_parked(mode, gone_s, checkpoints, caplog) -> None:
     caplog.set_level(logging.INFO)
-    run_virtual(story())
+    async with fleet(1, retrievalMode=mode) as world:
+        world.recorder.checkpoint_every_batch = checkpoints
+        worker = world.start()
+        world.put(5)
+        await world.until(world.all_delivered)
+        before = len(world.recorder.deliveries)
+        checkpoint = world.lease(SHARD_0).checkpoint
+        await world.advance(10)
+        await world.recreate_stream(gone_s=gone_s)
+        world.put(5)
+        await world.advance(600)
+        [(shard, sentence)] = sentences(caplog)
+        assert shard == SHARD_0
+        assert "applicationName" in sentence
+        assert len(world.recorder.deliveries) == before
+        assert world.recorder.actions_of(SHARD_0) == ["initialize"]
+        lease = world.lease(SHARD_0)
+        assert (lease.checkpoint, lease.owner) == (checkpoint, "w1")
+        # The remedy that the sentence names.
+        world.dynamo.delete_row(TABLE, SHARD_0)
+        await world.until(world.all_delivered, 600)
+        assert await worker.stop()
 
 
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
-def test_a_child_that_starts_on_the_recreated_stream_is_parked_too(mode, caplog) -> None:
-    async def story() -> None:
-        async with fleet(2, retrievalMode=mode) as world:
-            world.start()
-            world.put(20)
-            await world.until(world.all_delivered)
-            checkpoints = {shard: world.lease(shard).checkpoint for shard in (SHARD_0, SHARD_1)}
-            await world.recreate_stream(2)
-            await world.running[0].host.living()[0].kill()
-            before = len(world.recorder.deliveries)
-            world.put(20)
-            await world.advance(600)
-            assert sorted(shard for shard, _ in sentences(caplog)) == [SHARD_0, SHARD_1]
-            assert {shard: world.lease(shard).checkpoint for shard in (SHARD_0, SHARD_1)} == checkpoints
-            assert len(world.recorder.deliveries) == before
-            assert "shardEnded" not in [action for _, action in world.recorder.actions]
-
+@virtual
+async def test_a_child_that_starts_on_the_recreated_stream_is_parked_too(mode, caplog) -> None:
     caplog.set_level(logging.INFO)
-    run_virtual(story())
+    async with fleet(2, retrievalMode=mode) as world:
+        world.start()
+        world.put(20)
+        await world.until(world.all_delivered)
+        checkpoints = {shard: world.lease(shard).checkpoint for shard in (SHARD_0, SHARD_1)}
+        await world.recreate_stream(2)
+        await world.running[0].host.living()[0].kill()
+        before = len(world.recorder.deliveries)
+        world.put(20)
+        await world.advance(600)
+        assert sorted(shard for shard, _ in sentences(caplog)) == [SHARD_0, SHARD_1]
+        assert {shard: world.lease(shard).checkpoint for shard in (SHARD_0, SHARD_1)} == checkpoints
+        assert len(world.recorder.deliveries) == before
+        assert "shardEnded" not in [action for _, action in world.recorder.actions]
 
 
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
-def test_an_application_without_any_progress_reads_the_new_stream(mode, caplog) -> None:
-    async def story() -> None:
-        async with fleet(1, retrievalMode=mode) as world:
-            world.start()
-            await world.advance(60)
-            await world.recreate_stream()
-            world.put(5)
-            await world.until(world.all_delivered, 120)
-            assert sentences(caplog) == []
-
+@virtual
+async def test_an_application_without_any_progress_reads_the_new_stream(mode, caplog) -> None:
     caplog.set_level(logging.INFO)
-    run_virtual(story())
+    async with fleet(1, retrievalMode=mode) as world:
+        world.start()
+        await world.advance(60)
+        await world.recreate_stream()
+        world.put(5)
+        await world.until(world.all_delivered, 120)
+        assert sentences(caplog) == []

@@ -11,7 +11,7 @@ from mld.clock import LoopClock
 from mld.errors import StartupError, StreamError, TableError, TableThrottledError, UnexpectedError
 from mld.leases.retries import may_be_applied
 from mld.surviving import counts, kept_running, ours, survived
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 
 def test_an_error_of_ours_is_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,20 +50,18 @@ def test_a_broken_invariant_is_not_survived(error: Exception) -> None:
         survived(error, "testing")
 
 
-def test_a_call_raises_nothing_but_errors_of_ours() -> None:
-    async def main() -> None:
-        async def fail(error: Exception) -> None:
-            raise error
+@virtual
+async def test_a_call_raises_nothing_but_errors_of_ours() -> None:
+    async def fail(error: Exception) -> None:
+        raise error
 
-        with pytest.raises(UnexpectedError) as unknown:
-            await ours(fail(OSError(9, "Bad file descriptor")), "testing")
-        assert isinstance(unknown.value.__cause__, OSError)
-        with pytest.raises(TableThrottledError):
-            await ours(fail(TableThrottledError("")), "testing")
-        with pytest.raises(AssertionError):
-            await ours(fail(AssertionError()), "testing")
-
-    run_virtual(main())
+    with pytest.raises(UnexpectedError) as unknown:
+        await ours(fail(OSError(9, "Bad file descriptor")), "testing")
+    assert isinstance(unknown.value.__cause__, OSError)
+    with pytest.raises(TableThrottledError):
+        await ours(fail(TableThrottledError("")), "testing")
+    with pytest.raises(AssertionError):
+        await ours(fail(AssertionError()), "testing")
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), TableThrottledError("throttled")])
@@ -84,32 +82,28 @@ def test_a_loop_that_ends_by_an_exception_begins_anew(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [AssertionError("ours"), StartupError("no use")])
-def test_a_loop_ends_by_a_broken_invariant_and_by_a_startup_error(error: Exception) -> None:
-    async def main() -> None:
-        async def loop() -> None:
-            raise error
+@virtual
+async def test_a_loop_ends_by_a_broken_invariant_and_by_a_startup_error(error: Exception) -> None:
+    async def loop() -> None:
+        raise error
 
-        with pytest.raises(type(error)):
-            await kept_running(loop, "testing", LoopClock())
-
-    run_virtual(main())
+    with pytest.raises(type(error)):
+        await kept_running(loop, "testing", LoopClock())
 
 
-def test_a_loop_that_fails_while_it_is_cancelled_does_not_begin_anew() -> None:
-    async def main() -> None:
-        async def loop() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                raise ValueError
+@virtual
+async def test_a_loop_that_fails_while_it_is_cancelled_does_not_begin_anew() -> None:
+    async def loop() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError
 
-        task = asyncio.create_task(kept_running(loop, "testing", LoopClock()))
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(ValueError):
-            await task
-
-    run_virtual(main())
+    task = asyncio.create_task(kept_running(loop, "testing", LoopClock()))
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(ValueError):
+        await task
 
 
 def test_a_loop_that_is_thrown_away_with_the_event_loop_does_not_begin_anew(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from mld.fleet.report import reports
-from tests.support.fleet import TABLE, Fleet, fleet
+from tests.support.fleet import TABLE, Fleet, fleet, in_fleet
 from tests.twins.children import MemoryChild
 from tests.twins.dynamo import Fault
 from tests.virtual_time import run_virtual
@@ -25,127 +25,105 @@ def keys(world: Fleet) -> list[str]:
     return [shard.shard_id for shard in world.shards() if world.lease(shard.shard_id) is not None]
 
 
-def test_a_fresh_table_is_served_within_three_seconds() -> None:
-    async def story() -> None:
-        async with fleet(4, **V3X) as world:
-            world.put(20)
-            world.start("w1")
-            took = await world.until(world.all_delivered, 10)
-            assert took <= 3.0
-            row = world.dynamo.row(TABLE, "Leader")
-            assert row["ownerName"] == {"S": "w1"}
-            assert row["entityType"] == {"S": "LEADER"}
-            assert world.dynamo.row(TABLE, "Migration3.0")["cv"] == {"S": "CLIENT_VERSION_3X"}
-
-    run_virtual(story())
+@in_fleet(4, **V3X)
+async def test_a_fresh_table_is_served_within_three_seconds(world) -> None:
+    world.put(20)
+    world.start("w1")
+    took = await world.until(world.all_delivered, 10)
+    assert took <= 3.0
+    row = world.dynamo.row(TABLE, "Leader")
+    assert row["ownerName"] == {"S": "w1"}
+    assert row["entityType"] == {"S": "LEADER"}
+    assert world.dynamo.row(TABLE, "Migration3.0")["cv"] == {"S": "CLIENT_VERSION_3X"}
 
 
-def test_later_workers_get_their_share_by_handoff() -> None:
-    async def story() -> None:
-        async with fleet(6, **V3X) as world:
-            world.start("w1")
-            await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 6)
-            world.start("w2", seed=2)
-            world.start("w3", seed=3)
-            await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 2 + ["w2"] * 2 + ["w3"] * 2, 200)
-            world.put(60)
-            await world.until(world.all_delivered)
-            world.check_order()
-
-    run_virtual(story())
+@in_fleet(6, **V3X)
+async def test_later_workers_get_their_share_by_handoff(world) -> None:
+    world.start("w1")
+    await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 6)
+    world.start("w2", seed=2)
+    world.start("w3", seed=3)
+    await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 2 + ["w2"] * 2 + ["w3"] * 2, 200)
+    world.put(60)
+    await world.until(world.all_delivered)
+    world.check_order()
 
 
-def test_a_leaving_worker_gives_its_leases_to_the_others_at_once() -> None:
-    async def story() -> None:
-        async with fleet(6, **V3X) as world:
-            first, second = world.start("w1"), world.start("w2", seed=2)
-            await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 3 + ["w2"] * 3, 200)
-            await world.advance(5)
-            await first.stop()
-            assert set(owners(world).values()) == {"w2"}
-            world.put(30)
-            assert await world.until(lambda: len(second.worker.held()) == 6) <= 2.0
-            await world.until(world.all_delivered)
-            assert world.dynamo.row(TABLE, "w1") is None, "its report is gone"
-
-    run_virtual(story())
+@in_fleet(6, **V3X)
+async def test_a_leaving_worker_gives_its_leases_to_the_others_at_once(world) -> None:
+    first, second = world.start("w1"), world.start("w2", seed=2)
+    await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 3 + ["w2"] * 3, 200)
+    await world.advance(5)
+    await first.stop()
+    assert set(owners(world).values()) == {"w2"}
+    world.put(30)
+    assert await world.until(lambda: len(second.worker.held()) == 6) <= 2.0
+    await world.until(world.all_delivered)
+    assert world.dynamo.row(TABLE, "w1") is None, "its report is gone"
 
 
-def test_a_killed_worker_is_noticed_within_failover_and_two_seconds_even_if_it_led() -> None:
-    async def story() -> None:
-        async with fleet(9, **V3X) as world:
-            first = world.start("w1")
-            others = [world.start("w2", seed=2), world.start("w3", seed=3)]
-            await world.until(lambda: len(set(owners(world).values())) == 3, 200)
-            await world.advance(90)
-            assert world.dynamo.row(TABLE, "Leader")["ownerName"] == {"S": "w1"}
-            await first.crash()
-            took = await world.until(
-                lambda: "w1" not in owners(world).values() and sum(len(o.worker.held()) for o in others) == 9, 60
-            )
-            assert took <= 12.0, took
-            world.put(30)
-            await world.until(world.all_delivered)
-
-    run_virtual(story())
+@in_fleet(9, **V3X)
+async def test_a_killed_worker_is_noticed_within_failover_and_two_seconds_even_if_it_led(world) -> None:
+    first = world.start("w1")
+    others = [world.start("w2", seed=2), world.start("w3", seed=3)]
+    await world.until(lambda: len(set(owners(world).values())) == 3, 200)
+    await world.advance(90)
+    assert world.dynamo.row(TABLE, "Leader")["ownerName"] == {"S": "w1"}
+    await first.crash()
+    took = await world.until(
+        lambda: "w1" not in owners(world).values() and sum(len(o.worker.held()) for o in others) == 9, 60
+    )
+    assert took <= 12.0, took
+    world.put(30)
+    await world.until(world.all_delivered)
 
 
-def test_children_of_a_split_are_read_without_waiting_for_an_assignment_run() -> None:
-    async def story() -> None:
-        async with fleet(2, **V3X) as world:
-            world.start("w1")
-            world.start("w2", seed=2)
-            await world.until(lambda: sorted(owners(world).values()) == ["w1", "w2"], 200)
-            for shard in list(world.shards()):
-                world.split(shard.shard_id)
-            world.put(40)
-            assert await world.until(world.all_delivered, 60) < 12.0
-
-    run_virtual(story())
+@in_fleet(2, **V3X)
+async def test_children_of_a_split_are_read_without_waiting_for_an_assignment_run(world) -> None:
+    world.start("w1")
+    world.start("w2", seed=2)
+    await world.until(lambda: sorted(owners(world).values()) == ["w1", "w2"], 200)
+    for shard in list(world.shards()):
+        world.split(shard.shard_id)
+    world.put(40)
+    assert await world.until(world.all_delivered, 60) < 12.0
 
 
-def test_a_killed_single_worker_is_replaced_by_a_new_one_long_before_its_lock_is_void() -> None:
-    async def story() -> None:
-        async with fleet(4, **V3X) as world:
-            first = world.start("w1")
-            await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 4)
-            await world.advance(30)
-            await first.crash()
-            second = world.start("w2", seed=2)
-            assert await world.until(lambda: len(second.worker.held()) == 4, 60) <= 12.0
-            assert world.dynamo.row(TABLE, "Leader")["ownerName"] == {"S": "w1"}, "its lock stands for two minutes"
-            world.put(20)
-            await world.until(world.all_delivered)
-
-    run_virtual(story())
+@in_fleet(4, **V3X)
+async def test_a_killed_single_worker_is_replaced_by_a_new_one_long_before_its_lock_is_void(world) -> None:
+    first = world.start("w1")
+    await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 4)
+    await world.advance(30)
+    await first.crash()
+    second = world.start("w2", seed=2)
+    assert await world.until(lambda: len(second.worker.held()) == 4, 60) <= 12.0
+    assert world.dynamo.row(TABLE, "Leader")["ownerName"] == {"S": "w1"}, "its lock stands for two minutes"
+    world.put(20)
+    await world.until(world.all_delivered)
 
 
-def test_a_fleet_that_was_killed_as_a_whole_is_replaced_by_new_workers_within_three_lease_durations() -> None:
-    async def story() -> None:
-        async with fleet(20, **V3X) as world:
-            old = [world.start(f"old{number}", seed=number) for number in range(10)]
-            await world.until(lambda: len(set(owners(world).values())) == 10, 300)
-            await world.advance(60)
-            for worker in old:
-                await worker.crash()
-            new = [world.start(f"new{number}", seed=20 + number) for number in range(3)]
-            took = await world.until(lambda: sum(len(worker.worker.held()) for worker in new) == 20, 120)
-            assert took <= 33.0, took
+@in_fleet(20, **V3X)
+async def test_a_fleet_that_was_killed_as_a_whole_is_replaced_by_new_workers_within_three_lease_durations(
+    world,
+) -> None:
+    old = [world.start(f"old{number}", seed=number) for number in range(10)]
+    await world.until(lambda: len(set(owners(world).values())) == 10, 300)
+    await world.advance(60)
+    for worker in old:
+        await worker.crash()
+    new = [world.start(f"new{number}", seed=20 + number) for number in range(3)]
+    took = await world.until(lambda: sum(len(worker.worker.held()) for worker in new) == 20, 120)
+    assert took <= 33.0, took
 
-    run_virtual(story())
 
-
-def test_a_worker_that_has_just_started_takes_over_all_the_same() -> None:
-    async def story() -> None:
-        async with fleet(4, **V3X) as world:
-            first = world.start("w1")
-            await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 4)
-            second = world.start("w2", seed=2)
-            await world.advance(3)
-            await first.crash()
-            assert await world.until(lambda: len(second.worker.held()) == 4, 60) <= 12.0
-
-    run_virtual(story())
+@in_fleet(4, **V3X)
+async def test_a_worker_that_has_just_started_takes_over_all_the_same(world) -> None:
+    first = world.start("w1")
+    await world.until(lambda: set(owners(world).values()) == {"w1"} and len(owners(world)) == 4)
+    second = world.start("w2", seed=2)
+    await world.advance(3)
+    await first.crash()
+    assert await world.until(lambda: len(second.worker.held()) == 4, 60) <= 12.0
 
 
 def test_a_handoff_is_completed_by_force_after_the_time_of_the_settings() -> None:
@@ -174,78 +152,68 @@ def test_a_handoff_is_completed_by_force_after_the_time_of_the_settings() -> Non
 
 
 @pytest.mark.parametrize("phase_s", range(5))
-def test_a_lease_that_the_only_worker_hands_over_to_a_dead_one_comes_back_within_the_bound(phase_s: int) -> None:
+@in_fleet(1, **V3X)
+async def test_a_lease_that_the_only_worker_hands_over_to_a_dead_one_comes_back_within_the_bound(
+    world, phase_s: int
+) -> None:
     """It looks every five seconds as long as nobody else is there: the handoff may begin and end in between."""
 
-    async def story() -> None:
-        async with fleet(1, **V3X) as world:
-            world.start("w1")
-            await world.until(lambda: list(owners(world).values()) == ["w1"])
-            await world.advance(60 + phase_s)
-            (key,) = keys(world)
-            row = world.dynamo.row(TABLE, key)
-            world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "dead"}, "checkpointOwner": {"S": "w1"}})
-            await world.until(lambda: world.lease(key).checkpoint_owner is None, 10)
-            assert world.lease(key).owner == "dead"
-            took = await world.until(lambda: world.lease(key).owner == "w1", 60)
-            assert took <= 12.0, took
-
-    run_virtual(story())
+    world.start("w1")
+    await world.until(lambda: list(owners(world).values()) == ["w1"])
+    await world.advance(60 + phase_s)
+    (key,) = keys(world)
+    row = world.dynamo.row(TABLE, key)
+    world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "dead"}, "checkpointOwner": {"S": "w1"}})
+    await world.until(lambda: world.lease(key).checkpoint_owner is None, 10)
+    assert world.lease(key).owner == "dead"
+    took = await world.until(lambda: world.lease(key).owner == "w1", 60)
+    assert took <= 12.0, took
 
 
 @pytest.mark.parametrize("leaver", ["w1", "w2"], ids=["leader", "follower"])
-def test_nobody_gives_leases_to_a_worker_that_was_found_dead_a_moment_ago(leaver: str) -> None:
-    async def story() -> None:
-        async with fleet(9, **V3X) as world:
-            workers = {name: world.start(name, seed=number) for number, name in enumerate(("w1", "w2", "w3"), 1)}
-            await world.until(lambda: len(set(owners(world).values())) == 3, 200)
-            await world.advance(90)
-            await workers.pop("w3").crash()
-            await world.until(lambda: "w3" not in owners(world).values(), 60)
-            await world.advance(1)
-            assert world.dynamo.row(TABLE, "w3") is None, "its report went with its leases"
-            await workers.pop(leaver).stop()
-            (stays,) = workers
-            assert set(owners(world).values()) == {stays}
-
-    run_virtual(story())
+@in_fleet(9, **V3X)
+async def test_nobody_gives_leases_to_a_worker_that_was_found_dead_a_moment_ago(world, leaver: str) -> None:
+    workers = {name: world.start(name, seed=number) for number, name in enumerate(("w1", "w2", "w3"), 1)}
+    await world.until(lambda: len(set(owners(world).values())) == 3, 200)
+    await world.advance(90)
+    await workers.pop("w3").crash()
+    await world.until(lambda: "w3" not in owners(world).values(), 60)
+    await world.advance(1)
+    assert world.dynamo.row(TABLE, "w3") is None, "its report went with its leases"
+    await workers.pop(leaver).stop()
+    (stays,) = workers
+    assert set(owners(world).values()) == {stays}
 
 
-def test_nobody_gives_leases_to_a_worker_known_by_one_report_while_others_show_life() -> None:
+@in_fleet(6, **V3X)
+async def test_nobody_gives_leases_to_a_worker_known_by_one_report_while_others_show_life(world) -> None:
     """The report of a dead worker whose clock was fast looks fresh for as long as the clock was fast."""
 
-    async def story() -> None:
-        async with fleet(6, **V3X) as world:
-            first = world.start("w1")
-            world.start("w2", seed=2)
-            await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 3 + ["w2"] * 3, 200)
-            await world.advance(60)
-            ghost = reports.own_report("ghost", {}, int(world.clock.wall()) + 3600, "1")
-            world.dynamo.put_row(TABLE, {"leaseKey": {"S": "ghost"}, **reports.attributes(ghost)})
-            await first.stop()
-            assert set(owners(world).values()) == {"w2"}
-
-    run_virtual(story())
+    first = world.start("w1")
+    world.start("w2", seed=2)
+    await world.until(lambda: sorted(owners(world).values()) == ["w1"] * 3 + ["w2"] * 3, 200)
+    await world.advance(60)
+    ghost = reports.own_report("ghost", {}, int(world.clock.wall()) + 3600, "1")
+    world.dynamo.put_row(TABLE, {"leaseKey": {"S": "ghost"}, **reports.attributes(ghost)})
+    await first.stop()
+    assert set(owners(world).values()) == {"w2"}
 
 
-def test_a_lease_lost_while_its_worker_leaves_ends_its_deliveries() -> None:
+@in_fleet(1, failoverTimeMillis="1000", idleTimeBetweenReadsInMillis="200", **V3X)
+async def test_a_lease_lost_while_its_worker_leaves_ends_its_deliveries(world) -> None:
     """DynamoDB hangs from the stop on: the lease runs out while the worker still looks for receivers."""
 
-    async def story() -> None:
-        async with fleet(1, failoverTimeMillis="1000", idleTimeBetweenReadsInMillis="200", **V3X) as world:
-            world.recorder.checkpoint_every_batch = False  # a child that waits for an answer gets no batch anyway
-            world.put(1)
-            first = world.start("w1")
-            await world.until(world.all_delivered, 10)
-            world.dynamo.faults = lambda _sender, _operation, _params: Fault(delay_before_s=60.0)
-            stopping = asyncio.ensure_future(first.stop())
-            stopped_at = world.clock.monotonic()
-            for _ in range(25):
-                world.put(1)
-                await world.advance(0.1)
-            late = [one for one in world.recorder.deliveries if one.at_s > stopped_at + 1.3]
-            assert late == []
-            world.dynamo.faults = None
-            await stopping
-
-    run_virtual(story())
+    world.recorder.checkpoint_every_batch = False  # a child that waits for an answer gets no batch anyway
+    world.put(1)
+    first = world.start("w1")
+    await world.until(world.all_delivered, 10)
+    world.dynamo.faults = lambda _sender, _operation, _params: Fault(delay_before_s=60.0)
+    stopping = asyncio.ensure_future(first.stop())
+    stopped_at = world.clock.monotonic()
+    for _ in range(25):
+        world.put(1)
+        await world.advance(0.1)
+    late = [one for one in world.recorder.deliveries if one.at_s > stopped_at + 1.3]
+    assert late == []
+    world.dynamo.faults = None
+    await stopping

@@ -13,7 +13,7 @@ import pytest
 from mld.local.kinesis import PutEntry
 from mld.positions import Position
 from mld.retrieval.kpl import SLICE
-from tests.support.fleet import STREAM, Fleet, fleet
+from tests.support.fleet import STREAM, Fleet, fleet, in_fleet
 from tests.support.kpl import User, aggregate, field, number, sealed
 from tests.twins.children import ChildExit, MemoryChild
 from tests.virtual_time import run_virtual
@@ -22,16 +22,6 @@ SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
 SHARD_2 = "shardId-000000000002"
 MIDDLE = 2**127
-
-
-def virtual(test):
-    """Run the coroutine test in virtual time."""
-
-    def wrapper():
-        return run_virtual(test())
-
-    wrapper.__name__, wrapper.__doc__ = test.__name__, test.__doc__
-    return wrapper
 
 
 def put(world: Fleet, *users: User, hash_key: int = 0) -> str:
@@ -81,83 +71,78 @@ class Halfway:
                 raise ChildExit
 
 
-@virtual
-async def test_a_child_that_died_inside_an_aggregate_is_followed_from_there():
-    async with fleet(1) as world:
-        script = Halfway(1, dies=True)
-        first, last = put(world, *users("a", "b")), put(world, *users("c", "d", "e", "f"))
-        world.start(script=script)
-        await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
-        after = put(world, *users("g", "h"))
-        await world.until(lambda: len(script.got[1]) == 4)
-        assert script.starts[1] == (last, 1)
-        assert script.got == [
-            [(first, 0), (first, 1), (last, 0), (last, 1), (last, 2), (last, 3)],
-            [(last, 2), (last, 3), (after, 0), (after, 1)],
-        ]
+@in_fleet(1)
+async def test_a_child_that_died_inside_an_aggregate_is_followed_from_there(world):
+    script = Halfway(1, dies=True)
+    first, last = put(world, *users("a", "b")), put(world, *users("c", "d", "e", "f"))
+    world.start(script=script)
+    await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
+    after = put(world, *users("g", "h"))
+    await world.until(lambda: len(script.got[1]) == 4)
+    assert script.starts[1] == (last, 1)
+    assert script.got == [
+        [(first, 0), (first, 1), (last, 0), (last, 1), (last, 2), (last, 3)],
+        [(last, 2), (last, 3), (after, 0), (after, 1)],
+    ]
 
 
-@virtual
-async def test_another_worker_goes_on_inside_the_aggregate():
-    async with fleet(1) as world:
-        script = Halfway(0, dies=False)
-        put(world, *users("a", "b"))
-        last = put(world, *users("c", "d", "e"))
-        first = world.start("w1", script=script)
-        await world.until(lambda: bool(script.got and script.got[0]))
-        await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel)
-        assert world.lease(SHARD_0).checkpoint == Position(last, 0)
-        await first.crash()
-        world.start("w2", script=script, seed=2)
-        await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
-        assert (script.starts[1], script.got[1]) == ((last, 0), [(last, 1), (last, 2)])
+@in_fleet(1)
+async def test_another_worker_goes_on_inside_the_aggregate(world):
+    script = Halfway(0, dies=False)
+    put(world, *users("a", "b"))
+    last = put(world, *users("c", "d", "e"))
+    first = world.start("w1", script=script)
+    await world.until(lambda: bool(script.got and script.got[0]))
+    await world.until(lambda: not world.lease(SHARD_0).checkpoint.is_sentinel)
+    assert world.lease(SHARD_0).checkpoint == Position(last, 0)
+    await first.crash()
+    world.start("w2", script=script, seed=2)
+    await world.until(lambda: len(script.got) == 2 and len(script.got[1]) == 2)
+    assert (script.starts[1], script.got[1]) == ((last, 0), [(last, 1), (last, 2)])
 
 
-@virtual
-async def test_a_checkpoint_beyond_the_aggregate_is_refused():
-    async with fleet(1) as world:
-        errors: list[str | None] = []
+@in_fleet(1)
+async def test_a_checkpoint_beyond_the_aggregate_is_refused(world):
+    errors: list[str | None] = []
 
-        async def script(child: MemoryChild) -> None:
-            while True:
-                message = await child.receive()
-                if message["action"] == "processRecords":
-                    sequence = message["records"][-1]["sequenceNumber"]
-                    errors.extend([await child.checkpoint(sequence, sub) for sub in (3, 2, 1, 2)])
-                child.done(message)
+    async def script(child: MemoryChild) -> None:
+        while True:
+            message = await child.receive()
+            if message["action"] == "processRecords":
+                sequence = message["records"][-1]["sequenceNumber"]
+                errors.extend([await child.checkpoint(sequence, sub) for sub in (3, 2, 1, 2)])
+            child.done(message)
 
-        put(world, *users("a", "b", "c"))
-        world.start(script=script)
-        await world.until(lambda: len(errors) == 4)
-        assert errors == ["IllegalArgumentException", None, "IllegalArgumentException", None]
-
-
-@virtual
-async def test_an_aggregate_that_ends_a_shard_is_finished_before_the_children_begin():
-    async with fleet(1) as world:
-        script = Halfway(1, dies=True)
-        last = put(world, *users("a", "b", "c"))
-        world.split(SHARD_0)
-        world.start(script=script)
-        await world.until(lambda: script.at_end == [SHARD_0])
-        assert script.got[:2] == [[(last, 0), (last, 1), (last, 2)], [(last, 2)]]
-        assert world.lease(SHARD_0).checkpoint.is_shard_end
+    put(world, *users("a", "b", "c"))
+    world.start(script=script)
+    await world.until(lambda: len(errors) == 4)
+    assert errors == ["IllegalArgumentException", None, "IllegalArgumentException", None]
 
 
-@virtual
-async def test_an_aggregate_built_for_the_parent_yields_nothing_in_a_child():
+@in_fleet(1)
+async def test_an_aggregate_that_ends_a_shard_is_finished_before_the_children_begin(world):
+    script = Halfway(1, dies=True)
+    last = put(world, *users("a", "b", "c"))
+    world.split(SHARD_0)
+    world.start(script=script)
+    await world.until(lambda: script.at_end == [SHARD_0])
+    assert script.got[:2] == [[(last, 0), (last, 1), (last, 2)], [(last, 2)]]
+    assert world.lease(SHARD_0).checkpoint.is_shard_end
+
+
+@in_fleet(1)
+async def test_an_aggregate_built_for_the_parent_yields_nothing_in_a_child(world):
     """Its producer sees the other shard id in the answer and sends all its records again."""
-    async with fleet(1) as world:
-        world.start()
-        world.split(SHARD_0)
-        low, high = users("low"), users("high", hash_key=MIDDLE + 1)
-        put(world, *low, *high, hash_key=0)
-        put(world, *low, *low, hash_key=0)
-        put(world, *high, *high, hash_key=MIDDLE + 1)
-        await world.until(lambda: len(world.recorder.deliveries) == 4)
-        await world.advance(30)
-        got = sorted((d.shard_id, d.data) for d in world.recorder.deliveries)
-        assert got == [(SHARD_1, b"low")] * 2 + [(SHARD_2, b"high")] * 2
+    world.start()
+    world.split(SHARD_0)
+    low, high = users("low"), users("high", hash_key=MIDDLE + 1)
+    put(world, *low, *high, hash_key=0)
+    put(world, *low, *low, hash_key=0)
+    put(world, *high, *high, hash_key=MIDDLE + 1)
+    await world.until(lambda: len(world.recorder.deliveries) == 4)
+    await world.advance(30)
+    got = sorted((d.shard_id, d.data) for d in world.recorder.deliveries)
+    assert got == [(SHARD_1, b"low")] * 2 + [(SHARD_2, b"high")] * 2
 
 
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])

@@ -117,6 +117,12 @@ class Turns(logging.Handler):
         self.logged[self.turn] += 1
 
 
+@pytest.fixture
+def read_to_the_end(monkeypatch):
+    """What a child has written is read after its exit, however long the machine takes for it."""
+    monkeypatch.setattr("mld.consumer.child.EOF_AFTER_EXIT_S", NEVER_S)
+
+
 @contextlib.contextmanager
 def counted_turns(caplog):
     turns = Turns()
@@ -129,6 +135,7 @@ def counted_turns(caplog):
             turns.task.cancel()
 
 
+@pytest.mark.usefixtures("read_to_the_end")
 async def test_a_flood_on_stderr_leaves_the_loop_to_others(caplog):
     lines = 30_000
     with counted_turns(caplog) as turns:
@@ -139,6 +146,7 @@ async def test_a_flood_on_stderr_leaves_the_loop_to_others(caplog):
     assert max(turns.logged.values()) <= 2 * LOGGED_PER_STEP
 
 
+@pytest.mark.usefixtures("read_to_the_end")
 @pytest.mark.parametrize("stale", [False, True])
 async def test_a_flood_of_noise_on_stdout_leaves_the_loop_to_others(caplog, stale):
     code = """
@@ -212,7 +220,7 @@ async def test_the_end_of_a_child_does_not_wait_for_a_grandchild_that_holds_its_
     child = await start(python(code))
     grandchild = int(await child.read_line())
     try:
-        assert "exited with status 0" in await asyncio.wait_for(child.end(), 20)
+        assert "exited with status 0" in await asyncio.wait_for(child.end(), PATIENCE_S)
         if not detached:
             await gone(grandchild)
     finally:
@@ -226,7 +234,7 @@ async def test_a_killed_child_is_not_waited_for_beyond_its_own_end(monkeypatch):
     child = await start(python(code))
     grandchild = int(await child.read_line())
     try:
-        assert "SIGKILL" in await asyncio.wait_for(child.kill(), 20)
+        assert "SIGKILL" in await asyncio.wait_for(child.kill(), PATIENCE_S)
     finally:
         os.kill(grandchild, signal.SIGKILL)
 
@@ -241,7 +249,7 @@ async def test_a_grandchild_of_the_group_that_ignores_sigterm_is_killed():
     child = await start(python(code))
     lines = {await child.read_line(), await child.read_line()}
     [grandchild] = lines - {"deaf"}
-    await asyncio.wait_for(child.end(), 20)
+    await asyncio.wait_for(child.end(), PATIENCE_S)
     await gone(int(grandchild))
 
 
@@ -256,7 +264,7 @@ async def test_a_write_does_not_wait_for_a_grandchild_that_holds_stdin():
     grandchild = int(await child.read_line())
     try:
         with pytest.raises(BrokenPipeError):
-            await asyncio.wait_for(child.write([b"\n" + bytes(10 * PIPE_BYTES)]), 20)
+            await asyncio.wait_for(child.write([b"\n" + bytes(10 * PIPE_BYTES)]), PATIENCE_S)
     finally:
         os.kill(grandchild, signal.SIGKILL)
         await child.end()
@@ -264,7 +272,7 @@ async def test_a_write_does_not_wait_for_a_grandchild_that_holds_stdin():
 
 async def test_a_child_may_say_much_at_the_end_of_its_input():
     child = await start(python("import os; os.read(0, 1)\nfor n in range(100_000): print(n)"))
-    assert "exited with status 0" in await asyncio.wait_for(child.end(), 20)
+    assert "exited with status 0" in await asyncio.wait_for(child.end(), PATIENCE_S)
 
 
 async def gone(pid: int) -> None:

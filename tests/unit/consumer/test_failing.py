@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import functools
 import itertools
 from random import Random
 
@@ -10,11 +9,11 @@ import pytest
 
 from mld.local.kinesis import PutEntry
 from mld.positions import Position
-from tests.support.fleet import STREAM, TABLE, fleet
+from tests.support.fleet import STREAM, TABLE, fleet, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, Recorder
 from tests.twins.dynamo import lost_reply, server_error, throttled
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
@@ -22,16 +21,6 @@ POISON = b"poison"
 SETTING_ASIDE = {"mld__poisonAttempts": "3", "mld__deadLetter": "letters"}
 LONGEST_S = 300 * 1.2
 RENEWAL_S = 10 / 3
-
-
-def virtual(test):
-    """Run the coroutine test in virtual time."""
-
-    @functools.wraps(test)
-    def wrapper(*args, **kwargs):
-        return run_virtual(test(*args, **kwargs))
-
-    return wrapper
 
 
 class Poisoned(Recorder):
@@ -65,88 +54,83 @@ def lives(worker, shard: str = SHARD_0) -> int:
 # --- parked
 
 
-@virtual
-async def test_a_poison_record_parks_its_shard_for_ever_and_all_others_go_on():
-    async with fleet(2) as world:
-        world.recorder = Poisoned(world.clock)
-        place = poison(world)
-        worker = world.start()
-        for _ in range(6):
-            world.put(5)
-            await world.advance(600)
-        others = [d.data for d in world.recorder.deliveries]
-        assert others
-        assert {d.shard_id for d in world.recorder.deliveries} == {SHARD_1}
-        assert not worker.task.done()
-        assert world.lease(SHARD_0).owner == "w1"
-        assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
-        assert note(world).first == place
-        assert note(world).failures == note(world).attempts == lives(worker)
-        assert 3_600 / LONGEST_S <= lives(worker) <= 3_600 / 300 + 9, "every five minutes"
-        world.recorder.cured = True
-        await world.until(world.all_delivered, LONGEST_S + 10)
-        await world.until(lambda: note(world) is None, 10)
-        assert await worker.stop()
+@in_fleet(2)
+async def test_a_poison_record_parks_its_shard_for_ever_and_all_others_go_on(world):
+    world.recorder = Poisoned(world.clock)
+    place = poison(world)
+    worker = world.start()
+    for _ in range(6):
+        world.put(5)
+        await world.advance(600)
+    others = [d.data for d in world.recorder.deliveries]
+    assert others
+    assert {d.shard_id for d in world.recorder.deliveries} == {SHARD_1}
+    assert not worker.task.done()
+    assert world.lease(SHARD_0).owner == "w1"
+    assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
+    assert note(world).first == place
+    assert note(world).failures == note(world).attempts == lives(worker)
+    assert 3_600 / LONGEST_S <= lives(worker) <= 3_600 / 300 + 9, "every five minutes"
+    world.recorder.cured = True
+    await world.until(world.all_delivered, LONGEST_S + 10)
+    await world.until(lambda: note(world) is None, 10)
+    assert await worker.stop()
 
 
-@virtual
-async def test_a_failing_shard_costs_no_write_beside_its_renewals():
-    async with fleet(1) as world:
-        world.recorder = Poisoned(world.clock)
-        poison(world)
-        world.start()
-        await world.advance(1)
-        await world.until(lambda: note(world) is not None)
-        before = world.lease(SHARD_0).counter
-        await world.advance(30 * RENEWAL_S)
-        assert world.lease(SHARD_0).counter - before <= 31
+@in_fleet(1)
+async def test_a_failing_shard_costs_no_write_beside_its_renewals(world):
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    world.start()
+    await world.advance(1)
+    await world.until(lambda: note(world) is not None)
+    before = world.lease(SHARD_0).counter
+    await world.advance(30 * RENEWAL_S)
+    assert world.lease(SHARD_0).counter - before <= 31
 
 
 @pytest.mark.parametrize("stop", ["stop", "crash"])
-@virtual
-async def test_the_next_owner_goes_on_counting_and_tries_at_once(stop):
-    async with fleet(1) as world:
-        world.recorder = Poisoned(world.clock)
-        poison(world)
-        first = world.start("w1")
-        await world.advance(200)
-        count, since_s = note(world).failures, note(world).since_s
-        assert count >= 6
-        await (first.stop() if stop == "stop" else first.crash())
-        second = world.start("w2", seed=2)
-        await world.until(lambda: lives(second) == 1, 60)
-        await world.until(lambda: note(world).failures == count + 1, RENEWAL_S + 1)
-        assert note(world).since_s == since_s
-        await world.advance(30)
-        assert lives(second) == 1, "the pause goes on where it had been"
+@in_fleet(1)
+async def test_the_next_owner_goes_on_counting_and_tries_at_once(world, stop):
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    first = world.start("w1")
+    await world.advance(200)
+    count, since_s = note(world).failures, note(world).since_s
+    assert count >= 6
+    await (first.stop() if stop == "stop" else first.crash())
+    second = world.start("w2", seed=2)
+    await world.until(lambda: lives(second) == 1, 60)
+    await world.until(lambda: note(world).failures == count + 1, RENEWAL_S + 1)
+    assert note(world).since_s == since_s
+    await world.advance(30)
+    assert lives(second) == 1, "the pause goes on where it had been"
 
 
-@virtual
-async def test_a_stop_does_not_wait_for_the_pause():
-    async with fleet(1) as world:
-        world.recorder = Poisoned(world.clock)
-        poison(world)
-        worker = world.start()
-        await world.advance(2_000)
-        started_s = world.clock.monotonic()
-        assert await worker.stop()
-        assert world.clock.monotonic() - started_s < 2
-        assert world.lease(SHARD_0).owner is None
-        assert note(world) is not None
+@in_fleet(1)
+async def test_a_stop_does_not_wait_for_the_pause(world):
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    worker = world.start()
+    await world.advance(2_000)
+    started_s = world.clock.monotonic()
+    assert await worker.stop()
+    assert world.clock.monotonic() - started_s < 2
+    assert world.lease(SHARD_0).owner is None
+    assert note(world) is not None
 
 
-@virtual
-async def test_a_command_that_is_not_found_parks_too_and_names_no_record():
-    async with fleet(1) as world:
-        world.put(3)
-        worker = world.start()
-        worker.host.refuse = True
-        await world.advance(1_000)
-        assert not worker.task.done()
-        assert note(world).failures > 5
-        assert note(world).first is None
-        worker.host.refuse = False
-        await world.until(world.all_delivered, LONGEST_S)
+@in_fleet(1)
+async def test_a_command_that_is_not_found_parks_too_and_names_no_record(world):
+    world.put(3)
+    worker = world.start()
+    worker.host.refuse = True
+    await world.advance(1_000)
+    assert not worker.task.done()
+    assert note(world).failures > 5
+    assert note(world).first is None
+    worker.host.refuse = False
+    await world.until(world.all_delivered, LONGEST_S)
 
 
 @virtual
@@ -168,62 +152,59 @@ async def test_any_checkpoint_is_progress_and_counting_begins_anew():
 # --- set aside
 
 
-@virtual
-async def test_the_culprit_is_set_aside_and_everything_else_is_processed_in_order():
-    async with fleet(2, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        world.put(30)
-        place = poison(world)
-        world.put(30)
-        worker = world.start()
-        await world.until(world.all_delivered, 600)
-        (letter,) = world.letters.contents()
-        assert letter["data"] == base64.b64encode(POISON).decode()
-        assert (letter["shardId"], letter["sequenceNumber"]) == (SHARD_0, place.sequence)
-        assert (letter["application"], letter["stream"], letter["worker"]) == ("app", STREAM, "w1")
-        assert letter["subSequenceNumber"] == 0
-        assert letter["partitionKey"] == "k"
-        assert letter["approximateArrivalTimestamp"] > 0
-        assert letter["attempts"] >= 3
-        assert letter["stderr"] == ["ValueError: poison"]
-        assert "processRecords" in letter["error"]
-        await world.until(lambda: world.lease(SHARD_0).checkpoint > place)
-        assert note(world) is None
-        world.check_order()
-        assert await worker.stop()
+@in_fleet(2, **SETTING_ASIDE)
+async def test_the_culprit_is_set_aside_and_everything_else_is_processed_in_order(world):
+    world.recorder = Poisoned(world.clock)
+    world.put(30)
+    place = poison(world)
+    world.put(30)
+    worker = world.start()
+    await world.until(world.all_delivered, 600)
+    (letter,) = world.letters.contents()
+    assert letter["data"] == base64.b64encode(POISON).decode()
+    assert (letter["shardId"], letter["sequenceNumber"]) == (SHARD_0, place.sequence)
+    assert (letter["application"], letter["stream"], letter["worker"]) == ("app", STREAM, "w1")
+    assert letter["subSequenceNumber"] == 0
+    assert letter["partitionKey"] == "k"
+    assert letter["approximateArrivalTimestamp"] > 0
+    assert letter["attempts"] >= 3
+    assert letter["stderr"] == ["ValueError: poison"]
+    assert "processRecords" in letter["error"]
+    await world.until(lambda: world.lease(SHARD_0).checkpoint > place)
+    assert note(world) is None
+    world.check_order()
+    assert await worker.stop()
 
 
-@virtual
-async def test_adjacent_and_last_poison_is_set_aside_up_to_the_end_of_the_shard():
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        world.put(3)
-        places = [poison(world) for _ in range(4)]
-        world.split(SHARD_0)
-        world.start()
-        await world.advance(1)
-        await world.until(lambda: world.lease(SHARD_0) is None or world.lease(SHARD_0).is_complete, 4_000)
-        assert [letter["sequenceNumber"] for letter in world.letters.contents()] == [p.sequence for p in places]
-        assert world.all_delivered()
+@in_fleet(1, **SETTING_ASIDE)
+async def test_adjacent_and_last_poison_is_set_aside_up_to_the_end_of_the_shard(world):
+    world.recorder = Poisoned(world.clock)
+    world.put(3)
+    places = [poison(world) for _ in range(4)]
+    world.split(SHARD_0)
+    world.start()
+    await world.advance(1)
+    await world.until(lambda: world.lease(SHARD_0) is None or world.lease(SHARD_0).is_complete, 4_000)
+    assert [letter["sequenceNumber"] for letter in world.letters.contents()] == [p.sequence for p in places]
+    assert world.all_delivered()
 
 
-@virtual
-async def test_a_processor_that_checkpoints_seldom_is_asked_to_before_anything_is_set_aside():
+@in_fleet(1, **SETTING_ASIDE)
+async def test_a_processor_that_checkpoints_seldom_is_asked_to_before_anything_is_set_aside(world):
     """Our checkpoint would skip what it has accepted and holds in memory."""
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        world.recorder.checkpoints_only_when_asked = True
-        world.put(20)
-        place = poison(world)
-        world.put(5)
-        worker = world.start()
-        await world.until(lambda: world.letters.letters, 600)
-        before = [d.data for d in world.recorder.deliveries]
-        assert set(before) >= set(world.put_data[:20])
-        assert "shutdownRequested" in world.recorder.actions_of(SHARD_0)
-        await world.until(world.all_delivered, 600)
-        assert await worker.stop()
-        assert world.lease(SHARD_0).checkpoint > place
+    world.recorder = Poisoned(world.clock)
+    world.recorder.checkpoints_only_when_asked = True
+    world.put(20)
+    place = poison(world)
+    world.put(5)
+    worker = world.start()
+    await world.until(lambda: world.letters.letters, 600)
+    before = [d.data for d in world.recorder.deliveries]
+    assert set(before) >= set(world.put_data[:20])
+    assert "shutdownRequested" in world.recorder.actions_of(SHARD_0)
+    await world.until(world.all_delivered, 600)
+    assert await worker.stop()
+    assert world.lease(SHARD_0).checkpoint > place
 
 
 @virtual
@@ -246,20 +227,19 @@ async def test_nothing_is_set_aside_while_records_before_it_are_not_checkpointed
         assert not worker.task.done()
 
 
-@virtual
-async def test_a_user_record_of_an_aggregate_is_set_aside_alone():
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        names = [b"a", b"b", POISON, b"d", b"e"]
-        body = aggregate([User("key", name, "0") for name in names])
-        sequence = world.kinesis.put_record(STREAM, PutEntry.of(body, "a", 0), now=world.clock.wall()).sequence
-        world.start()
-        await world.until(lambda: {b"a", b"b", b"d", b"e"} <= set(world.recorder.data()), 600)
-        (letter,) = world.letters.contents()
-        assert (letter["sequenceNumber"], letter["subSequenceNumber"]) == (sequence, 2)
-        assert letter["data"] == base64.b64encode(POISON).decode()
-        assert letter["partitionKey"] == "key"
-        await world.until(lambda: world.lease(SHARD_0).checkpoint == Position(sequence, 4), 60)
+@in_fleet(1, **SETTING_ASIDE)
+async def test_a_user_record_of_an_aggregate_is_set_aside_alone(world):
+    world.recorder = Poisoned(world.clock)
+    names = [b"a", b"b", POISON, b"d", b"e"]
+    body = aggregate([User("key", name, "0") for name in names])
+    sequence = world.kinesis.put_record(STREAM, PutEntry.of(body, "a", 0), now=world.clock.wall()).sequence
+    world.start()
+    await world.until(lambda: {b"a", b"b", b"d", b"e"} <= set(world.recorder.data()), 600)
+    (letter,) = world.letters.contents()
+    assert (letter["sequenceNumber"], letter["subSequenceNumber"]) == (sequence, 2)
+    assert letter["data"] == base64.b64encode(POISON).decode()
+    assert letter["partitionKey"] == "key"
+    await world.until(lambda: world.lease(SHARD_0).checkpoint == Position(sequence, 4), 60)
 
 
 @virtual
@@ -279,112 +259,106 @@ async def test_a_combination_that_fails_only_together_gets_through():
 
 
 @pytest.mark.parametrize("doubt", ["fails", "loses"])
-@virtual
-async def test_in_doubt_about_the_letter_the_record_stays(doubt):
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        setattr(world.letters, doubt, 2)
-        place = poison(world)
-        world.put(3)
-        world.start()
-        await world.until(lambda: getattr(world.letters, doubt) == 0, 600)
-        assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
-        await world.until(world.all_delivered, 2_000)
-        assert world.lease(SHARD_0).checkpoint > place
-        assert len({letter.name for letter in world.letters.letters}) == 1
-        assert len(world.letters.letters) == (1 if doubt == "fails" else 3)
+@in_fleet(1, **SETTING_ASIDE)
+async def test_in_doubt_about_the_letter_the_record_stays(world, doubt):
+    world.recorder = Poisoned(world.clock)
+    setattr(world.letters, doubt, 2)
+    place = poison(world)
+    world.put(3)
+    world.start()
+    await world.until(lambda: getattr(world.letters, doubt) == 0, 600)
+    assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
+    await world.until(world.all_delivered, 2_000)
+    assert world.lease(SHARD_0).checkpoint > place
+    assert len({letter.name for letter in world.letters.letters}) == 1
+    assert len(world.letters.letters) == (1 if doubt == "fails" else 3)
 
 
 @pytest.mark.parametrize("fault", [server_error(), lost_reply(), throttled()])
-@virtual
-async def test_in_doubt_about_the_checkpoint_the_letter_may_come_twice_and_nothing_is_lost(fault, caplog):
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        place = poison(world)
-        world.put(3)
-        left = itertools.count()
+@in_fleet(1, **SETTING_ASIDE)
+async def test_in_doubt_about_the_checkpoint_the_letter_may_come_twice_and_nothing_is_lost(world, fault, caplog):
+    world.recorder = Poisoned(world.clock)
+    place = poison(world)
+    world.put(3)
+    left = itertools.count()
 
-        def faults(_, operation, params):
-            is_checkpoint = operation == "UpdateItem" and ":checkpoint" in params["ExpressionAttributeValues"]
-            return fault if is_checkpoint and next(left) < 4 else None
+    def faults(_, operation, params):
+        is_checkpoint = operation == "UpdateItem" and ":checkpoint" in params["ExpressionAttributeValues"]
+        return fault if is_checkpoint and next(left) < 4 else None
 
-        world.dynamo.faults = faults
-        world.start()
-        await world.until(world.all_delivered, 3_000)
-        assert {letter["sequenceNumber"] for letter in world.letters.contents()} == {place.sequence}
-        assert 1 <= len(world.letters.letters) <= 2
-        assert sum("is set aside" in record.message for record in caplog.records) <= 1, "only once it is so"
-
-
-@virtual
-async def test_a_crash_between_letter_and_checkpoint_delivers_again_and_writes_again():
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        place = poison(world)
-        world.put(3)
-        world.letters.hangs = True
-        first = world.start("w1")
-        await world.until(lambda: world.letters.letters, 600)
-        await first.crash()
-        assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
-        world.letters.hangs = False
-        world.start("w2", seed=2)
-        await world.until(world.all_delivered, 600)
-        assert [letter["sequenceNumber"] for letter in world.letters.contents()] == [place.sequence] * 2
+    world.dynamo.faults = faults
+    world.start()
+    await world.until(world.all_delivered, 3_000)
+    assert {letter["sequenceNumber"] for letter in world.letters.contents()} == {place.sequence}
+    assert 1 <= len(world.letters.letters) <= 2
+    assert sum("is set aside" in record.message for record in caplog.records) <= 1, "only once it is so"
 
 
-@virtual
-async def test_a_stop_while_the_letter_is_written_does_not_wait_and_does_not_move():
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        poison(world)
-        world.letters.hangs = True
-        worker = world.start()
-        await world.until(lambda: world.letters.letters, 600)
-        started_s = world.clock.monotonic()
-        assert await worker.stop()
-        assert world.clock.monotonic() - started_s < 2
-        assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
+@in_fleet(1, **SETTING_ASIDE)
+async def test_a_crash_between_letter_and_checkpoint_delivers_again_and_writes_again(world):
+    world.recorder = Poisoned(world.clock)
+    place = poison(world)
+    world.put(3)
+    world.letters.hangs = True
+    first = world.start("w1")
+    await world.until(lambda: world.letters.letters, 600)
+    await first.crash()
+    assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
+    world.letters.hangs = False
+    world.start("w2", seed=2)
+    await world.until(world.all_delivered, 600)
+    assert [letter["sequenceNumber"] for letter in world.letters.contents()] == [place.sequence] * 2
 
 
-@virtual
-async def test_a_lease_lost_while_the_letter_is_written_is_not_checkpointed():
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Poisoned(world.clock)
-        poison(world)
-        world.letters.hangs = True
-        world.start()
-        await world.until(lambda: world.letters.letters, 600)
-        row = dict(world.dynamo.row(TABLE, SHARD_0))
-        taken = {"leaseOwner": {"S": "java"}, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 5)}}
-        world.dynamo.put_row(TABLE, row | taken)
-        await world.advance(RENEWAL_S + 1)
-        assert world.lease(SHARD_0).owner == "java"
-        assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
-        assert len(world.letters.letters) == 1
+@in_fleet(1, **SETTING_ASIDE)
+async def test_a_stop_while_the_letter_is_written_does_not_wait_and_does_not_move(world):
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    world.letters.hangs = True
+    worker = world.start()
+    await world.until(lambda: world.letters.letters, 600)
+    started_s = world.clock.monotonic()
+    assert await worker.stop()
+    assert world.clock.monotonic() - started_s < 2
+    assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
 
 
-@virtual
-async def test_a_processor_that_cannot_work_at_all_costs_few_records():
+@in_fleet(1, **SETTING_ASIDE)
+async def test_a_lease_lost_while_the_letter_is_written_is_not_checkpointed(world):
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    world.letters.hangs = True
+    world.start()
+    await world.until(lambda: world.letters.letters, 600)
+    row = dict(world.dynamo.row(TABLE, SHARD_0))
+    taken = {"leaseOwner": {"S": "java"}, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 5)}}
+    world.dynamo.put_row(TABLE, row | taken)
+    await world.advance(RENEWAL_S + 1)
+    assert world.lease(SHARD_0).owner == "java"
+    assert str(world.lease(SHARD_0).checkpoint) == "TRIM_HORIZON"
+    assert len(world.letters.letters) == 1
+
+
+@in_fleet(1, **SETTING_ASIDE)
+async def test_a_processor_that_cannot_work_at_all_costs_few_records(world):
     """Its database is away for an hour: what it would lose to the dead letter is bounded by the growing pauses."""
-    async with fleet(1, **SETTING_ASIDE) as world:
 
-        class Cut(Recorder):
-            away = True
+    class Cut(Recorder):
+        away = True
 
-            async def process(self, child, records):
-                if self.away:
-                    raise ChildExit
-                await super().process(child, records)
+        async def process(self, child, records):
+            if self.away:
+                raise ChildExit
+            await super().process(child, records)
 
-        world.recorder = Cut(world.clock)
-        world.put(100)
-        worker = world.start()
-        await world.advance(3_600)
-        assert 1 <= len(world.letters.letters) <= 10
-        world.recorder.away = False
-        await world.until(lambda: len(set(world.recorder.data())) + len(world.letters.letters) == 100, 400)
-        assert await asyncio.wait_for(worker.stop(), 10)
+    world.recorder = Cut(world.clock)
+    world.put(100)
+    worker = world.start()
+    await world.advance(3_600)
+    assert 1 <= len(world.letters.letters) <= 10
+    world.recorder.away = False
+    await world.until(lambda: len(set(world.recorder.data())) + len(world.letters.letters) == 100, 400)
+    assert await asyncio.wait_for(worker.stop(), 10)
 
 
 @virtual
@@ -415,14 +389,13 @@ async def test_a_processor_that_dies_of_a_refused_checkpoint_condemns_no_record(
         assert note(world) is None
 
 
-@virtual
-async def test_by_default_nothing_is_ever_set_aside():
-    async with fleet(1) as world:
-        world.recorder = Poisoned(world.clock)
-        poison(world)
-        world.start()
-        await world.advance(5_000)
-        assert world.letters.letters == []
+@in_fleet(1)
+async def test_by_default_nothing_is_ever_set_aside(world):
+    world.recorder = Poisoned(world.clock)
+    poison(world)
+    world.start()
+    await world.advance(5_000)
+    assert world.letters.letters == []
 
 
 @virtual

@@ -9,25 +9,24 @@ from mld.clock import LoopClock
 from mld.consumer.child import PipeHost
 from mld.consumer.naming import ATTEMPTS_MAX, FRESH_S, StreamNaming
 from mld.errors import StreamThrottledError, StreamUnavailableError
+from tests.support.patience import PATIENCE_S
 from tests.twins.streams import ARN, HangError, MemoryStreams
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 DESCRIBE = "DescribeStreamSummary"
 NAMED = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": "2026-01-02T03:04:05.678Z"}
 
 
-def test_children_that_start_together_share_one_answer_and_a_later_one_asks_again():
+@virtual
+async def test_children_that_start_together_share_one_answer_and_a_later_one_asks_again():
     streams = MemoryStreams(latency_s=0.5)
     naming = StreamNaming(streams, streams.clock)
 
-    async def story():
-        assert await asyncio.gather(*(naming.variables() for _ in range(64))) == [NAMED] * 64
-        assert len(streams.times(DESCRIBE)) == 1
-        streams.created_ms += 1000
-        await asyncio.sleep(FRESH_S)
-        assert (await naming.variables())["MLD_STREAM_CREATED"] == "2026-01-02T03:04:06.678Z"
-
-    run_virtual(story())
+    assert await asyncio.gather(*(naming.variables() for _ in range(64))) == [NAMED] * 64
+    assert len(streams.times(DESCRIBE)) == 1
+    streams.created_ms += 1000
+    await asyncio.sleep(FRESH_S)
+    assert (await naming.variables())["MLD_STREAM_CREATED"] == "2026-01-02T03:04:06.678Z"
 
 
 def test_a_throttled_question_is_asked_again():
@@ -55,7 +54,7 @@ async def test_a_child_has_it_in_its_environment():
     streams = MemoryStreams()
     code = "import os; print(os.environ['MLD_STREAM_ARN'], os.environ['MLD_STREAM_CREATED'])"
     naming = StreamNaming(streams, streams.clock)
-    host = PipeHost([sys.executable, "-c", code], LoopClock(), stop_timeout_s=5, environment={}, naming=naming)
+    host = PipeHost([sys.executable, "-c", code], LoopClock(), stop_timeout_s=PATIENCE_S, environment={}, naming=naming)
     child = await host.start("shardId-000000000000")
     assert await child.read_line() == " ".join(NAMED.values())
     await child.end()

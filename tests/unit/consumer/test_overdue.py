@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 
 from mld.consumer.overdue import REPEAT_MAX_S, next_warning_s
-from tests.support.fleet import fleet
+from tests.support.fleet import fleet, in_fleet
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 SHARD_0 = "shardId-000000000000"
 
@@ -40,67 +40,54 @@ def durations(caplog) -> list[int]:
     return [round(record.running_s) for record in warnings(caplog)]
 
 
-def virtual(story, shards=1, **keys):
-    async def main():
-        async with fleet(shards, **keys) as world:
-            await story(world)
-
-    run_virtual(main())
-
-
 @pytest.fixture(autouse=True)
 def _log(caplog):
     caplog.set_level(logging.WARNING)
 
 
-def test_a_child_that_hangs_is_named_after_a_minute_and_each_time_that_has_doubled(caplog):
-    async def story(world):
-        world.put(7)
-        world.recorder = hanging = Hanging(world, "processRecords")
-        world.start()
-        await world.advance(1000)
-        assert durations(caplog) == [60, 120, 240, 480, 960]
-        first = warnings(caplog)[0]
-        sequences = hanging.sequences
-        assert (first.shard, first.request, first.records, first.first) == (SHARD_0, "processRecords", 7, sequences[0])
-        assert first.last == f"{sequences[-1]}/0"
-        assert round(first.silent_s) == 60
-        text = first.getMessage()
-        assert "processRecords" in text and "timeoutInSeconds" in text and sequences[0] in text
-
-    virtual(story)
+@in_fleet()
+async def test_a_child_that_hangs_is_named_after_a_minute_and_each_time_that_has_doubled(world, caplog):
+    world.put(7)
+    world.recorder = hanging = Hanging(world, "processRecords")
+    world.start()
+    await world.advance(1000)
+    assert durations(caplog) == [60, 120, 240, 480, 960]
+    first = warnings(caplog)[0]
+    sequences = hanging.sequences
+    assert (first.shard, first.request, first.records, first.first) == (SHARD_0, "processRecords", 7, sequences[0])
+    assert first.last == f"{sequences[-1]}/0"
+    assert round(first.silent_s) == 60
+    text = first.getMessage()
+    assert "processRecords" in text and "timeoutInSeconds" in text and sequences[0] in text
 
 
 @pytest.mark.parametrize("request_name", ["initialize", "shutdownRequested", "leaseLost"])
-def test_every_request_is_watched(request_name, caplog):
-    async def story(world):
-        world.recorder = Hanging(world, request_name, hang_s=90)
-        worker = world.start()
-        await world.advance(200)
-        assert await worker.stop()
-        assert [(record.request, round(record.running_s)) for record in warnings(caplog)] == [(request_name, 60)]
-
-    virtual(story, shutdownGraceMillis="600000")
+@in_fleet(shutdownGraceMillis="600000")
+async def test_every_request_is_watched(world, request_name, caplog):
+    world.recorder = Hanging(world, request_name, hang_s=90)
+    worker = world.start()
+    await world.advance(200)
+    assert await worker.stop()
+    assert [(record.request, round(record.running_s)) for record in warnings(caplog)] == [(request_name, 60)]
 
 
-def test_the_end_of_a_shard_is_watched(caplog):
-    async def story(world):
-        world.put(1)
-        world.recorder = Hanging(world, "shardEnded", hang_s=90)
-        world.start()
-        await world.until(world.all_delivered)
-        world.split(SHARD_0)
-        await world.advance(200)
-        assert [(record.request, record.shard) for record in warnings(caplog)] == [("shardEnded", SHARD_0)]
-
-    virtual(story)
+@in_fleet()
+async def test_the_end_of_a_shard_is_watched(world, caplog):
+    world.put(1)
+    world.recorder = Hanging(world, "shardEnded", hang_s=90)
+    world.start()
+    await world.until(world.all_delivered)
+    world.split(SHARD_0)
+    await world.advance(200)
+    assert [(record.request, record.shard) for record in warnings(caplog)] == [("shardEnded", SHARD_0)]
 
 
 @pytest.mark.parametrize(
     ("millis", "expected"), [(1000, [1, 2, 4, 8, 16]), (10_000, [10, 20]), (0, [0, 1, 2, 4, 8, 16])]
 )
-def test_a_configured_time_is_where_the_warnings_begin(millis, expected, caplog):
-    async def story(world):
+@virtual
+async def test_a_configured_time_is_where_the_warnings_begin(millis, expected, caplog):
+    async with fleet(logWarningForTaskAfterMillis=str(millis)) as world:
         world.recorder = Hanging(world, "processRecords")
         world.put(1)
         world.start()
@@ -108,64 +95,54 @@ def test_a_configured_time_is_where_the_warnings_begin(millis, expected, caplog)
         await world.advance(25)
         assert [round(w.running_s) for w in warnings(caplog) if w.request == "processRecords"] == expected
 
-    virtual(story, logWarningForTaskAfterMillis=str(millis))
 
-
-def test_each_request_has_its_own_time(caplog):
-    async def story(world):
-        world.recorder.work_s = 130.0
-        world.start()
-        for _ in range(2):
-            world.put(1)
-            await world.advance(20)
-        await world.advance(600)
-        assert len(world.recorder.deliveries) == 2
-        assert durations(caplog) == [60, 120, 60, 120]
-
-    virtual(story)
-
-
-def test_children_that_answer_in_time_are_not_mentioned(caplog):
-    async def story(world):
-        world.recorder.work_s = 40.0
-        world.start()
-        for _ in range(20):
-            world.put(1)
-            await world.advance(35)
-        assert len(world.recorder.deliveries) > 10
-        assert warnings(caplog) == []
-
-    virtual(story)
-
-
-def test_a_child_that_was_replaced_is_not_mentioned_any_more(caplog):
-    async def story(world):
+@in_fleet()
+async def test_each_request_has_its_own_time(world, caplog):
+    world.recorder.work_s = 130.0
+    world.start()
+    for _ in range(2):
         world.put(1)
-        world.recorder = hanging = Hanging(world, "processRecords", hang_s=1e9)
-        world.start(timeoutInSeconds="70")
-        await world.until(lambda: hanging.hangs_since is not None)
-        hanging.hang_on = ""
-        await world.advance(600)
-        assert durations(caplog) == [60]
-        assert "nothing ends it" not in warnings(caplog)[0].getMessage()
-        assert world.all_delivered()
-
-    virtual(story)
+        await world.advance(20)
+    await world.advance(600)
+    assert len(world.recorder.deliveries) == 2
+    assert durations(caplog) == [60, 120, 60, 120]
 
 
-def test_a_child_that_waits_for_the_lease_table_is_not_blamed(caplog):
-    async def story(world):
+@in_fleet()
+async def test_children_that_answer_in_time_are_not_mentioned(world, caplog):
+    world.recorder.work_s = 40.0
+    world.start()
+    for _ in range(20):
         world.put(1)
-        worker = world.start()
-        await world.until(lambda: worker.host.living() != [])
-        world.dynamo.faults = lambda sender, operation, params: (
-            Fault(delay_before_s=8.0) if "checkpoint" in str(params.get("UpdateExpression")) else None
-        )
-        world.put(1)
-        await world.advance(30)
-        assert "lease table" in warnings(caplog)[0].getMessage()
+        await world.advance(35)
+    assert len(world.recorder.deliveries) > 10
+    assert warnings(caplog) == []
 
-    virtual(story, logWarningForTaskAfterMillis="3000")
+
+@in_fleet()
+async def test_a_child_that_was_replaced_is_not_mentioned_any_more(world, caplog):
+    world.put(1)
+    world.recorder = hanging = Hanging(world, "processRecords", hang_s=1e9)
+    world.start(timeoutInSeconds="70")
+    await world.until(lambda: hanging.hangs_since is not None)
+    hanging.hang_on = ""
+    await world.advance(600)
+    assert durations(caplog) == [60]
+    assert "nothing ends it" not in warnings(caplog)[0].getMessage()
+    assert world.all_delivered()
+
+
+@in_fleet(logWarningForTaskAfterMillis="3000")
+async def test_a_child_that_waits_for_the_lease_table_is_not_blamed(world, caplog):
+    world.put(1)
+    worker = world.start()
+    await world.until(lambda: worker.host.living() != [])
+    world.dynamo.faults = lambda sender, operation, params: (
+        Fault(delay_before_s=8.0) if "checkpoint" in str(params.get("UpdateExpression")) else None
+    )
+    world.put(1)
+    await world.advance(30)
+    assert "lease table" in warnings(caplog)[0].getMessage()
 
 
 def test_the_intervals_double_up_to_an_hour():

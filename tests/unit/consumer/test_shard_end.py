@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.fleet import fleet
-from tests.virtual_time import run_virtual
+from tests.support.fleet import fleet, in_fleet
+from tests.virtual_time import run_virtual, virtual
 
 SHARD_0 = "shardId-000000000000"
 SHARD_1 = "shardId-000000000001"
@@ -64,39 +64,31 @@ async def split_and_read(world, within_s=300.0):
 
 @pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
 @pytest.mark.parametrize("transform", [one_child, foreign_children])
-def test_an_end_whose_children_do_not_fit_is_read_again(transform, mode) -> None:
-    async def story() -> None:
-        async with fleet(1, retrievalMode=mode) as world:
-            worker = world.start()
-            worker.streams.bend_page = bent(transform, times=2)
-            worker.streams.bend_listing = shown_open  # of no help
-            await split_and_read(world)
-            assert len([d for d in world.recorder.deliveries if d.shard_id == SHARD_0]) == 10
-            assert world.recorder.actions_of(SHARD_0) == ["initialize", "shardEnded"]
-
-    run_virtual(story())
+@virtual
+async def test_an_end_whose_children_do_not_fit_is_read_again(transform, mode) -> None:
+    async with fleet(1, retrievalMode=mode) as world:
+        worker = world.start()
+        worker.streams.bend_page = bent(transform, times=2)
+        worker.streams.bend_listing = shown_open  # of no help
+        await split_and_read(world)
+        assert len([d for d in world.recorder.deliveries if d.shard_id == SHARD_0]) == 10
+        assert world.recorder.actions_of(SHARD_0) == ["initialize", "shardEnded"]
 
 
 @pytest.mark.parametrize("transform", [one_child, no_children])
-def test_an_end_that_stays_unfit_is_looked_up_in_the_listing(transform) -> None:
-    async def story() -> None:
-        async with fleet(1) as world:
-            worker = world.start()
-            worker.streams.bend_page = bent(transform)
-            await split_and_read(world)
-
-    run_virtual(story())
+@in_fleet(1)
+async def test_an_end_that_stays_unfit_is_looked_up_in_the_listing(world, transform) -> None:
+    worker = world.start()
+    worker.streams.bend_page = bent(transform)
+    await split_and_read(world)
 
 
-def test_an_end_that_the_listing_denies_is_read_again() -> None:
-    async def story() -> None:
-        async with fleet(1) as world:
-            worker = world.start()
-            worker.streams.bend_page = bent(no_children, times=7)  # five are asked again, the rest is believed
-            worker.streams.bend_listing = shown_open
-            await split_and_read(world)
-
-    run_virtual(story())
+@in_fleet(1)
+async def test_an_end_that_the_listing_denies_is_read_again(world) -> None:
+    worker = world.start()
+    worker.streams.bend_page = bent(no_children, times=7)  # five are asked again, the rest is believed
+    worker.streams.bend_listing = shown_open
+    await split_and_read(world)
 
 
 def test_an_end_that_one_worker_cannot_prepare_is_handed_on(caplog) -> None:
@@ -118,23 +110,20 @@ def test_an_end_that_one_worker_cannot_prepare_is_handed_on(caplog) -> None:
     run_virtual(story())
 
 
-def test_an_end_without_evidence_ends_nothing_however_long_it_stays() -> None:
-    async def story() -> None:
-        async with fleet(1) as world:
-            worker = world.start()
-            worker.streams.bend_page = bent(no_children)
-            worker.streams.bend_listing = shown_open
-            world.put(10)
-            await world.until(world.all_delivered)
-            world.split(SHARD_0)
-            await world.advance(1800)
-            assert not world.lease(SHARD_0).checkpoint.is_shard_end
-            assert "shardEnded" not in world.recorder.actions_of(SHARD_0)
-            starts = world.recorder.actions_of(SHARD_0).count("initialize")
-            assert 2 <= starts < 1800 / 30
-            worker.streams.bend_page = worker.streams.bend_listing = lambda answer: answer
-            world.put(20)
-            await world.until(world.all_delivered, 300)
-            assert world.lease(SHARD_0).checkpoint.is_shard_end
-
-    run_virtual(story())
+@in_fleet(1)
+async def test_an_end_without_evidence_ends_nothing_however_long_it_stays(world) -> None:
+    worker = world.start()
+    worker.streams.bend_page = bent(no_children)
+    worker.streams.bend_listing = shown_open
+    world.put(10)
+    await world.until(world.all_delivered)
+    world.split(SHARD_0)
+    await world.advance(1800)
+    assert not world.lease(SHARD_0).checkpoint.is_shard_end
+    assert "shardEnded" not in world.recorder.actions_of(SHARD_0)
+    starts = world.recorder.actions_of(SHARD_0).count("initialize")
+    assert 2 <= starts < 1800 / 30
+    worker.streams.bend_page = worker.streams.bend_listing = lambda answer: answer
+    world.put(20)
+    await world.until(world.all_delivered, 300)
+    assert world.lease(SHARD_0).checkpoint.is_shard_end
