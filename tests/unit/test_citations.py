@@ -27,6 +27,7 @@ PAGE = "|".join(PAGES)
 CITATION = re.compile(rf"(?<![\w./#-])(?P<page>{PAGE})#(?P<anchor>[a-z0-9][a-z0-9-]*)")
 LINK = re.compile(r"\]\((?P<target>[^()\s]*)\)")
 MODULE_PATH = re.compile(r"`(?P<path>(?:mld|protocol|properties|processors|tests)/[\w/.-]*\.py)`")
+PAGE_PATH = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|service|conf|svg)\b")
 HEADING = re.compile(r"(?P<level>#{1,6}) +(?P<text>.*?)[ #]*")
 FENCE = re.compile(r"\s*(```|~~~)")
 RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]*")
@@ -276,6 +277,15 @@ def test_modules_that_the_docs_name_exist():
         for number, line in enumerate(text.splitlines(), start=1)
         for match in MODULE_PATH.finditer(line)
         if not (ROOT / match["path"]).is_file()
+    )
+
+
+def test_pages_that_source_tests_and_messages_name_exist():
+    none_of(
+        at(path, line_of(text, match.start()), match[0])
+        for path, text in texts().items()
+        for match in PAGE_PATH.finditer(text)
+        if not (ROOT / match[0]).is_file()
     )
 
 
