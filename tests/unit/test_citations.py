@@ -27,6 +27,10 @@ PAGE = "|".join(PAGES)
 CITATION = re.compile(rf"(?<![\w./#-])(?P<page>{PAGE})#(?P<anchor>[a-z0-9][a-z0-9-]*)")
 LINK = re.compile(r"\]\((?P<target>[^()\s]*)\)")
 MODULE_PATH = re.compile(r"`(?P<path>(?:mld|protocol|properties|processors|tests)/[\w/.-]*\.py)`")
+KEPT_BY = re.compile(
+    r"`(?P<path>(?:mld|protocol|properties|processors|tests)/[\w/.-]*\.py)`\s+\((?P<names>`[\w.]+`(?:,\s+`[\w.]+`)*)\)"
+)
+ACTION_ROW = re.compile(r"\| (?P<actions>`[a-z_]+`(?:, (?:then )?`[a-z_]+`)*) \|")
 PAGE_PATH = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|service|conf|svg)\b")
 HEADING = re.compile(r"(?P<level>#{1,6}) +(?P<text>.*?)[ #]*")
 FENCE = re.compile(r"\s*(```|~~~)")
@@ -268,6 +272,37 @@ def _rules_of(text: str) -> Iterator[tuple[int, str, str]]:
     for (number, level, heading), end in zip(starts, ends, strict=True):
         if level == 3:
             yield number, heading, "\n".join(lines[number : end - 1])
+
+
+def test_the_module_that_keeps_a_rule_has_the_names_given_beside_it():
+    none_of(
+        at(path, line_of(text, match.start()), f"{match['path']} has no {name}")
+        for path, text in rules().items()
+        for match in KEPT_BY.finditer(text)
+        for name in re.findall(r"`([\w.]+)`", match["names"])
+        if not re.search(rf"\b{name.rpartition('.')[2]}\b", texts()[ROOT / match["path"]])
+    )
+
+
+def test_actions_of_the_log_that_users_are_told_of_are_logged():
+    source = "".join(text for path, text in texts().items() if path.relative_to(ROOT).parts[0] in ("mld", "processors"))
+    none_of(
+        at(path, number, action)
+        for path, text in docs().items()
+        if path.parent.name == "use"
+        for number, line in _rows_of_actions(text)
+        for action in re.findall(r"`([a-z_]+)`", line)
+        if f'"{action}"' not in source
+    )
+
+
+def _rows_of_actions(text: str) -> Iterator[tuple[int, str]]:
+    """The first cells of tables whose first column is named for actions."""
+    inside = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        inside = line.startswith("|") and (inside or bool(re.match(r"\| `?action\b", line)))
+        if inside and (match := ACTION_ROW.match(line)):
+            yield number, match["actions"]
 
 
 def test_modules_that_the_docs_name_exist():
