@@ -1,4 +1,4 @@
-"""What is in effect and why: one row per key for `mld check` and the start-up log. Shows no secret."""
+"""The values in effect and their sources: one row per key for `mld check` and the start-up log, without secrets."""
 
 from __future__ import annotations
 

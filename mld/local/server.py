@@ -1,8 +1,8 @@
 """The embedded AWS behind one port: Kinesis from our model, the other services from moto.
 
 A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
-shards that changed. Listens on the loopback interface unless told otherwise; there is no authentication, a request's
-signature is only looked at for the region it names. So `mld.webrule` keeps the pages of browsers out.
+shards that changed. It listens on the loopback interface unless told otherwise. There is no authentication: of a
+request's signature only the region is used. So `mld.webrule` keeps the pages of browsers out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4567
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""What a server on all addresses is called by from its own machine."""
+"""The address by which its own machine calls a server that listens on all."""
 _OPEN_CONNECTIONS_BACKLOG = 1024
 _Key = tuple[str, str, str]
 
@@ -212,7 +212,7 @@ class EmbeddedServer:
         except KinesisError as error:
             peer.respond(self._refusal(encoding, error.code, error.message, error.status))
             return
-        # Another subscription may just have been taken over: its own stream has to hear of it.
+        # Another subscription may just have been taken over: its own stream has to notice.
         self._wake((region, *watch))
         async with self._watching((region, *watch)) as wake:
             try:
@@ -275,7 +275,7 @@ class EmbeddedServer:
 
 
 def _http2() -> Callable[[App], asyncio.Protocol] | None:
-    """What takes over a connection of HTTP/2; None without the extra `local`."""
+    """The protocol that takes over connections of HTTP/2; None without the extra `local`."""
     try:
         from mld.local.http2 import Http2Connection
     except ImportError:
