@@ -1,8 +1,8 @@
 """The `Streams` port: what the core asks of Kinesis, and the values it gets back.
 
 One port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is in `tests.twins`. Callers see a
-page of records as `Page` and `Batch` only, never the records themselves, so that an adapter may keep the body as raw
-bytes and frame the child's line from it piece by piece.
+page of records as `Page` and `ChildBatch` only, never the records themselves, so that an adapter may keep the body as
+raw bytes and frame the child's line from it piece by piece.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mld.steps import Steps
 
 HASH_KEY_MAX = 2**128 - 1
 A_TURN = b""
-"""A piece of a line that only asks for a turn of the event loop; see `Batch.line`."""
+"""A piece of a line that only asks for a turn of the event loop; see `ChildBatch.line`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Misrouted:
     key_bytes: int
 
 
-class Batch(Protocol):
+class ChildBatch(Protocol):
     """User records that are ready for a child: those of one page after de-aggregation and the checkpoint filter."""
 
     @property
@@ -200,7 +200,7 @@ class Page(Protocol):
     @property
     def child_shards(self) -> tuple[ChildShard, ...]: ...
 
-    def after(self, position: Position, hash_range: HashRange | None = None) -> Batch:
+    def after(self, position: Position, hash_range: HashRange | None = None) -> ChildBatch:
         """The user records strictly after `position`, in order.
 
         `hash_range` is the lease's: an aggregate that was built for another shard yields nothing

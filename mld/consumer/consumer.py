@@ -36,7 +36,7 @@ from mld.leases.keeper import HeldLease
 from mld.positions import Position
 from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
 from mld.retrieval.reader import ShardReader
-from mld.streams import Batch, ChildShard, Page
+from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
 from mld.turns import in_turns
 from protocol.conversation import ProcessorError
@@ -246,7 +246,7 @@ class ShardConsumer:
         self.aggregates.note(batch, self._lease.hash_range)
         return ActivityOutcome.DONE
 
-    async def _hand_over(self, batch: Batch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
+    async def _hand_over(self, batch: ChildBatch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
         """Give the child a batch, and wait for its answer. `holding` describes the batch, for a warning."""
         assert self._processor is not None
         before = self._delivered
@@ -413,7 +413,7 @@ class ShardConsumer:
     # --- the child and the reader ------------------------------------------------------------------------------------
 
     async def _child_failed(
-        self, error: Exception, batch: Batch | None = None, before: Position | None = None
+        self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
         """The child had `batch`, which came after `before`; it is gone now."""
         processor, self._processor = self._processor, None

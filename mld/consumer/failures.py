@@ -22,7 +22,7 @@ from mld.leases.checkpoints import CheckpointRange, Write
 from mld.leases.keeper import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.positions import Position
-from mld.streams import Batch
+from mld.streams import ChildBatch
 from protocol.messages import CheckpointErrorName
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Failures:
             self._search = self._search.passed(last)
 
     async def note(
-        self, why: str, last_words: Sequence[str], checkpoint: Position, batch: Batch | None, before: Position
+        self, why: str, last_words: Sequence[str], checkpoint: Position, batch: ChildBatch | None, before: Position
     ) -> None:
         """The processor has failed while it had `batch`, which came after `before`; None: it had none."""
         self.why, self._last_words, self._suspect = why, last_words, None
@@ -91,7 +91,7 @@ class Failures:
         note = Failing(self._count, self._since_s, checkpoint, attempts if first else 0, first)
         self._parts.keeper.note_failing(self._key, self._token, note)
 
-    async def _note_batch(self, checkpoint: Position, batch: Batch, before: Position) -> bool:
+    async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position) -> bool:
         """Whether the failure narrows a search: the next one will be of fewer records."""
         handed = await records_of(batch)
         good = max(before, checkpoint)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mld.positions import Position
 from mld.steps import Steps
-from mld.streams import Batch, Misrouted, Page
+from mld.streams import ChildBatch, Misrouted, Page
 from protocol.framed import FramedRecord, Splitter, line_of
 
 
@@ -24,7 +24,7 @@ class PlacedRecord(NamedTuple):
 
 
 class Part:
-    """A batch of some records of another, at least one; see `mld.streams.Batch`."""
+    """A batch of some records of another, at least one; see `mld.streams.ChildBatch`."""
 
     malformed: Mapping[str, str] = MappingProxyType({})
     """Reported for the whole batch, when all parts were delivered."""
@@ -49,7 +49,7 @@ class Part:
         return line_of([record.framed for record in self.records], self._millis_behind_latest)
 
 
-async def records_of(batch: Batch) -> list[PlacedRecord]:
+async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
     """All records of a batch, in order."""
     if isinstance(batch, Part):
         return list(batch.records)
@@ -65,7 +65,7 @@ async def records_of(batch: Batch) -> list[PlacedRecord]:
     return records if is_ordered else sorted(records, key=lambda record: record.position)
 
 
-def holding_of(page: Page, batch: Batch) -> dict[str, object]:
+def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:
     """What a child is working on: Kinesis records of the page, of which it may have had the first ones before."""
     return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 

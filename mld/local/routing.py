@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from mld.local.encodings import CBOR, encoding_of
 from mld.local.http import HttpRequest, HttpResponse
-from mld.local.kinesis import wire
+from mld.local.kinesis import json_api
 from mld.local.kinesis.model import REGION
 
 KINESIS = "kinesis"
@@ -95,7 +95,7 @@ def error_answer(headers: Mapping[str, str], code: str, message: str, status: in
         return HttpResponse(xml.encode(), status, "text/xml")
     typed = [("x-amzn-ErrorType", code)]
     if (encoding := encoding_of(headers)) is CBOR:
-        return HttpResponse(encoding.write(wire.error_body(code, message)), status, encoding.content_type, typed)
+        return HttpResponse(encoding.write(json_api.error_body(code, message)), status, encoding.content_type, typed)
     body = json.dumps({"__type": code, "message": message}).encode()
     return HttpResponse(body, status, _SHOWN_BY_BROWSERS, typed)
 

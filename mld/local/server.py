@@ -18,7 +18,7 @@ from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
 from mld.local.http import App, Cuttable, HttpConnection, HttpRequest, HttpResponse, Peer
-from mld.local.kinesis import Kinesis, KinesisError, StateDelays, wire
+from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
 from mld.local.routing import KINESIS, Call, error_answer, identify, unknown_service
@@ -137,7 +137,7 @@ class EmbeddedServer:
     def _kinesis(self, region: str, operation: str, request: HttpRequest) -> HttpResponse:
         encoding = encoding_of(request.headers)
         try:
-            answer = wire.dispatch(self.kinesis(region), operation, request.body, self.now())
+            answer = json_api.dispatch(self.kinesis(region), operation, request.body, self.now())
         except KinesisError as error:
             return self._refusal(encoding, error.code, error.message, error.status)
         except Exception:
@@ -146,7 +146,7 @@ class EmbeddedServer:
                 "The embedded Kinesis failed", extra={"action": "local_kinesis_failed", "operation": operation}
             )
             return self._refusal(encoding, "InternalFailure", f"{operation} failed; see the server's log", 500)
-        if operation not in wire.READ_ONLY:
+        if operation not in json_api.READ_ONLY:
             self._wake_all()
         for stream, shard_id in answer.touched:
             for event in self._watchers.get((region, stream, shard_id), ()):
@@ -180,7 +180,7 @@ class EmbeddedServer:
     def _empty_page(self, region: str, request: HttpRequest) -> HttpResponse:
         encoding = encoding_of(request.headers)
         try:
-            page = wire.empty_page(self.kinesis(region), wire.parse(request.body), self.now())
+            page = json_api.empty_page(self.kinesis(region), json_api.parse(request.body), self.now())
         except KinesisError as error:
             return self._refusal(encoding, error.code, error.message, error.status)
         return self._answer(encoding, page)
@@ -189,7 +189,7 @@ class EmbeddedServer:
         return HttpResponse(encoding.write(body), status, encoding.content_type, self._request_id())
 
     def _refusal(self, encoding: Encoding, code: str, message: str, status: int) -> HttpResponse:
-        return self._answer(encoding, wire.error_body(code, message), status)
+        return self._answer(encoding, json_api.error_body(code, message), status)
 
     def _request_id(self) -> list[tuple[str, str]]:
         self._requests += 1
@@ -208,7 +208,9 @@ class EmbeddedServer:
                 peer.respond(self._refusal(encoding, fault.code, fault.message, fault.status))
             return
         try:
-            subscription, watch = wire.open_subscription(self.kinesis(region), wire.parse(request.body), self.now())
+            subscription, watch = json_api.open_subscription(
+                self.kinesis(region), json_api.parse(request.body), self.now()
+            )
         except KinesisError as error:
             peer.respond(self._refusal(encoding, error.code, error.message, error.status))
             return
@@ -248,7 +250,7 @@ class EmbeddedServer:
                             await wake.wait()
                 case Finished(error):
                     if error is not None:
-                        body = wire.error_body(error.code, error.message)
+                        body = json_api.error_body(error.code, error.message)
                         await peer.send(eventstream.exception(error.code, body, encoding))
                     peer.end_stream()
                     return

@@ -63,7 +63,7 @@ class RecordsPage:
 
 @dataclass(frozen=True, slots=True)
 class RecordsBatch:
-    """Records ready for a child; see `mld.streams.Batch`."""
+    """Records ready for a child; see `mld.streams.ChildBatch`."""
 
     records: tuple[Record, ...]
     millis_behind_latest: int | None

@@ -157,7 +157,7 @@ class RawPage:
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """Records of a page without aggregates; see `mld.streams.Batch`."""
+    """Records of a page without aggregates; see `mld.streams.ChildBatch`."""
 
     spans: tuple[Span, ...]
     largest: Position | None

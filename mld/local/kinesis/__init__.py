@@ -2,7 +2,7 @@
 
 No clock, no I/O, no asyncio, no randomness: every operation is given the time (`now`, epoch seconds). The HTTP shell in
 `mld.local.server` serves it; a simulation may call it directly. Python callers use `model.Kinesis`, and JSON goes
-through `wire.dispatch`. Rules: the Kinesis API reference; retrieval#service-limits, retrieval#valid-answers.
+through `json_api.dispatch`. Rules: the Kinesis API reference; retrieval#service-limits, retrieval#valid-answers.
 """
 
 from mld.local.kinesis.errors import KinesisError

@@ -1,4 +1,4 @@
-"""The registry of the operations of `wire`, and the shape of their results."""
+"""The registry of the operations of `json_api`, and the shape of their results."""
 
 from __future__ import annotations
 
