@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from mld.clock import Clock, millis_since
+from mld.clock import millis_since
 from mld.consumer.aggregates import AggregateReports
 from mld.consumer.failures import Failures
 from mld.consumer.host import ChildStartError
@@ -160,7 +160,8 @@ class ShardConsumer:
             await self._start_reader_and_child()
         except StreamError as error:
             log.warning("cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
-            await self._dismiss_new_child()
+            if self._processor is not None and not self._processor.initialized:
+                await self._dismiss_child()
             return await self._retry_later()
         except (ChildStartError, ProcessorError) as error:
             return await self._child_failed(error)
@@ -193,15 +194,15 @@ class ShardConsumer:
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
-            started_at = self.clock.monotonic()
+            started_at = self._parts.clock.monotonic()
             child = await ours(self._parts.host.start(self.key), "starting a child", self.key)
-            took_ms = millis_since(self.clock, started_at)
+            took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             self._processor = Processor(
                 child,
                 self.key,
                 self._settings.dialect,
-                self.clock,
+                self._parts.clock,
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
             )
@@ -425,10 +426,6 @@ class ShardConsumer:
         )
         return ActivityOutcome.CHILD_FAILED
 
-    async def _dismiss_new_child(self) -> None:
-        if self._processor is not None and not self._processor.initialized:
-            await self._dismiss_child()
-
     async def _dismiss_child(self) -> None:
         processor, self._processor = self._processor, None
         if processor is not None:
@@ -460,7 +457,3 @@ class ShardConsumer:
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self.key, **fields}
-
-    @property
-    def clock(self) -> Clock:
-        return self._parts.clock

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import AnyStr
+from types import MappingProxyType
+from typing import AnyStr, ClassVar
 
 from mld.positions import Position
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, Work, bears_magic, user_records
@@ -65,6 +66,9 @@ class RecordsPage:
 class RecordsBatch:
     """Records ready for a child; see `mld.streams.ChildBatch`."""
 
+    malformed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    misrouted: ClassVar[Mapping[str, Misrouted]] = MappingProxyType({})
+
     records: tuple[Record, ...]
     millis_behind_latest: int | None
     largest: Position | None
@@ -76,14 +80,6 @@ class RecordsBatch:
     @property
     def data_bytes(self) -> int:
         return _data_bytes(self.records)
-
-    @property
-    def malformed(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def misrouted(self) -> Mapping[str, Misrouted]:
-        return {}
 
     def opening(self) -> Steps[None]:
         """Nothing has to be opened."""

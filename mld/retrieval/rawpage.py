@@ -15,7 +15,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import lt
-from typing import TypeVar
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
 
 from mld.positions import Position
 from mld.retrieval.kpl import UserRecords
@@ -159,18 +160,13 @@ class RawPage:
 class RawBatch:
     """Records of a page without aggregates; see `mld.streams.ChildBatch`."""
 
+    malformed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    misrouted: ClassVar[Mapping[str, Misrouted]] = MappingProxyType({})
+
     spans: tuple[Span, ...]
     largest: Position | None
     data_bytes: int
     millis_behind_latest: int | None
-
-    @property
-    def malformed(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def misrouted(self) -> Mapping[str, Misrouted]:
-        return {}
 
     def opening(self) -> Steps[None]:
         """Nothing has to be opened."""
