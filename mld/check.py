@@ -142,9 +142,9 @@ def _print_prices(console: Console, prices: Sequence[dict[str, float]], settings
         console.print(Text(note, style="dim"), soft_wrap=True)
 
 
-def _line(text: str, style: str = "") -> Text:
-    """Whatever `text` holds, it is no markup, no line break and no escape sequence."""
-    return Text(printable(text), style=style)
+def _line(text: str) -> Text:
+    """`text` without markup, line breaks and escape sequences."""
+    return Text(printable(text))
 
 
 def _console() -> Console:

@@ -146,8 +146,8 @@ def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log
 @_define
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--all", "show_all", is_flag=True, help="Show keys at their defaults too.")
-@click.option("--leases", type=click.IntRange(min=1), help="Price of a fleet with so many leases (shards).")
-@click.option("--workers", type=click.IntRange(min=1), help="Price of a fleet of so many workers.")
+@click.option("--leases", type=click.IntRange(min=1), help="Price of a fleet with this many leases (shards).")
+@click.option("--workers", type=click.IntRange(min=1), help="Price of a fleet of this many workers.")
 def check(
     argument_file: str | None,
     option_file: str | None,
@@ -220,7 +220,7 @@ def _guarded(action: Callable[[], int]) -> int:
 
 
 def _say(text: str) -> None:
-    """One line on stderr, whatever the text repeats."""
+    """Print one line to stderr, without secrets and line breaks that the text may repeat."""
     from properties.printable import printable
     from properties.scrubbing import Scrubber
 
@@ -228,7 +228,7 @@ def _say(text: str) -> None:
 
 
 def _complain(error: ConfigurationError) -> NoReturn:
-    """Every problem on a line of its own, then the way to see more."""
+    """Print every problem on a line of its own, then how to see more, and exit."""
     from properties.printable import printable
 
     click.echo("mld: the configuration cannot be used:", err=True)

@@ -101,7 +101,7 @@ class StreamNotFoundError(StreamError):
 
 
 class PositionRefusedError(StreamNotFoundError):
-    """A sequence number that the stream does not take for one of its own: it was made anew, or is another stream."""
+    """The stream refuses a sequence number as not its own: it was made again, or is another stream."""
 
 
 class StreamInUseError(StreamError):
@@ -124,11 +124,11 @@ class InvalidStreamResponseError(StreamError):
 
 
 class DeadLetterError(MldError):
-    """It is not certain that a dead letter was written: its record stays where it is."""
+    """A dead letter may not have been written: its record stays where it is."""
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
 class UnexpectedError(TableUnavailableError, StreamUnavailableError):
-    """Stands for an exception that nobody expected (`mld.surviving`): the outcome of whatever was asked is unknown."""
+    """Stands for an unexpected exception (`mld.surviving`): the outcome of the call is unknown."""

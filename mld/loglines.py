@@ -1,8 +1,8 @@
-"""How a line of the log looks, as text and as JSON: no secret in it, and nothing that is not the event it stands for.
+"""Formats events of the log, as text and as JSON, without secrets and without lines that look like other events.
 
 Messages, fields and traces repeat what others wrote: a child, AWS, the properties file, an exception. Whatever it is,
-an event in text is one line, its trace is indented below it, and no line begins like an event that is none. Formatting
-never raises: an event whose message or field cannot be formatted is logged with what there is of it.
+an event in text is one line with its trace indented below it, and nothing else begins like an event. Formatting never
+raises: if a message or field cannot be formatted, the rest of the event is logged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from properties.printable import printable
 from properties.scrubbing import Scrubber
 
 INDENT = "    "
-"""Of a trace. No event begins with a blank."""
+"""Indentation of a trace. No event begins with a blank."""
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = (int, float, bool, type(None))
 
@@ -60,7 +60,7 @@ class JsonLines(JsonFormatter):
 
 
 class Guarded(logging.Formatter):
-    """Any other formatter, with events that are fit for text."""
+    """Any other formatter, given cleaned events."""
 
     def __init__(self, inner: logging.Formatter, scrub: Scrubber) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Guarded(logging.Formatter):
 
 
 def cleaned(record: logging.LogRecord, scrub: Scrubber) -> logging.LogRecord:
-    """A copy in which every text is one printable line, and the trace indented ones; without secrets."""
+    """A copy without secrets, in which every text is one printable line, and the trace is indented lines."""
 
     def fit(text: str) -> str:
         return printable(scrub(text))
@@ -84,7 +84,7 @@ def cleaned(record: logging.LogRecord, scrub: Scrubber) -> logging.LogRecord:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What came by `extra=`."""
+    """The fields given as `extra=`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
 
 

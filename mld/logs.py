@@ -1,8 +1,8 @@
 """Logging of the daemon: one line per event, as text for people or as JSON for machines, on stderr.
 
-Fields travel in `extra=`; the message is prose without values where a field says it; `loglines` says how it looks. `-l`
-accepts what Java users have
-(a logback XML file, of which the levels are honoured) and what Python users have (INI or JSON configuration).
+Fields travel in `extra=`; the message is prose, without the values that a field has; `loglines` formats both. `-l`
+accepts what Java users have (a logback XML file, whose levels are honoured) and what Python users have (INI or JSON
+configuration).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
 
 
 def _guard_handlers(scrub: Scrubber) -> None:
-    """A file's handlers keep their formats, but their events are as clean as ours."""
+    """Let a file's handlers keep their formats, but clean their events like ours."""
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
         if not isinstance(handler.formatter, TextFormatter | JsonLines):
@@ -57,7 +57,7 @@ def _guard_handlers(scrub: Scrubber) -> None:
 
 
 def _log_what_nobody_catches() -> None:
-    """Python would print it: with line breaks, secrets and all. Nothing can be said of a log that cannot be written."""
+    """Log uncaught exceptions: Python would print them, secrets included. Errors of logging itself go unreported."""
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     fault = logging.getLogger("mld.fault")
@@ -74,7 +74,7 @@ def _log_what_nobody_catches() -> None:
 
 
 def log_remarks(remarks: Iterable[Remark]) -> None:
-    """What the properties file deserves to be told about, one line each."""
+    """Log the remarks on the properties file, one line each."""
     logger = logging.getLogger("mld.configuration")
     for remark in remarks:
         level = logging.WARNING if remark.level is Level.WARNING else logging.INFO

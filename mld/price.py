@@ -1,8 +1,8 @@
 """What a fleet at rest costs in DynamoDB, by its settings. Pure.
 
-The formula says what `tests/benchmarks/bill.py` counts in virtual time over whole workers, and a test keeps the two
-together: L leases on W workers in 3.x mode, spread evenly, with idle shards. What a loop asks for and how often is said
-where the loop is; the sizes of rows are those of a usual table. A checkpoint is one write unit more.
+The formula gives what `tests/benchmarks/bill.py` counts in virtual time over whole workers, and a test keeps the two
+together: L leases on W workers in 3.x mode, spread evenly, with idle shards. How much a loop reads and writes, and how
+often, stands in the loop's module; row sizes are those of an ordinary table. A checkpoint costs one write unit more.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from properties.values import HeartbeatSetting
 
 LIST_PRICE = "on-demand list prices of us-east-1, as of November 2024"
 WRITE_DOLLARS_PER_MILLION, READ_DOLLARS_PER_MILLION = 0.625, 0.125
-"""As `LIST_PRICE` says. Other regions, provisioned capacity and discounts have other ones."""
+"""The prices of `LIST_PRICE`. They differ by region, and for provisioned capacity and discounts."""
 HOURS_PER_MONTH = 730.0
 HOUR_S = 3600.0
 
 READ_UNIT_BYTES = 4096
 CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
-"""Read units for `READ_UNIT_BYTES`."""
+"""Read units per `READ_UNIT_BYTES`."""
 LEASE_ROW_BYTES = 300
 REPORT_ROW_BYTES = 400
 INDEX_ROW_BYTES = 75
-"""Of the owner index, which shows the keys only: a shard's id and a worker id of 36 characters."""
+"""A row of the owner index, which has the keys only: a shard's id and a worker id of 36 characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Read and write units of an hour."""
+    """Read and write units per hour."""
 
     read: float
     write: float
@@ -52,7 +52,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the settings say about how often a fleet asks."""
+    """How often a fleet asks, by its settings."""
 
     lease_duration_s: float
     assignment_interval_s: float
@@ -73,7 +73,7 @@ class Rates:
 
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
-    """Of an hour of a fleet at rest; at least one lease and one worker."""
+    """What a fleet at rest takes in an hour; it has at least one lease and one worker."""
     by_worker = rates.heartbeat is HeartbeatSetting.WORKER
     holders = min(leases, workers)
     renewals = (
@@ -97,7 +97,7 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
 
 
 def _looks_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """How often somebody reads the whole table, or as much of it in parts (`mld.fleet.watch.takeover`)."""
+    """How often workers read the whole table, or as much of it in parts (`mld.fleet.watch.takeover`)."""
     if workers == 1:
         return _per_hour(_alone_look_s(rates))
     lookers = min(LOOKERS, workers)
@@ -111,7 +111,7 @@ def _alone_look_s(rates: Rates) -> float:
 
 
 def _listings_per_hour(leases: int, workers: int, rates: Rates) -> float:
-    """How often somebody asks the index for its leases: a period after the last time, or after a look at everything."""
+    """How often workers query the index for their leases: a period after the last query or look at the table."""
     if workers == 1:
         look_s = _alone_look_s(rates)
         between_looks = math.ceil(look_s / (ALONE_PERIODS * PERIOD_S)) - 1
@@ -136,5 +136,5 @@ def _listing(leases: int) -> float:
 
 
 def _pages(size_bytes: int) -> float:
-    """Read units of that much, eventually consistent."""
+    """Read units for so many bytes, read eventually consistently."""
     return EVENTUALLY_CONSISTENT * max(1, math.ceil(size_bytes / READ_UNIT_BYTES))

@@ -1,4 +1,4 @@
-"""How the readers of all shards are made from the settings: by polling, or by enhanced fan-out."""
+"""Makes the readers of all shards from the settings: they poll, or use enhanced fan-out."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from properties.values import RetrievalMode
 log = logging.getLogger(__name__)
 
 NewReader = Callable[[str], ShardReader]
-"""Of the shard with this id."""
+"""Makes the reader of the shard with this id."""
 TakeDown = Callable[[], Awaitable[None]]
-"""What the last worker of a fleet does at its end."""
+"""What the last worker of a fleet does when it ends."""
 _RENEWALS_PER_LEASE = 3
 
 
 def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> FanOut | None:
-    """What subscribes, if records are read so. Where only botocore gets out, nothing can."""
+    """The port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through botocore."""
     if not settings.reads_by_fan_out:
         return None
     if isinstance(kinesis, WireService) and kinesis.can_stream:
@@ -48,7 +48,7 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> Fan
 def readers_of(
     settings: Settings, streams: Streams, fan_out: FanOut | None, clock: Clock, rng: Random, *, on_a_beat: bool
 ) -> tuple[NewReader, TakeDown | None]:
-    """How readers are made, and what is to be taken down with the last of them."""
+    """What makes readers, and what the last worker takes down."""
     if fan_out is None:
         return polling_readers(settings, streams, clock, rng, on_a_beat=on_a_beat), None
     consumer = consumer_of(settings, fan_out, clock, rng)
@@ -57,7 +57,7 @@ def readers_of(
 
 
 def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random) -> RegisteredConsumer:
-    """The consumer that all readers of a worker subscribe for."""
+    """The registered consumer with which all readers of a worker subscribe."""
     return RegisteredConsumer(
         fan_out,
         clock,
@@ -78,7 +78,7 @@ def fan_out_readers(
 ) -> NewReader:
     """Readers that subscribe."""
     budget = Budget(settings.prefetch_bytes_max)
-    # A lost lease is heard of with the next renewal at the latest, of which each may take as long as its interval.
+    # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
     yield_s = max(YIELD_S, 2 * settings.failover_time_millis / 1000 / _RENEWALS_PER_LEASE)
 
     def new_reader(shard_id: str) -> FanOutReader:
@@ -97,7 +97,7 @@ def fan_out_readers(
 
 
 def polling_readers(settings: Settings, streams: Streams, clock: Clock, rng: Random, *, on_a_beat: bool) -> NewReader:
-    """Readers that ask; `on_a_beat`: those at the tip wake together (`retrieval.pacing`)."""
+    """Readers that poll; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
     budget = Budget(settings.prefetch_bytes_max)
     idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
 

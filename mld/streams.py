@@ -1,8 +1,8 @@
 """The `Streams` port: what the core asks of Kinesis, and the values it gets back.
 
-One port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is `tests.twins`. Users of a page of
-records see `Page` and `Batch` only, never the records themselves, so that an adapter may keep the body as raw bytes and
-frame the child's line from it piece by piece.
+One port object serves one stream. The real adapter is `mld.aws.kinesis`; the twin is in `tests.twins`. Callers see a
+page of records as `Page` and `ChildBatch` only, never the records themselves, so that an adapter may keep the body as
+raw bytes and frame the child's line from it piece by piece.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mld.steps import Steps
 
 HASH_KEY_MAX = 2**128 - 1
 A_TURN = b""
-"""A piece of a line that only asks for a turn of the event loop; see `Batch.line`."""
+"""A piece of a line that only asks for a turn of the event loop; see `ChildBatch.line`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Misrouted:
     key_bytes: int
 
 
-class Batch(Protocol):
+class ChildBatch(Protocol):
     """User records that are ready for a child: those of one page after de-aggregation and the checkpoint filter."""
 
     @property
@@ -142,16 +142,16 @@ class Batch(Protocol):
 
     @property
     def malformed(self) -> Mapping[str, str]:
-        """KPL aggregates that are delivered as they came: sequence number to reason; complete as `data_bytes` is."""
+        """KPL aggregates that are delivered as they came: sequence number to reason; complete when `data_bytes` is."""
         ...
 
     @property
     def misrouted(self) -> Mapping[str, Misrouted]:
-        """KPL aggregates that are not delivered, by sequence number; complete as `data_bytes` is, or if it is empty."""
+        """KPL aggregates that are not delivered, by sequence number; complete when `data_bytes` is, or if empty."""
         ...
 
     def opening(self) -> Steps[None]:
-        """What has to be done before `largest` is known, in slices; without it, `largest` does it in one go."""
+        """The work to be done before `largest` is known, in slices; otherwise `largest` does it at once."""
         ...
 
     @property
@@ -162,13 +162,13 @@ class Batch(Protocol):
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line for the child in pieces of about 128 KB, newline included. Callable again.
 
-        A piece may be empty (`A_TURN`): there was work to do that made nothing yet, and it is somebody else's turn.
+        A piece may be empty (`A_TURN`): the work so far has produced nothing yet, and others get a turn of the loop.
         """
         ...
 
 
 class Page(Protocol):
-    """One GetRecords answer. `next_iterator` None: the shard has ended, and `child_shards` names the children."""
+    """One GetRecords answer. If `next_iterator` is None the shard has ended, and `child_shards` names the children."""
 
     @property
     def count(self) -> int: ...
@@ -200,7 +200,7 @@ class Page(Protocol):
     @property
     def child_shards(self) -> tuple[ChildShard, ...]: ...
 
-    def after(self, position: Position, hash_range: HashRange | None = None) -> Batch:
+    def after(self, position: Position, hash_range: HashRange | None = None) -> ChildBatch:
         """The user records strictly after `position`, in order.
 
         `hash_range` is the lease's: an aggregate that was built for another shard yields nothing
@@ -240,7 +240,7 @@ class Subscription(Protocol):
         """The next event; None when the subscription has come to its ordinary end.
 
         `next_iterator` of the page is the event's ContinuationSequenceNumber. Raises `errors.StreamError`. Nothing is
-        read ahead beyond a bounded buffer. An event may be lost by cancellation, and by nothing else.
+        read ahead beyond a bounded buffer. Only cancellation may lose an event.
         """
         ...
 

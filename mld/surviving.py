@@ -1,11 +1,11 @@
-"""What becomes of an exception that nobody expected: it costs one item or one round, and never the loop.
+"""Contains unexpected exceptions: one costs an item or a round, and never the loop.
 
-Ports raise errors of `mld.errors` only. A bug, a machine without threads or memory, or a row that nobody thought of may
-still raise anything, in the middle of anything. Like an error of AWS, that means *unknown*: never lost, never done. So
-a loop that serves many treats it as it treats our own errors, and tries again. It is logged with its trace and counted.
+Ports raise errors of `mld.errors` only. A bug, a machine without threads or memory, or an unforeseen row may still
+raise anything, anywhere. Like an error of AWS, that means *unknown*: never lost, never done. So a loop that serves many
+treats it like our own errors, and tries again. It is logged with its trace and counted.
 
 An AssertionError is the exception to the rule: an invariant of ours is broken, nothing that follows can be trusted, and
-the daemon ends. So does one inside an ExceptionGroup.
+the daemon ends. So it does for one inside an ExceptionGroup.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RESTART_PAUSE_S = 1.0  # before a loop that ended begins anew: as often as the liveliest loops look
+RESTART_PAUSE_S = 1.0  # before a loop that failed is restarted: the period of the busiest loops
 
 _counts: Counter[tuple[str, str]] = Counter()
-"""By what was being done and the kind of exception; of the process, as the log is."""
+"""Counts of this process, by what was being done and the kind of exception."""
 
 
 def survived(error: Exception, doing: str, shard: str | None = None) -> MldError:
@@ -70,7 +70,7 @@ async def ours(call: Awaitable[T], doing: str, shard: str | None = None) -> T:
 
 
 async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: Clock) -> None:
-    """Run `loop` to its end; begin it anew when an exception ends it, except a StartupError, which means to."""
+    """Run `loop` to its end; restart it when an exception ends it, except a StartupError, which is meant to."""
     task = asyncio.current_task()
     while True:
         try:
@@ -85,7 +85,7 @@ async def kept_running(loop: Callable[[], Awaitable[None]], doing: str, clock: C
 
 
 def _is_over(task: asyncio.Task[object] | None) -> bool:
-    """Whether the task is being cancelled, or is thrown away with its loop."""
+    """Whether the task is being cancelled, or discarded with its loop."""
     try:
         running = asyncio.current_task()
     except RuntimeError:  # there is no loop any more
@@ -94,5 +94,5 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
 
 
 def counts() -> dict[tuple[str, str], int]:
-    """How often what was survived, by (doing, kind of exception)."""
+    """How often exceptions were survived, by (doing, kind of exception)."""
     return dict(_counts)

@@ -1,17 +1,17 @@
-"""Who may call an HTTP surface of ours: programs, not pages in a browser. Pure.
+"""Decides who may call our HTTP servers: programs, not pages in a browser. Pure.
 
-Nothing we serve asks for a password, and a browser lets any page send requests to this machine. What a page cannot do
-is hide that it is one, and it cannot choose the name under which it calls:
+Our servers ask for no password, and a browser lets any page send requests to this machine. But a page cannot hide that
+it is one, and cannot choose the name by which it calls:
 
 * It sends ``Origin`` with every request that could change something (POST, preflight, WebSocket), also as ``null``.
 * Where it may leave ``Origin`` out (images, links, ``no-cors`` GETs), it sends ``Sec-Fetch-Site`` to a loopback
   address. ``none`` (typed by the user) and ``same-origin`` (our own page) pass, everything else does not.
 * A page that points its own name at this machine (DNS rebinding) is of the same origin and sends neither, but its name
-  stands in ``Host``. So ``Host`` has to be loopback, the address that the connection came in at, or a name that the
-  operator has allowed.
+  stands in ``Host``. So ``Host`` has to be loopback, the local address of the connection, or a name that the operator
+  has allowed.
 
-What could be read in two ways is refused: no ``Host`` or several, a target that is not a path. No answer of ours has an
-``Access-Control-`` header, and a request that is refused is not looked at any further.
+Ambiguous requests are refused: no ``Host`` or several, a target that is not a path. None of our answers has an
+``Access-Control-`` header, and a refused request is not examined further.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORBIDDEN = 403
 _OWN_SITES = frozenset(("none", "same-origin"))
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@?#,\s]+))(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 _QUOTED_CHARACTERS_MAX = 100
-"""Of a foreign header, in a sentence of ours: a host name has 253 at most, and is known by its beginning."""
+"""Longest quotation of a foreign header: a host name has 253 characters at most, and its beginning identifies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +82,5 @@ def _is_here(name: str, arrived_at: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """Nothing in it can begin a line, a tag or an escape sequence."""
+    """The text quoted, so that nothing in it can begin a line, a tag or an escape sequence."""
     return repr(text[:_QUOTED_CHARACTERS_MAX].encode("ascii", "replace").decode()).replace("<", "?").replace("&", "?")

@@ -1,6 +1,6 @@
 """The `.properties` file of the MultiLangDaemon -> immutable settings. Imports nothing of ours.
 
-`load` is the way in; what it returns, and the error it raises, is all that others need.
+Others need only `load`, what it returns, and the error that it raises.
 """
 
 from properties.errors import ConfigurationError

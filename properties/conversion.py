@@ -1,7 +1,7 @@
-"""The text of a value -> the value. One function, `convert`; it raises `BadValue` where Java would quietly take 0.
+"""The text of a value -> the value. Its one function, `convert`, raises `BadValue` where Java silently takes 0.
 
 Rules: configuration#value-conversion. Every value is trimmed, and text that is not a value of its kind is an error.
-Range and zero rule are not looked at here (see `validation`).
+`validation` checks ranges and the zero rule.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EPOCH_SECONDS_MAX = 10**11
 
 
 class BadValue(ValueError):
-    """Text that is no value of its kind. `message` does not repeat the text, which may be secret; `remedy` helps."""
+    """The text is no value of its kind. `message` does not repeat it, as it may be secret."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)

@@ -1,9 +1,9 @@
-"""The value of an `AwsCredentialsProvider…` key -> frozen specs. Syntax only: nothing is looked up and no one is asked.
+"""The value of an `AwsCredentialsProvider…` key -> frozen specs. Syntax only: nothing is looked up.
 
 Rules: configuration#credentials-syntax, configuration#known-providers. A value is a chain `provider,provider,…`; a
 provider is `name|argument|…`; an assume-role provider takes a role, a session name and nested `key=value` arguments.
-Java drops what it cannot use and says nothing; here every dropped provider or argument becomes a complaint. What a spec
-shows of itself hides secrets.
+Java silently drops what it cannot use; here every dropped provider or argument becomes a complaint. The text of a spec
+hides secrets.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class CredentialsChain:
         return ",".join(str(provider) for provider in self.providers)
 
     def secrets(self) -> Iterator[str]:
-        """External ids, users of STS endpoints, and what is handed to own providers."""
+        """External ids, users of STS endpoints, and arguments of the user's own providers."""
         for provider in self.providers:
             if provider.kind is ProviderKind.CALLABLE:
                 yield from provider.arguments
@@ -128,7 +128,7 @@ class CredentialsChain:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Something dropped or mapped on the way, free of secrets; `fatal` when its provider cannot be used."""
+    """Something that was dropped or mapped, without secrets; `fatal` if its provider cannot be used."""
 
     message: str
     remedy: str = ""

@@ -1,4 +1,4 @@
-"""Checked keys -> settings: what is required, what follows from several keys, all defaults. Pure.
+"""Checked keys -> settings: required keys, what follows from several keys, all defaults. Pure.
 
 Rules: configuration#required-keys, configuration#derived-names, configuration#stream-identity,
 configuration#region-choice, configuration#initial-position, configuration#worker-id. A `Derivation` collects values and
@@ -45,7 +45,7 @@ _MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in
 
 @dataclass(slots=True)
 class Derivation:
-    """Values by the name of their field in `Settings`; `sources` names where a value that is in no line comes from."""
+    """Values by field of `Settings`; `sources` says where a value comes from that is in no line."""
 
     given: Mapping[str, Given]
     env: Mapping[str, str]
@@ -68,7 +68,7 @@ class Derivation:
 
 
 def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -> Derivation:
-    """Fill in everything that does not stand in the file. Keys are checked in Java's order."""
+    """Fill in everything that the file leaves out. Keys are checked in Java's order."""
     derivation = Derivation(given, env, file_name)
     for key in KEYS:
         if key.field not in _MERGED_FIELDS:
@@ -129,7 +129,7 @@ def _credentials(derivation: Derivation) -> None:
 
 
 def _region(derivation: Derivation) -> None:
-    """regionName, else the ARN's, else the environment's; profile and instance metadata are the session's business."""
+    """regionName, else the ARN's, else the environment's; `mld.aws.sessions` asks the profile and instance metadata."""
     arn = derivation.value_of("streamArn")
     in_arn = arn.region if isinstance(arn, StreamArn) else None
     variable = next((name for name in REGION_VARIABLES if derivation.env.get(name)), None)
@@ -208,11 +208,11 @@ def _retrieval(derivation: Derivation) -> None:
 
 
 def _fan_out(derivation: Derivation) -> None:
-    """Says as which consumer records are read, unless there is something wrong with it."""
+    """Say which consumer reads the records, or what is wrong with it."""
     name, arn = derivation.values["fanout_consumer_name"], derivation.values["fanout_consumer_arn"]
     stream = derivation.values["stream_name"]
     if name is None or stream is None:
-        return  # for want of a required key
+        return  # a required key is missing
     key = "fanoutConfig.consumerName" if arn is None else "fanoutConfig.consumerArn"
     problem = consumer_problem(str(name), None if arn is None else str(arn), str(stream))
     if problem:

@@ -1,9 +1,9 @@
-"""What is in effect and why: one row per key for `mld check` and the start-up log. Shows no secret."""
+"""The values in effect and their sources: one row per key for `mld check` and the start-up log, without secrets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from properties.derive import Derivation
 from properties.keys import KEYS
@@ -30,25 +30,13 @@ class EffectiveValue:
     remarks: tuple[Remark, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "key": self.key,
-            "section": self.section.value,
-            "value": self.value,
-            "source": self.source,
-            "effect": self.effect.value,
-            "remarks": [remark_to_json(remark) for remark in self.remarks],
-        }
+        remarks = [remark_to_json(remark) for remark in self.remarks]
+        return asdict(self) | {"section": self.section.value, "effect": self.effect.value, "remarks": remarks}
 
 
 def remark_to_json(remark: Remark) -> dict[str, str]:
     """A remark as plain JSON types."""
-    return {
-        "level": remark.level.value,
-        "key": remark.key,
-        "place": remark.place,
-        "message": remark.message,
-        "remedy": remark.remedy,
-    }
+    return asdict(remark) | {"level": remark.level.value}
 
 
 def effective_values(derivation: Derivation, remarks: Iterable[Remark]) -> tuple[EffectiveValue, ...]:

@@ -1,4 +1,4 @@
-"""The one error of this package. It carries every problem found, so that a file is mended in one go."""
+"""The one error of this package. It carries every problem found, so that a file can be corrected at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from properties.remarks import Level, Remark
 class ConfigurationError(Exception):
     """The configuration cannot be used.
 
-    `problems` are the errors, in the order in which Java would check them; `remarks` is everything that was found, the
-    warnings too. The text has one problem a line: place, key, what is wrong, remedy.
+    `problems` are the errors, in the order in which Java would check them; `remarks` is everything that was found, with
+    warnings. The text has one problem per line: place, key, what is wrong, remedy.
     """
 
     def __init__(self, problems: Sequence[Remark], remarks: Sequence[Remark] | None = None) -> None:

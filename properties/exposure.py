@@ -1,7 +1,7 @@
 """Secrets that other users of the machine can read: on a command line, or in a properties file open to them.
 
-Every user sees the command lines of all processes. Nothing is refused, as it may be a machine of one user; each place
-is named, with the remedy, and never the value. Pure: who reads the file says whose it is.
+Every user sees the command lines of all processes. Nothing is refused, as the machine may have one user only; each
+place is named, with the remedy, and never the value. Pure: the reader of the file says who owns it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ON_COMMAND_LINE = "holds a secret and is given on the command line, which every 
 IN_THE_FILE = "keep it in the file (mode 0600), or write ${NAME} there and set the variable in the daemon's environment"
 PASSED_ON = "puts a secret on the command line of {whose}, which every user of this machine can read"
 _PROVIDER = re.compile(r"provider(dynamodb|cloudwatch)?(\.class)?$", re.IGNORECASE)
-"""Keys that name a class, whatever else is in their names."""
+"""Keys whose value is a class, whatever else is in their names."""
 _STATIC = "StaticCredentialsProvider|"
 _COMMAND = "executableName"
 _JAVA_OPTIONS = re.compile(r"\.extraJavaOptions$|\.defaultJavaOptions$")
@@ -29,14 +29,14 @@ _JAVA_PROPERTY = re.compile(r"-D([^\s=\"']+)=(?!\s)")
 
 @dataclass(frozen=True, slots=True)
 class FileAccess:
-    """Of the properties file: its mode, and whether it belongs to the user who runs us."""
+    """The mode of the properties file, and whether it belongs to the user who runs us."""
 
     mode: int
     own: bool
 
     @property
     def who_else(self) -> str | None:
-        """Who reads it besides this user and its owner. If that is another user, we read it through the group."""
+        """Who can read it besides this user and its owner. The group of another user's file is how we read it."""
         if self.mode & stat.S_IROTH:
             return "every user of this machine"
         return "its group" if self.own and self.mode & stat.S_IRGRP else None
@@ -71,12 +71,12 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
 
 
 def _tells_a_secret(command: str) -> bool:
-    """An argument with a telling name, `password=…`, or the user of a URL."""
+    """Whether an argument has a telling name, like `password=…`, or is a URL with a user."""
     return any(secrets_in(_COMMAND, Shown.COMMAND, command)) or Scrubber()(command) != command
 
 
 def _is_secret(name: str, raw: str) -> bool:
-    """Whether a secret stands in this line itself, and not in the environment that it refers to."""
+    """Whether this line itself holds a secret, rather than a reference to the environment."""
     if not raw.strip() or has_reference(raw):
         return False
     return _STATIC in raw if _PROVIDER.search(name) else is_secret_key(name)

@@ -1,7 +1,7 @@
 """The text of a `.properties` file -> entries (key, value, line), exactly as java.util.Properties.load reads it.
 
 Rules: configuration#file-encoding, configuration#logical-lines, configuration#keys-and-separators. Two things differ
-from Java: bytes that are valid UTF-8 are read as UTF-8, and a byte order mark is dropped. It knows no key and converts
+from Java: valid UTF-8 is read as UTF-8, and a byte order mark is dropped. This module knows no key and converts
 nothing.
 
 How a file is read: natural lines end at LF, CR or CR LF. A natural line that ends in an odd number of backslashes goes
@@ -28,7 +28,7 @@ _ESCAPED_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class GrammarError(ValueError):
-    """A `\\u` without four hexadecimal digits, the only text Java refuses; `line` is where its entry starts."""
+    """A `\\u` without four hexadecimal digits, the only text that Java refuses; `line` is where its entry starts."""
 
     def __init__(self, line: int) -> None:
         super().__init__("\\u must be followed by four hexadecimal digits")

@@ -1,7 +1,7 @@
-"""Free-form keys whose values may be shown: settings of Spark and options of its sinks. What is not here is hidden.
+"""Free-form keys whose values may be shown: settings of Spark and options of its sinks. All others are hidden.
 
-Such keys belong to somebody else's program, and any of them may carry a password. Here stand those an operator looks
-for and whose meaning leaves no room for one; even of these only what `redaction` lets through is shown. Pure.
+Such keys belong to other programs, and any of them may carry a password. Listed here are those that an operator looks
+for and whose meaning leaves no room for one; even their values pass through `redaction`. Pure.
 """
 
 from __future__ import annotations

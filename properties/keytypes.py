@@ -20,7 +20,7 @@ _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class ValueKind(Enum):
-    """The kind of a value; the text is what the reference page calls it."""
+    """The kind of a value; the text is its name on the reference page."""
 
     TEXT = "text"
     INT = "int"
@@ -48,7 +48,7 @@ _SHOWN_UNLESS_DECLARED = {
     ValueKind.DEAD_LETTER: Shown.PLACE,
     ValueKind.CREDENTIALS: Shown.PARSED,
 }
-"""A converted value of any other kind is a number or a word that leaves no room for a secret."""
+"""Converted values of all other kinds are numbers, or words that leave no room for a secret."""
 
 
 class Effect(Enum):

@@ -29,13 +29,13 @@ from properties.validation import Given, check
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
 _STANDS_IN_FOR = {"streamName": "streamArn", "mld.poisonAttempts": "mld.deadLetter"}
-"""Keys that are only wrong for want of another one."""
+"""A key that is missing, or wrong, only because another one could not be converted."""
 Overrides = Mapping[str, str] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfiguration:
-    """What `load` found out; only `settings` and `secrets` may hold secrets, and neither is to be shown."""
+    """The result of `load`; only `settings` and `secrets` may hold secrets, and neither is to be shown."""
 
     path: str
     settings: Settings
@@ -95,7 +95,7 @@ def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | N
 
 
 def _without_pipeline(program: Given | None, spark: SparkLines, file_name: str) -> list[Remark]:
-    """`mld-spark` reads this file; with an argument it reads another one."""
+    """`mld-spark` without an argument reads this file, and needs a pipeline in it."""
     if program is None or program.display.strip().rpartition("/")[2] != PROGRAM or spark.pipeline_is_given:
         return []
     remedy = f"name the pipeline: {PREFIX}pipeline = pipeline.py:transform"
@@ -147,7 +147,7 @@ def _entries(path: Path, file_name: str) -> tuple[list[FileEntry], FileAccess | 
         raise _file_problem(repr(file_name), "is no file name", "check the path") from None
     if len(data) > FILE_BYTES_MAX:
         raise _file_problem(file_name, f"is larger than {FILE_BYTES_MAX} bytes", "is this the properties file?")
-    is_file = stat.S_ISREG(status.st_mode)  # a pipe has been read, and is nobody's any more
+    is_file = stat.S_ISREG(status.st_mode)  # a pipe that was read cannot be read by others
     access = FileAccess(status.st_mode, status.st_uid == os.getuid()) if is_file else None
     try:
         return parse(data), access

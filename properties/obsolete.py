@@ -1,6 +1,6 @@
-"""Keys nobody reads any more: those of KCL 1.x, and some that look as if they existed, each with what to do instead.
+"""Keys without a reader: those of KCL 1.x, and some that look as if they existed, each with what to do instead.
 
-Rules: configuration#obsolete-keys. Java 3.x ignores them without a word.
+Rules: configuration#obsolete-keys. Java 3.x ignores them silently.
 """
 
 from __future__ import annotations

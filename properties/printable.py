@@ -1,7 +1,7 @@
-"""Text of others, fit for a log or a terminal: nothing in it ends a line, moves the cursor or reverses what follows.
+"""Makes foreign text fit for a log or a terminal: nothing in it ends a line, moves the cursor or reverses text.
 
-What a child prints, what AWS answers, what stands in a file: any of it may hold line breaks (of which Unicode has
-seven), escape sequences, bidirectional overrides or half a surrogate pair. Pure; the one rule for all of them.
+What a child prints, what AWS answers, what a file holds: all may contain line breaks (Unicode has seven), escape
+sequences, bidirectional overrides or half a surrogate pair. Pure; the one rule for all of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]+")
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that is no visible character and no plain space, as Python escapes it: ``\\n``,
-    ``\\x1b``, ``\\u2028``. Letters, symbols and marks of all scripts stay. So do backslashes: it cannot be undone."""
+    """`text` with everything but visible characters and plain spaces escaped as in Python: ``\\n``, ``\\x1b``,
+    ``\\u2028``. Letters, symbols and marks of all scripts stay. So do backslashes: it cannot be undone."""
     return text if text.isprintable() else _BEYOND_ASCII.sub(_escaped, text)
 
 
 def printable_lines(text: str) -> str:
-    """The same line by line, for a text whose own line feeds are to stay."""
+    """The same line by line, for text that keeps its line feeds."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -1,9 +1,9 @@
-"""What may be shown of a value of the configuration: what its key declares, and nothing of what no key declares.
+"""Decides how much of a configured value may be shown: what its key declares, and nothing of an undeclared key.
 
-Rules: configuration#hidden-values. A secret cannot be told by its looks, so nothing here guesses what is one: each key
-of the table declares how it is shown, free-form keys are hidden unless `harmless` names them, and of text that may have
-something secret inside only the parts with a known meaning are shown. The one guess is on the safe side: a key with a
-telling name is hidden whatever is declared.
+Rules: configuration#hidden-values. Secrets cannot be recognized, so nothing here guesses: each key of the table
+declares how it is shown, free-form keys are hidden unless `harmless` names them, and text that may contain a secret is
+shown only in the parts with a known meaning. The one guess is on the safe side: a key with a telling name is always
+hidden.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _JVM_PROPERTY = re.compile(r"(?P<name>-D[A-Za-z0-9_.]+)=.*", re.ASCII)
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether the name of a key says that its value is nobody's business."""
+    """Whether the name of a key says that its value is secret."""
     return _TELLING.search(key) is not None
 
 
@@ -78,12 +78,12 @@ def redacted(key: str, how: Shown, text: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A key that nobody declared: a name, or what may be the rest of a secret whose line was broken."""
+    """An undeclared key; hidden unless it is a name, as it may be the rest of a secret whose line was broken."""
     return name if _NAME.fullmatch(name) else HIDDEN
 
 
 def shown_mistake(raw: str) -> str | None:
-    """Text as written where a value of another kind belongs: figures and references only. None if it stays hidden."""
+    """Text in the place of another kind of value, if it is only figures or a reference. None if it stays hidden."""
     return raw if _NUMBER.fullmatch(raw) or _REFERENCE.fullmatch(raw) else None
 
 
@@ -116,7 +116,7 @@ def _endpoint(text: str) -> str:
 
 
 def _command(words: list[str]) -> list[str]:
-    """The program, a Python module or a script, and the names of flags; whatever else there is may be secret."""
+    """The program, a Python module or a script, and the names of flags; all else may be secret."""
     said = [_place(words[0])]
     for before, word in pairwise(words):
         name, equals, _ = word.partition("=")

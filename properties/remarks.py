@@ -1,7 +1,7 @@
-"""What there is to say about a line of a properties file: one value, used for errors, warnings and `mld check` alike.
+"""A remark on a line of a properties file: one value, used for errors, warnings and `mld check` alike.
 
-A remark names the thing (`key`), the place (`file:line`, `-D` or the file) and the remedy. It never holds a secret: who
-makes one passes displayed text (see `redaction`), never a raw value of a credentials key.
+It names the thing (`key`), the place (`file:line`, `-D` or the file) and the remedy. It never holds a secret: it is
+made of displayed text (see `redaction`), never of a raw value of a credentials key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which way records are fetched: the rule configuration#choice-of-retrieval as pure functions."""
+"""Chooses how records are fetched: the rule configuration#choice-of-retrieval as pure functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RetrievalChoice:
 def choose_retrieval(
     mode: RetrievalMode, polling_keys_given: Sequence[str], *, fan_out_available: bool = True
 ) -> RetrievalChoice:
-    """The mode to run with. Fan-out is not available to botocore's own client, which reads events far too slowly."""
+    """The mode to run in. Fan-out is not available with botocore's client, which reads events far too slowly."""
     match mode:
         case RetrievalMode.POLLING:
             return RetrievalChoice(RetrievalMode.POLLING)

@@ -1,9 +1,9 @@
-"""Text that others wrote (an exception, an answer, a line of a child) without the secrets that it may repeat.
+"""Removes secrets from text that others wrote: an exception, an answer, a line of a child.
 
-Two nets. What the configuration hides is known: it is looked for as it is and in the forms in which programs pass it
-on. What nobody knows, such as a password in the environment's proxy or in a URL of the user's own code, is told by
-where it stands: before the @ of a URL, after `password=`, after `Bearer`. Our own words need neither: what they show of
-the configuration has passed `redaction`. Linear in the text, whatever the text is.
+There are two nets. Secrets of the configuration are known: they are looked for as they are, and in the forms in which
+programs pass them on. Unknown secrets, such as a password in the environment's proxy or in a URL of the user's own
+code, are recognized by their place: before the @ of a URL, after `password=`, after `Bearer`. Our own messages need
+neither: what they show of the configuration has passed `redaction`. The work is linear in the text, whatever it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORDS = (
     "credential|signature"
 )
 _HINTS = ("passw", "passphrase", "pwd", "secret", "token", "key", "credential", "sig", "auth")
-"""One of them is in whatever `_ASSIGNED` finds: looking for them costs a tenth of it."""
+"""Whatever `_ASSIGNED` finds contains one of them; looking for them costs a tenth as much."""
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&|()\[\]{}"']+)"""
 _ASSIGNED = re.compile(
     rf"""((?:(?:{_WORDS})[\w.-]{{0,64}}|\b(?:sig|auth))(?:["']?\s{{0,4}}=\s{{0,4}}|["']\s{{0,4}}:\s{{0,4}}))b?{_VALUE}""",
@@ -104,7 +104,7 @@ def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """As it is, and as URLs, JSON, logs and headers have it."""
+    """The secret as it is, and as in URLs, JSON, logs and headers."""
     plain = unquote(secret)
     for text in {secret, plain}:
         forms = (

@@ -1,8 +1,8 @@
 """The keys of the Spark processor, `mld.spark.*`: their table, and lines of a file -> checked values.
 
-They stand in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts
-on them. Two groups have free names: `mld.spark.sink.<name>.<property>` and `mld.spark.conf.<a key of Spark>`.
-Pure: the file is read by `loader` and by the processor.
+They are in the same file as the daemon's own keys, and the daemon checks them at start, but only the processor acts on
+them. Two groups have free names: `mld.spark.sink.<name>.<property>` and `mld.spark.conf.<a key of Spark>`. Pure:
+`loader` and the processor read the file.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class SparkLines:
 
     @property
     def pipeline_is_given(self) -> bool:
-        """If with a bad value, that is said elsewhere."""
+        """Also true for a bad value, which has a remark of its own."""
         name = f"{PREFIX}pipeline"
         return name in self.shown or any(remark.key == name for remark in self.remarks)
 
@@ -230,7 +230,7 @@ def _put(sinks: dict[str, SinkLines], name: str, value: str, place: str) -> None
 
 
 def _unknown(name: str, place: str) -> Remark:
-    """A misspelled key of the processor is an error: the sink that it was meant for would go without it."""
+    """A misspelled key of the processor is an error: its sink would run without it."""
     if name.startswith(SINK_PREFIX):
         remedy = f"a sink has {_SINK_PROPERTIES}: write {SINK_PREFIX}<name>.<one of these>"
     else:
@@ -242,7 +242,7 @@ def _unknown(name: str, place: str) -> Remark:
 
 
 def _together(values: dict[str, object], places: Mapping[str, str], file_name: str) -> list[Remark]:
-    """What the keys say in the light of each other; fills in the defaults that depend on others."""
+    """Checks keys against each other, and fills in the defaults that depend on others."""
     remarks: list[Remark] = []
 
     def wrong(name: str, message: str, remedy: str, level: Level = Level.ERROR) -> None:
@@ -269,7 +269,7 @@ def _together(values: dict[str, object], places: Mapping[str, str], file_name: s
 def _streaming(
     values: Mapping[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
 ) -> list[Remark]:
-    """What streaming asks for, and what only streaming uses."""
+    """Checks what streaming requires, and what only streaming uses."""
     remarks: list[Remark] = []
     streaming = values["mode"] is Mode.STREAMING
 

@@ -1,7 +1,7 @@
 """`${NAME}` and `${NAME:-default}` in values, taken from an environment that is passed in.
 
-Our own addition; Java leaves such text as it is. As in a shell, the default counts when the variable is missing or
-empty. `$${` stands for a literal `${`. Defaults are not substituted again, so there is no recursion.
+Java leaves such text as it is. As in a shell, the default counts when the variable is missing or empty. `$${` stands
+for a literal `${`. Defaults are not substituted again, so there is no recursion.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _INNER = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<default
 
 
 class SubstitutionError(ValueError):
-    """A reference that names no variable or a missing one; the text is free of values, `remedy` says what to do."""
+    """A reference names no variable, or a missing one; the message is free of values."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
 """One line of the file -> a checked value, or the remark why not. Keys are not compared with each other here.
 
 Rules: configuration#zero-rule, configuration#bounds-and-clamps, configuration#empty-values,
-configuration#effect-of-keys. Texts shown in remarks come from the file as written, so that what the environment put in
-stays hidden.
+configuration#effect-of-keys. Remarks show texts as written in the file, so that what the environment put in stays
+hidden.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A key that the file or an override sets to a good value; `display` is fit for a log, `secrets` are not."""
+    """A key that the file or an override sets to a valid value; `display` is fit for a log, `secrets` are not."""
 
     key: Key
     value: object
@@ -41,7 +41,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`given` is None when the key counts as not set: it is bad (then a remark is an error) or empty, or 0 means so."""
+    """`given` is None when the key counts as not set: its value is bad (a remark is an error), empty, or an unset 0."""
 
     given: Given | None
     remarks: tuple[Remark, ...]
@@ -75,13 +75,13 @@ def _bad(line: KeyLine, message: str, remedy: str = "") -> Checked:
 
 
 def _with_text(line: KeyLine, message: str) -> str:
-    """The message with the text as it stands in the file, if it can only be a mistyped number or a reference."""
+    """The message with the text from the file, if that can only be a mistyped number or a reference."""
     raw = shown_mistake(trim(line.raw))
     return message if raw is None else f"{message}: '{raw}'"
 
 
 def display(key: Key, value: object) -> str:
-    """What may be shown of the value of a key that does not hold credentials."""
+    """The part of a value that may be shown, for a key that holds no credentials."""
     if key.kind is ValueKind.DIMENSIONS:
         assert isinstance(value, tuple)
         value = tuple(name if name in _DIMENSIONS else HIDDEN for name in value)
@@ -158,7 +158,7 @@ def _remarks_on_dimensions(line: KeyLine, value: object) -> list[Remark]:
 
 
 def _remark_on_effect(line: KeyLine, value: object) -> list[Remark]:
-    """A key that does nothing is worth a warning only if the operator asked for something else than the default."""
+    """A key without effect deserves a warning only if the operator asked for something other than the default."""
     key = line.key
     match key.effect:
         case Effect.NONE:

@@ -39,7 +39,7 @@ class BillingMode(Enum):
 
 
 class MetadataLayout(Enum):
-    """Where the rows live that are not leases."""
+    """Where the rows are that are not leases."""
 
     AUTO = "auto"
     LEGACY = "legacy"
@@ -60,14 +60,14 @@ class HeartbeatSetting(Enum):
 
 
 class WireClient(Enum):
-    """What sends the calls that are made all the time: our own client, or botocore's."""
+    """What sends the frequent calls: our own client, or botocore's."""
 
     LEAN = "lean"
     BOTOCORE = "botocore"
 
 
 class ChildFailurePolicy(Enum):
-    """What a child that fails on and on costs: its shard waits; the daemon, in the end; the daemon, at once (Java)."""
+    """What a child that keeps failing stops: its shard; in the end, the daemon; or at once, the daemon (as Java)."""
 
     PARK = "park"
     RESTART = "restart"

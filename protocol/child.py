@@ -1,7 +1,7 @@
-"""The child's half of the wire format: what the daemon says, as messages, and what a child may say, as bytes.
+"""The child's half of the wire format: lines of the daemon to messages, and messages of a child to bytes.
 
-Rules: protocol#actions-of-the-daemon, protocol#child-messages, protocol#protocol-generations. Understands every
-generation of daemons. For children written in Python and for tests; the daemon itself uses `protocol.codec`. Does no
+Rules: protocol#actions-of-the-daemon, protocol#child-messages, protocol#protocol-generations. It understands every
+generation of daemons. Children written in Python use it, and tests; the daemon itself uses `protocol.codec`. It does no
 I/O and is quick to import.
 """
 
@@ -41,7 +41,7 @@ class ReceivedReply:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedAction:
-    """An action and the text its status must bear: `shutdown` for the 1.x message, else the action's name."""
+    """An action, and what its status must name: `shutdown` for the 1.x message, else the action."""
 
     action: Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested
     response_for: str

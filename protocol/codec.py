@@ -2,7 +2,7 @@
 
 Rules: protocol#json-form, protocol#actions-of-the-daemon, protocol#tolerated-lines. JSON is written compactly, in the
 key order of the Java daemon and with ASCII escapes, so that no locale on either side can damage it. Nothing here does
-I/O, and parsing never raises: a child may print what it likes.
+I/O, and parsing never raises: a child may print anything.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SLICE_DATA_BYTES = 96 * 1024
 """Payloads above this are encoded slice by slice. A multiple of 3, so that base64 slices join without padding."""
 CROWDED_CHARS = 16 * 1024
 MEMBERS_MAX = 1000
-"""Of a longer line with more commas only so many characters are parsed: a message has five members, and to make a value
-for each of half a million holds up the daemon. A message followed by such noise stays a message."""
+"""Only CROWDED_CHARS of a longer line with more commas are parsed: a message has five members, and making values of
+half a million would delay the daemon. A message followed by such noise is still a message."""
 REASON_CHARS_MAX = 80
 """How much of a child's line is quoted in a reason."""
 _INT64_MAX = 2**63 - 1
@@ -59,7 +59,7 @@ RECORD_FRAME = (
     b'","approximateArrivalTimestamp":',
     b',"subSequenceNumber":0,"action":"record"}',
 )
-"""What stands around the columns of a record that is no part of an aggregate: base64, JSON text, digits, digits."""
+"""The text around the columns of a record outside aggregates, which are base64, JSON text, digits, digits."""
 
 
 # --- daemon to child -------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _number(value: int | None) -> str:
 
 
 class _NumberText(str):
-    """A JSON number as it was written, so that a sequence number keeps every digit."""
+    """A JSON number as written, so that a sequence number keeps every digit."""
 
     __slots__ = ()
 
@@ -283,6 +283,6 @@ def _whole(text: str) -> int | None:
 
 
 def shorten(line: str) -> str:
-    """A line of a child as it may stand in a log: ASCII, quoted, short."""
+    """A line of a child, fit for a log: ASCII, quoted, short."""
     head = ascii(line[:REASON_CHARS_MAX])
     return head if len(line) <= REASON_CHARS_MAX else f"{head} and {len(line) - REASON_CHARS_MAX} characters more"

@@ -1,4 +1,4 @@
-"""How the property `executableName` becomes a command. Rules: protocol#child-command. No I/O.
+"""Turns the property `executableName` into a command. Rules: protocol#child-command. No I/O.
 
 No shell, no quotes, no escapes, no variables: existing properties files rely on exactly that.
 """
@@ -25,5 +25,5 @@ def split_command(value: str) -> list[str]:
 
 
 def shell_command(program_path: str, command: Sequence[str]) -> list[str]:
-    """The command to try after the kernel refused `program_path` as no program (ENOEXEC): a script without `#!`."""
+    """The command to try if the kernel refuses to run `program_path` (ENOEXEC): it is a script without `#!`."""
     return [SHELL, program_path, *command[1:]]

@@ -22,8 +22,8 @@ moves when the status arrives, never before.
 
 Lines that arrive out of turn:
 
-* While IDLE nobody asked anything: a message is *stale* (for instance a second status for an answered action, which
-  Java would take for the answer to the next one). It is discarded and reported as `StaleAnswer`.
+* While IDLE no answer is due: a message is *stale* (for instance a second status for an answered action, which Java
+  would take for the answer to the next one). It is discarded and reported as `StaleAnswer`.
 * While CHECKPOINT_PENDING the child should wait for our reply. What it says meanwhile is held (`MessageHeld`);
   `next_event()` hands it out in order after the reply.
 * Anything that is no message is `Noise` in every state.
@@ -141,7 +141,7 @@ class ActionDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
-    """A reply is due. With `refused` it must be that error: this action allows no checkpoint."""
+    """A reply is due. If `refused` is set the reply must be that error: the action allows no checkpoint."""
 
     request: CheckpointRequest
     action: ActionName
@@ -158,7 +158,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class StaleAnswer:
-    """A message nobody waited for, discarded."""
+    """A message that was not awaited, discarded."""
 
     message: ChildMessage
     reason: str
@@ -232,7 +232,7 @@ class Conversation:
         return self._receive(message)
 
     def next_event(self) -> Event | None:
-        """After `reply`: the event of the next held message; None if there is none or a reply is due again."""
+        """The event of the next held message; None if there is none, or if a reply is due (again)."""
         if self._state is ConversationState.CHECKPOINT_PENDING or not self._held:
             return None
         return self._receive(self._held.popleft())

@@ -1,4 +1,4 @@
-"""How a fork server is asked for a child: where it listens, and the bytes that go to and fro.
+"""The protocol by which a fork server is asked for a child: where it listens, requests and answers.
 
 See docs/use/fork-server.md.
 
@@ -20,7 +20,7 @@ PROGRAM = "mld-zygote"
 PER_CHILD = frozenset({b"MLD_SHARD_ID", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
 """Variables in which the children of one server may differ: the shard, and what a shell sets by itself."""
 NAME_BYTES_MAX = 32 + len(".plain")
-"""Of the files of a server in the directory where the children of its daemon meet."""
+"""Longest name of a server's files in the directory where the children of its daemon meet."""
 RECORD_BYTES = 16
 LENGTH_BYTES = 8
 REQUEST_BYTES_MAX = 8 * 1024 * 1024  # Linux allows an environment and arguments of 6 MiB
@@ -69,7 +69,7 @@ class Request:
         return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)
 
     def server_name(self) -> str:
-        """The same for all requests of one daemon that one server may answer."""
+        """Equal for all requests of one daemon that one server may answer."""
         return f"{int.from_bytes(self.shared, 'little') % _HASH_MODULUS:032x}"
 
     def encode(self) -> bytes:
@@ -79,7 +79,7 @@ class Request:
 
     @classmethod
     def decode(cls, body: bytes) -> Request:
-        """Of the bytes behind the length. Raises ValueError."""
+        """The request in the bytes after the length. Raises ValueError."""
         head, _, shared = body.partition(b"\0\0")
         version, own_group, *variables = head.split(b"\0")
         if version != _VERSION:
@@ -93,7 +93,7 @@ def encode_record(what: str, number: int = 0) -> bytes:
 
 
 def decode_record(record: bytes) -> tuple[str, int] | None:
-    """None where a record was cut off: the other side is gone."""
+    """What a record says, and its number; None if it was cut off, because the other side is gone."""
     if len(record) != RECORD_BYTES:
         return None
     what, number = record.decode().split()
@@ -115,7 +115,7 @@ def process_identity(pid: int) -> tuple[int, int] | None:
 
 
 def open_runtime_directory(directory: str) -> int:
-    """A descriptor of the directory, which nobody else can have made or can write to. Raises UnavailableError."""
+    """A descriptor of the directory, which only this user can have made and can write to. Raises UnavailableError."""
     try:
         handle = posix.open(directory, _DIRECTORY_FLAGS)
     except OSError as error:
@@ -140,7 +140,7 @@ def peer(connection: _socket.socket) -> tuple[int, int]:
 
 
 def send_request(connection: _socket.socket, request: Request, descriptors: Sequence[int]) -> None:
-    """On a connection that blocks, or that takes the whole at once; else an OSError."""
+    """Send a request on a connection that blocks, or that takes all of it at once. Raises OSError otherwise."""
     data = request.encode()
     packed = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
     sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])

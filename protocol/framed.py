@@ -1,7 +1,7 @@
-"""A `processRecords` line taken apart again: its records as they were framed, and lines of some of them. Pure.
+"""Takes a `processRecords` line apart into its records as they were framed, and makes lines of some of them. Pure.
 
-For the search for a record that kills its processor: whatever framed the batch, the records go into the child as the
-same bytes, only in other company. The separator cannot occur inside a text, where every quote is escaped.
+The search for a record that kills its processor needs it: whatever framed the batch, the child gets the same bytes for
+a record, only in other batches. The separator cannot occur inside a text, where every quote is escaped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FramedRecord:
     text: bytes
 
     def fields(self) -> dict[str, object]:
-        """As the child gets it: data in base64, partitionKey, sequenceNumber, approximateArrivalTimestamp, …"""
+        """The fields the child gets: data in base64, partitionKey, sequenceNumber, approximateArrivalTimestamp, …"""
         fields: dict[str, object] = json.loads(self.text)
         return fields
 
@@ -41,14 +41,14 @@ class FramedRecord:
 
 
 class Splitter:
-    """Takes the pieces of one line and gives its records; each step works on one piece and one unfinished record."""
+    """Takes the pieces of one line and returns its records; each step handles one piece and one unfinished record."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._is_first = True
 
     def feed(self, piece: bytes) -> Iterator[FramedRecord]:
-        """The records that have become whole."""
+        """The records that this piece completes."""
         *whole, self._rest = (self._rest + piece).split(_END)
         for text in whole:
             start = len(RECORDS_HEAD) if self._is_first else len(b",")

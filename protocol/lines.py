@@ -7,8 +7,8 @@ bytes; a last line without an end counts. Work is linear in the bytes fed, howev
 from __future__ import annotations
 
 LINE_BYTES_MAX = 1024 * 1024
-"""Memory bound of one line; messages of a child are some 100 bytes. Of a longer line the beginning is kept and the rest
-thrown away: a message followed by noise stays a message, and what is cut is none."""
+"""Memory bound of one line; messages of a child have some 100 bytes. A longer line is cut: a message followed by noise
+is still a message, and a cut message is none."""
 
 
 class LineSplitter:
@@ -46,7 +46,7 @@ class LineSplitter:
         return lines
 
     def eof(self) -> list[str]:
-        """The last line if it had no end; nothing otherwise."""
+        """The last line, if it has no end."""
         return [self._take()] if self._pending else []
 
     def _keep(self, part: bytes) -> None:

@@ -1,12 +1,12 @@
 """Where the children of one daemon meet: a directory of their own, for sockets, locks and files of this user alone.
 
-Other users may write into `/tmp` too, and a name that they can foresee they can take first. So the name ends at random,
-and whoever looks for it takes only what belongs to this user and is open to nobody else. The children of one daemon
-must all end up in the same one: they look and make under a lock that no other user can hold, as it is on a file that no
-other user can open: the daemon's `/proc/<pid>/environ`. Where there is none (no `/proc`, a daemon of another user) the
-name has a fixed end, and a directory of somebody else is refused.
+Other users may write into `/tmp` too, and could take a foreseeable name first. So the name ends at random, and only a
+directory that belongs to this user and is closed to all others is accepted. The children of one daemon must all find
+the same one: they look for it, or make it, under a lock that no other user can hold, because it is on a file that no
+other user can open: the daemon's `/proc/<pid>/environ`. Without that file (no `/proc`, a daemon of another user) the
+name has a fixed end, and a directory of another user is refused.
 
-Imports nothing but modules that are part of the interpreter: a small program that starts once per child uses it.
+It imports only modules that are part of the interpreter: a small program that starts once per child uses it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 SOCKET_PATH_BYTES_MAX = 107  # of struct sockaddr_un, without the NUL
 FALLBACK = "/tmp"  # noqa: S108
 RANDOM_BYTES = 6
-"""Nobody guesses 48 bits before a directory is made; what is guessed later is ours already."""
+"""48 bits cannot be guessed before the directory is made, and afterwards it is ours."""
 FIXED_END = "0"
 Owner = tuple[int, int]
-"""A process, by its id and the time of its start: they are never given twice."""
+"""A process, by its id and start time, which are never reused together."""
 
 
 class MeetingError(Exception):
@@ -38,7 +38,7 @@ def runtime_places(environment: Mapping[bytes, bytes]) -> list[str]:
 
 
 def temporary_places(environment: Mapping[bytes, bytes]) -> list[str]:
-    """Where there is room for data; the others may be a memory of a few MB."""
+    """Places with room for data; the others may be in memory, with a few MB."""
     named = environment.get(b"TMPDIR", b"")
     return list(dict.fromkeys([*([_text(named)] if named else []), FALLBACK]))
 
@@ -52,7 +52,7 @@ def find(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0) -> str:
-    """The same, made if need be; `room_bytes`: what the path of a socket in it needs besides. Raises MeetingError."""
+    """The same, made if need be; a socket's path in it needs `room_bytes` more. Raises MeetingError."""
     if found := find(program, owner, places, room_bytes):
         return found
     place = next(_usable(program, owner, places, room_bytes), None)
@@ -73,7 +73,7 @@ def meet(program: str, owner: Owner, places: Sequence[str], room_bytes: int = 0)
 
 
 def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]:
-    """All directories of this program that are this user's alone, and whose children meet there."""
+    """All directories of this program that are this user's alone, with the daemon whose children meet there."""
     for place in places:
         for name in _names(place, f"{program}-"):
             pid, _, rest = name.removeprefix(f"{program}-").partition("-")
@@ -83,7 +83,7 @@ def meetings(program: str, places: Sequence[str]) -> Iterator[tuple[Owner, str]]
 
 
 def remove(directory: str) -> None:
-    """With the files in it, as far as that goes."""
+    """Remove the directory and its files, as far as possible."""
     try:
         for name in posix.listdir(directory):
             posix.unlink(f"{directory}/{name}")
@@ -93,7 +93,7 @@ def remove(directory: str) -> None:
 
 
 def is_ours_alone(path: str) -> bool:
-    """Whether it is a directory, not a link to one, of this user, and open to nobody else."""
+    """Whether it is a directory (not a link to one) of this user, and closed to all others."""
     try:
         status = posix.lstat(path)
     except OSError:
@@ -150,7 +150,7 @@ def _only_we_write(path: str) -> bool:
 
 
 def _lock(owner: Owner) -> int | None:
-    """Held until the descriptor is closed; None where there can be none."""
+    """A descriptor that holds the lock until it is closed; None where there can be no lock."""
     import fcntl  # only who makes the directory needs it
 
     try:

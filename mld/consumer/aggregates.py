@@ -17,7 +17,7 @@ import logging
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from mld.streams import Batch, HashRange, Misrouted
+from mld.streams import ChildBatch, HashRange, Misrouted
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class AggregateReports:
         self._shard_id = shard_id
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, batch: Batch, hash_range: HashRange | None) -> None:
+    def note(self, batch: ChildBatch, hash_range: HashRange | None) -> None:
         """Count what a batch shows that was delivered, or is empty; `hash_range` is the lease's."""
         if not batch.malformed and not batch.misrouted:
             return

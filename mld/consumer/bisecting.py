@@ -1,22 +1,22 @@
-"""Which records to deliver next, so that the one that kills its processor is found alone. A pure state machine.
+"""Chooses the records to deliver next, until the one that kills its processor is found alone. A pure state machine.
 
-Ours, beyond Java. It knows positions only, never records, so its memory is constant and it survives every restart of
-the child; what a batch holds is told to `take` when it is there. Each life of a child begins at the checkpoint::
+Java has nothing like it. It keeps positions, never records, so its memory is constant and it survives every restart of
+the child; `take` is given what a batch holds. Each life of a child begins at the checkpoint::
 
     checkpoint   good                    bad           end
         |---------|-----------------------|-------------|
-         accepted   failed as a whole:      not yet looked at: parts that double
+         accepted   failed as a whole:      not tried yet: parts that double
          before: as  its first half next    in size until one fails
          one part
 
-A failure of a part moves `bad` to its last record, an accepted part moves `good`. A part that can be halved no more is
-one record. Only if it was delivered as the very next after the checkpoint, so that the processor has vouched for all
-before it, and has failed so `attempts_max` times, is it the `culprit`. When `good` reaches `end` the search is over.
+A part that fails moves `bad` to its last record; an accepted part moves `good`. A part of one record cannot be halved.
+That record is the `culprit` only if it failed `attempts_max` times as the very next record after the checkpoint, so
+that the processor has vouched for everything before it. When `good` reaches `end` the search is over.
 
-A batch that fails only as a whole passes in parts, and all is well. One that goes on failing in ever new ways is given
-up after `ROUNDS_MAX` failures without progress, and delivered whole until a checkpoint moves.
+A batch that fails only as a whole passes in parts, and all is well. One that keeps failing in new ways is given up
+after `ROUNDS_MAX` failures without progress, and delivered whole until a checkpoint moves.
 
-What must never happen here: a culprit that is not alone, or before which anything is open.
+There must never be a culprit that was not alone, or with anything unacknowledged before it.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from dataclasses import dataclass, replace
 from mld.positions import Position
 
 ROUNDS_MAX = 64
-"""Halving a page of a million user records takes 20; more than three times that means that halving does not help."""
+"""Halving a page of a million user records takes 20 rounds; three times that means that halving does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bisecting:
-    """The state of one shard; every change returns a new value. `attempts_max` 0: nothing is ever searched for."""
+    """The state of one shard; every change returns a new value. With `attempts_max` 0 there is never a search."""
 
     attempts_max: int
     attempts: int = 0
-    """Failed deliveries in a row that have records in common."""
+    """Failed deliveries in a row, each with records of the one before."""
     first: Position | None = None
     last: Position | None = None
     """The records of the latest of them."""
     good: Position | None = None
     bad: Position | None = None
     end: Position | None = None
-    """Set while a search is on."""
+    """Set during a search."""
     size: int = 1
     alone: Position | None = None
     alone_failures: int = 0
     rounds: int = 0
-    """Failures in searches since the last progress, but those of a record alone."""
+    """Failures during searches since the last progress, not counting those of a record alone."""
 
     @property
     def is_searching(self) -> bool:
@@ -65,11 +65,11 @@ class Bisecting:
         return self.alone if self.is_searching and self.alone_failures >= self.attempts_max else None
 
     def resumed(self, first: Position, attempts: int) -> Bisecting:
-        """Go on counting where another owner of the shard has left off."""
+        """Continue the count of another owner of the shard."""
         return replace(self, attempts=attempts, first=first, last=first)
 
     def take(self, positions: Sequence[Position]) -> int:
-        """How many of these records, the next in order, to deliver as one part. At least one if there are any."""
+        """How many of these records, which are next in order, to deliver as one part; at least one if there are any."""
         if self.end is None or self.good is None:
             return len(positions)
         accepted = bisect_right(positions, self.good)
@@ -79,7 +79,7 @@ class Bisecting:
         return max(1, suspects // 2) if suspects else min(self.size, len(positions))
 
     def needs_checkpoint(self, checkpoint: Position, delivered: Position, positions: Sequence[Position]) -> bool:
-        """Whether the next part is one suspect alone, and the processor has yet to vouch for what it had before."""
+        """Whether the next part is one suspect alone, and the processor has yet to vouch for the records before it."""
         if self.bad is None or checkpoint == delivered or not positions or positions[0] > self.bad:
             return False
         return self.take(positions) == 1 and bisect_right(positions, self.bad) == 1
@@ -96,10 +96,9 @@ class Bisecting:
         return replace(self, good=max(self.good, last), bad=bad)
 
     def failed(self, good: Position, first: Position, last: Position, *, is_next_alone: bool) -> Bisecting:
-        """The processor failed with the records `first` to `last` in its hands, all before `first` accepted.
+        """The processor failed while it had the records `first` to `last`, having accepted everything before `first`.
 
-        `good` is the position before them. `is_next_alone`: there was one record, and it is the next after the
-        checkpoint.
+        `good` is the position before them. `is_next_alone`: there was one record, the next after the checkpoint.
         """
         overlap = self.first is not None and self.last is not None and first <= self.last and self.first <= last
         state = replace(self, attempts=self.attempts + 1 if overlap else 1, first=first, last=last)

@@ -1,10 +1,9 @@
 """One child process: spawn, pipes, end. The real adapter of `host.ProcessorHost`.
 
-Rules: protocol#child-command, protocol#child-outputs, protocol#ending-a-child.
-The command is split on spaces and looked up on
-PATH; there is no shell. The child gets the daemon's environment plus a few `MLD_*` variables, its own process group
-(a Ctrl-C at a terminal must not reach it first), and is never waited for without a bound. stdin is written while stdout
-is read, both without blocking the loop; stderr and everything unexpected on stdout go to the log.
+Rules: protocol#child-command, protocol#child-outputs, protocol#ending-a-child. The command is split on spaces and
+looked up on PATH; there is no shell. The child gets the daemon's environment, a few `MLD_*` variables and a process
+group of its own (a Ctrl-C at a terminal must not reach it first). No wait for it is unbounded. stdin is written while
+stdout is read, neither blocks the loop; stderr and everything unexpected on stdout go to the log.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it
 LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
 LAST_WORDS_CHARS_MAX = 500  # of each of them
 LARGE_PIECE_BYTES = 64 * 1024
-PIPE_BYTES = 256 * 1024  # of stdin: fewer switches to and fro; Linux allows a user 64 MiB, then pipes stay at 64 KiB
+PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
 F_SETPIPE_SZ = 1031
 EXIT_POLL_S = 0.05  # only where the system has no pidfd
 
@@ -49,8 +48,8 @@ EXIT_POLL_S = 0.05  # only where the system has no pidfd
 class PipeHost:
     """Starts children that talk through pipes.
 
-    `command` is already split. `stop_timeout_s` bounds each step of ending a child. `environment` is added to the
-    daemon's own, with `MLD_SHARD_ID` set per child, and what `naming` says at that time.
+    `command` is already split. `stop_timeout_s` bounds each step of ending a child. A child's environment is the
+    daemon's, `environment`, what `naming` says when the child starts, and its `MLD_SHARD_ID`.
     """
 
     def __init__(
@@ -82,8 +81,8 @@ class PipeHost:
 
 
 def find_executable(command: Sequence[str]) -> str | None:
-    """The file that `command` would run, or None: a name with a slash as it is, a bare name from PATH, and else from
-    beside our interpreter, where `mld-spark` and `mld-zygote` are installed."""
+    """The file that `command` would run, or None: a name with a slash as it is; a bare name from PATH, or else from the
+    directory of our interpreter, where `mld-spark` and `mld-zygote` are installed."""
     if not command or not command[0]:
         return None
     return shutil.which(command[0]) or (
@@ -92,7 +91,7 @@ def find_executable(command: Sequence[str]) -> str | None:
 
 
 def runnable(command: Sequence[str]) -> list[str]:
-    """The command as the kernel finds it: unchanged, unless its program is only beside our interpreter."""
+    """The command as the kernel finds it: unchanged, unless its program is only in our interpreter's directory."""
     found = None if command and shutil.which(command[0]) else find_executable(command)
     return list(command) if found is None else [found, *command[1:]]
 
@@ -178,7 +177,7 @@ class PipeChild:
             if piece:
                 await self._stdin.write(piece)
             if not piece or len(piece) >= LARGE_PIECE_BYTES:
-                await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; then it is somebody else's turn
+                await asyncio.sleep(0)  # framing and copying one takes some 0.2 ms; then others get a turn of the loop
 
     def _close_stdin(self) -> None:
         if self._stdin is not None:
@@ -244,7 +243,7 @@ class PipeChild:
         self._stderr_closed.set()
 
     def _log_some(self) -> None:
-        """A read may hold thousands of short lines: no more is read before these are logged, with turns between."""
+        """A read may hold thousands of short lines: they are logged in steps, and read on only when all are logged."""
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
             self._log_stderr(self._unlogged.popleft())
         if self._stderr is None or self._stderr.is_closing():
@@ -281,7 +280,7 @@ class PipeChild:
         return self._closed_status()
 
     async def _gone_within(self, timeout_s: float) -> bool:
-        """Whether the process exits within the time; the ends of its outputs, which `_on_exit` bounds, are awaited."""
+        """Whether the process exits within the time; then waits for the end of its outputs, which `_on_exit` bounds."""
         self._ending = True
         self._log_unread()
         if not await wait_for_event(self._exited, timeout_s):
@@ -300,7 +299,7 @@ class PipeChild:
                 log.debug("drained: %s", line[:500], extra={"action": "child_drained", "shard": self._shard_id})
 
     def _signal_group(self, number: signal.Signals) -> bool:
-        """False if there is nobody in the child's process group, or nobody whom we may signal."""
+        """False if the child's process group is empty, or if we may not signal anyone in it."""
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -364,14 +363,14 @@ class PipeChild:
 
     # --- what a grandchild holds -------------------------------------------------------------------------------------
     #
-    # The outputs normally end with the child. A grandchild may have inherited them, and nobody waits for it: one that
+    # The outputs normally end with the child. A grandchild may have inherited them, and we do not wait for it: one that
     # stayed in the child's process group is ended, a detached one loses its pipes.
 
     def _let_outputs_end(self, otherwise: Callable[[], None]) -> None:
         self._eof_timer = asyncio.get_running_loop().call_later(EOF_AFTER_EXIT_S, self._if_held, otherwise)
 
     def _if_held(self, otherwise: Callable[[], None]) -> None:
-        self._stdout_eof()  # the child's end decides: nobody answers in its place
+        self._stdout_eof()  # the child has ended: a grandchild must not answer in its place
         if not all(output.is_closing() for output in self._outputs):
             otherwise()
 
@@ -426,7 +425,7 @@ class _Input:
                 self._loop.remove_writer(self._pipe)
 
     def close(self) -> None:
-        """End of input for the child, who can still read what is in the pipe. Idempotent."""
+        """End of input for the child, which can still read what is in the pipe. Idempotent."""
         if self._pipe.closed:
             return
         if self._waiter is not None:
@@ -441,7 +440,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class _Output(asyncio.Protocol):
-    """Hands what arrives to two callbacks."""
+    """Passes bytes and the end to two callbacks."""
 
     def __init__(self, on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         self._on_bytes = on_bytes

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from mld.clock import Clock, millis_since
+from mld.clock import millis_since
 from mld.consumer.aggregates import AggregateReports
 from mld.consumer.failures import Failures
 from mld.consumer.host import ChildStartError
@@ -36,7 +36,7 @@ from mld.leases.keeper import HeldLease
 from mld.positions import Position
 from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
 from mld.retrieval.reader import ShardReader
-from mld.streams import Batch, ChildShard, Page
+from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
 from mld.turns import in_turns
 from protocol.conversation import ProcessorError
@@ -48,11 +48,11 @@ RETRY_DELAY_MAX_S = 20.0  # an iterator or a lease table that is refused is aske
 SHARD_END_RETRY_MAX_S = 2.0  # the child shards wait for it
 ENDS_DOUBTED_MAX = 6  # readings of an end that proves nothing, half a minute; then another worker may see more
 PARKED_POLL_FIRST_S = 2.0  # a shard that "is not found" is looked for again after this,
-PARKED_POLL_MAX_S = 60.0  # doubling up to this: someone has to repair a name or a region
+PARKED_POLL_MAX_S = 60.0  # doubling up to this: somebody has to correct a name or a region
 
 
 class ShardConsumer:
-    """Runs one shard from its lease to its end. `run()` returns when nothing is left to do, never by an exception."""
+    """Runs one shard from its lease to its end. `run()` returns when nothing is left to do, and does not raise."""
 
     def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
         self.key = held.lease.key
@@ -68,10 +68,10 @@ class ShardConsumer:
         self._reader: ShardReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
         self._delivered = held.lease.checkpoint  # to the running child; the filter for what it gets next
-        self._anchor_s: float | None = None  # when a start at LATEST was, epoch seconds, for the next reader
+        self._anchor_s: float | None = None  # time of the start at LATEST, epoch seconds, for the next reader
         self._children: Sequence[ChildShard] = ()
         self._failures = Failures(held, parts, settings)
-        self._refused = False  # a checkpoint during the batch in hand: the child may die of that, not of a record
+        self._refused = False  # a checkpoint during this batch: the child may die of that, not of a record
         self._parked_poll_s = PARKED_POLL_FIRST_S
         self._retries = 0  # of an activity, in a row
         self._ends_doubted = 0  # since the last records
@@ -160,7 +160,8 @@ class ShardConsumer:
             await self._start_reader_and_child()
         except StreamError as error:
             log.warning("cannot position in the shard: %s", error, extra=self._about("initialize_failed"))
-            await self._dismiss_new_child()
+            if self._processor is not None and not self._processor.initialized:
+                await self._dismiss_child()
             return await self._retry_later()
         except (ChildStartError, ProcessorError) as error:
             return await self._child_failed(error)
@@ -193,15 +194,15 @@ class ShardConsumer:
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
-            started_at = self.clock.monotonic()
+            started_at = self._parts.clock.monotonic()
             child = await ours(self._parts.host.start(self.key), "starting a child", self.key)
-            took_ms = millis_since(self.clock, started_at)
+            took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             self._processor = Processor(
                 child,
                 self.key,
                 self._settings.dialect,
-                self.clock,
+                self._parts.clock,
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
             )
@@ -211,7 +212,7 @@ class ShardConsumer:
         gone = self._processor.gone
         delivery = await self._stopping.unless(self._reader.next(), gone)
         if delivery is None and gone.done() and self._stopping.stop is None:
-            # Not only with the next records, which may be hours away: it may have accepted some without a checkpoint.
+            # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
             return await self._child_failed(ProcessorError("ended while there was nothing to do for it"))
         match delivery:
             case None:
@@ -225,7 +226,7 @@ class ShardConsumer:
                 return ActivityOutcome.SHARD_ENDED
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
-        """Give the child what it has not had of the page; in parts while a record is searched for that kills it."""
+        """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
         batch = page.after(self._delivered, self._lease.hash_range)
         await in_turns(batch.opening())
         if batch.largest is None and not self._settings.deliver_empty_batches:
@@ -246,8 +247,8 @@ class ShardConsumer:
         self.aggregates.note(batch, self._lease.hash_range)
         return ActivityOutcome.DONE
 
-    async def _hand_over(self, batch: Batch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
-        """Give the child a batch, and wait for its answer. `holding` says what it has then."""
+    async def _hand_over(self, batch: ChildBatch, holding: Callable[[], dict[str, object]]) -> ActivityOutcome:
+        """Give the child a batch, and wait for its answer. `holding` describes the batch, for a warning."""
         assert self._processor is not None
         before = self._delivered
         self._refused = False
@@ -279,14 +280,12 @@ class ShardConsumer:
         except (TableError, StreamError) as error:
             log.warning("cannot prepare the end of the shard: %s", error, extra=self._about("shard_end_delayed"))
             return await self._retry_later(SHARD_END_RETRY_MAX_S)
-        if (
-            self._stopping.stop is not None
-        ):  # the wait may have been long; the stop comes first, the end is met again later
+        if self._stopping.stop is not None:  # the wait may have been long: the stop comes first, the end is read again
             return ActivityOutcome.RETRY
         return await self._send_shard_ended()
 
     async def _doubt_end(self) -> ActivityOutcome:
-        """Read the end again; in the end look its children up, and then hand the lease on to who may see more."""
+        """Read the end again; after some tries look up the children, and then leave the lease to another worker."""
         if self._ends_doubted < ENDS_DOUBTED_MAX:
             delay_s = min(self._settings.task_backoff_s * 2.0**self._ends_doubted, RETRY_DELAY_MAX_S)
             self._ends_doubted += 1
@@ -337,7 +336,7 @@ class ShardConsumer:
         return ActivityOutcome.DONE
 
     async def _judge_missing(self) -> ActivityOutcome:
-        """The reader keeps its place; asked again, it looks again."""
+        """Is the shard over, or is it the wrong stream? The reader keeps its place, and tries again when asked."""
         try:
             judging = self._parts.care.judge_missing(replace(self._lease, checkpoint=self._delivered))
             verdict = await ours(judging, "judging a shard", self.key)
@@ -415,9 +414,9 @@ class ShardConsumer:
     # --- the child and the reader ------------------------------------------------------------------------------------
 
     async def _child_failed(
-        self, error: Exception, batch: Batch | None = None, before: Position | None = None
+        self, error: Exception, batch: ChildBatch | None = None, before: Position | None = None
     ) -> ActivityOutcome:
-        """`batch`, which came after `before`, was in its hands."""
+        """The child had `batch`, which came after `before`; it is gone now."""
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
@@ -426,10 +425,6 @@ class ShardConsumer:
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
         )
         return ActivityOutcome.CHILD_FAILED
-
-    async def _dismiss_new_child(self) -> None:
-        if self._processor is not None and not self._processor.initialized:
-            await self._dismiss_child()
 
     async def _dismiss_child(self) -> None:
         processor, self._processor = self._processor, None
@@ -462,7 +457,3 @@ class ShardConsumer:
 
     def _about(self, action: str, **fields: object) -> dict[str, object]:
         return {"action": action, "shard": self.key, **fields}
-
-    @property
-    def clock(self) -> Clock:
-        return self._parts.clock

@@ -1,9 +1,9 @@
 """The failures of one shard's record processor: counted, noted on the lease row, and traced to a record if asked for.
 
-What to do about them is decided by `restarts` (when to start again) and `bisecting` (what to deliver next); here is
-what both need to know. Progress is what the processor's own checkpoints show, nothing else. The pauses grow with every
-failure but those that narrow a search; our own checkpoint past a record that was set aside does not shorten them, so
-that a processor that cannot work at all, for want of a database say, costs few records.
+`restarts` decides when to start again, and `bisecting` what to deliver next; this module keeps what both need to know.
+Only the processor's own checkpoints count as progress. Each failure makes the pauses longer, except one that narrows a
+search. Our own checkpoint past a record that was set aside does not shorten them, so that a processor that cannot work
+at all, because its database is down for example, costs few records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mld.leases.checkpoints import CheckpointRange, Write
 from mld.leases.keeper import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.positions import Position
-from mld.streams import Batch
+from mld.streams import ChildBatch
 from protocol.messages import CheckpointErrorName
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Failures:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def resume(self, lease: Lease) -> None:
-        """Go on counting where the last owner has left off; nothing if there was progress, or if we count already."""
+        """Continue the count of the last owner, unless there was progress since, or we are counting already."""
         note = lease.failing_now
         if note is None or self._count:
             return
@@ -76,9 +76,9 @@ class Failures:
             self._search = self._search.passed(last)
 
     async def note(
-        self, why: str, last_words: Sequence[str], checkpoint: Position, batch: Batch | None, before: Position
+        self, why: str, last_words: Sequence[str], checkpoint: Position, batch: ChildBatch | None, before: Position
     ) -> None:
-        """The processor has failed; with `batch`, which came after `before`, in its hands."""
+        """The processor has failed while it had `batch`, which came after `before`; None: it had none."""
         self.why, self._last_words, self._suspect = why, last_words, None
         self._since_s = self._since_s if self._count else int(self._parts.clock.wall())
         self._count += 1
@@ -91,13 +91,13 @@ class Failures:
         note = Failing(self._count, self._since_s, checkpoint, attempts if first else 0, first)
         self._parts.keeper.note_failing(self._key, self._token, note)
 
-    async def _note_batch(self, checkpoint: Position, batch: Batch, before: Position) -> bool:
+    async def _note_batch(self, checkpoint: Position, batch: ChildBatch, before: Position) -> bool:
         """Whether the failure narrows a search: the next one will be of fewer records."""
         handed = await records_of(batch)
         good = max(before, checkpoint)
         open_records = [record for record in handed if record.position > good]
         if not open_records:
-            return False  # it had checkpointed all it was given
+            return False  # it had checkpointed everything it was given
         first, last = open_records[0].position, open_records[-1].position
         is_next_alone = len(handed) == 1 and before == checkpoint
         was_searching = self._search.is_searching
@@ -122,9 +122,9 @@ class Failures:
         return self._search.is_searching
 
     def next_part(self, checkpoint: Position, delivered: Position, rest: Sequence[PlacedRecord]) -> int | None:
-        """How many of the records to deliver next; None: the processor is first to vouch for what it has had.
+        """How many of the records to deliver next; None: first let the processor checkpoint what it has had.
 
-        That is asked once for each record.
+        It is asked to once for each record.
         """
         positions = [record.position for record in rest]
         needed = self._search.needs_checkpoint(checkpoint, delivered, positions)
@@ -134,7 +134,7 @@ class Failures:
         return self._search.take(positions)
 
     async def set_aside_suspect(self, stopping: Stopping, range_: CheckpointRange, store: Store) -> bool:
-        """Write the one record found to the dead letter, then move past it. False: there is none, or any doubt."""
+        """Write the record that was found to the dead letter and move past it. False if there is none, or in doubt."""
         if self._suspect is None:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
@@ -168,7 +168,7 @@ class Failures:
         return True
 
     def delay_s(self) -> float:
-        """The pause before the next start; says so."""
+        """The pause before the next start; logs it."""
         delay_s = self._policy.delay_s(self._level, self._parts.rng)
         if self._count == 1:
             log.info("child restarts in %.1f s", delay_s, extra=self._about("child_restart", failures=1))

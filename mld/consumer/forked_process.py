@@ -1,9 +1,9 @@
 """Children forked by a warm fork server, without a program of their own to stand for them. See docs/use/fork-server.md.
 
-`mld-zygote` as a command works under any daemon: it asks the server and then waits in the child's place. We can ask
-the server ourselves, which saves that process: some 7 ms of CPU and 0.1 MB a child, more than the fork costs. Only a
-server that runs is asked; whatever is unusual is left to the command, which starts servers, and plain children where
-they must be.
+The command `mld-zygote` works under any daemon: it asks the server, and then stands in for the child until that ends.
+We can ask the server ourselves, which saves that process: some 7 ms of CPU and 0.1 MB a child, more than the fork
+costs. Only a running server is asked; everything else is left to the command, which starts servers, and starts children
+without one where it must.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ANSWER_TIMEOUT_S = 10.0  # a server that is still importing answers late; one th
 
 
 class ForkedProcess:
-    """What a child's shell needs of `subprocess.Popen`, of a process that is not our child.
+    """The part of `subprocess.Popen` that `child` uses, for a process that is not our child.
 
-    The end arrives on `line`, from the server, who is its parent. It leads a process group of its own.
+    It leads a process group of its own. The server, its parent, reports its end on `line`.
     """
 
     def __init__(self, pid: int, line: socket.socket, pipes: Sequence[IO[bytes]]) -> None:
@@ -64,11 +64,11 @@ def _code(record: bytes) -> int:
             return number
         case (forking.SIGNAL, number):
             return -number
-    return -signal.SIGKILL  # the server is gone too, and nobody knows
+    return -signal.SIGKILL  # the server is gone too: the status is lost
 
 
 async def fork(command: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
-    """A child from the server of this command; None if that is not what the command is, or no server would."""
+    """A child forked by the server of this command; None if it is another command, or if no server forks one."""
     if PurePath(command[0]).name != forking.PROGRAM or len(command) < 2:
         return None
     arguments = [os.fsencode(argument) for argument in command[1:]]

@@ -20,7 +20,7 @@ class ChildProcess(Protocol):
     """One running record processor. Lines are decoded and without their ends."""
 
     gone: asyncio.Future[None]
-    """Done once its stdout is at its end: it will answer nothing any more."""
+    """Done at the end of its stdout: no more answers will come."""
 
     @property
     def description(self) -> str:
@@ -41,13 +41,14 @@ class ChildProcess(Protocol):
 
     @property
     def last_words(self) -> Sequence[str]:
-        """The last lines of its stderr, so many and so much of each as is kept."""
+        """The last lines of its stderr, shortened."""
         ...
 
     async def end(self) -> str:
-        """Close stdin, drain, wait; TERM then KILL of its process group when it takes too long. Says how it ended.
+        """Close stdin, drain, wait; send TERM and then KILL to its process group if it takes too long. Says how it
+        ended.
 
-        Cancelled, it kills at once: nobody else would.
+        If cancelled, it kills at once.
         """
         ...
 

@@ -22,8 +22,8 @@ can (a batch in the child's hands is always answered first); then the stop decid
     handoff:        SHUTDOWN_REQUESTED -> TRANSFERRING -> LEASE_LOST -> RELEASING -> FINISHED  (nothing left to release)
     lease lost:                                           LEASE_LOST --------------> FINISHED
 
-A handoff transfers the lease before the child hears `leaseLost`, because the next owner is waiting. A consumer that has
-no child to tell transfers at once.
+A handoff transfers the lease before the child is told `leaseLost`, because the next owner is waiting. A consumer
+without a child to tell transfers at once.
 
 Nothing here may turn an error into progress: only SHARD_ENDING, entered by an end the service named or by positive
 evidence, leads to a SHARD_END checkpoint.

@@ -1,8 +1,8 @@
-"""What tells the stream from others that have, or had, its name: its ARN and when it was made. For children that ask.
+"""Tells children which stream this is: its ARN and time of creation, as another stream may have, or had, its name.
 
-The Spark processor keeps positions in places that outlive the stream and may be shared with others, where a name is not
-enough. Kinesis is asked at the start of each child, since a stream may be deleted and made again while we run; children
-that start together share one answer. Without an answer they start without it, and say themselves what they need it for.
+The Spark processor keeps positions in places that outlive the stream and that other streams may share, where a name is
+not enough. Kinesis is asked at the start of each child, since a stream may be deleted and made again while we run;
+children that start together share one answer. Without an answer they start all the same, and complain if they need it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StreamNaming:
-    """Asks for one stream, for all children of a daemon."""
+    """Describes one stream to all children of a daemon."""
 
     def __init__(self, streams: Streams, clock: Clock) -> None:
         self._streams = streams
@@ -39,7 +39,7 @@ class StreamNaming:
         self._variables: Mapping[str, str] = {}
 
     async def variables(self) -> Mapping[str, str]:
-        """For the environment of a child; empty if Kinesis does not say."""
+        """Variables for the environment of a child; empty if Kinesis does not answer."""
         async with self._asking:
             if self._clock.monotonic() - self._answered_at >= FRESH_S:
                 self._variables = await self._ask()
@@ -68,6 +68,6 @@ class StreamNaming:
 
 
 def _written(created_ms: int) -> str:
-    """As `2026-01-02T03:04:05.678Z`."""
+    """A time, written as `2026-01-02T03:04:05.678Z`."""
     created = _EPOCH + timedelta(milliseconds=created_ms)
     return f"{created.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

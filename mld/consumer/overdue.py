@@ -1,8 +1,8 @@
-"""Says when a child takes long over one request: how long, since when it is silent, and what it holds.
+"""Warns when a child takes long over one request: how long, since when it has been silent, and what it holds.
 
-It ends nothing; that is `timeoutInSeconds`. The first warning comes after `logWarningForTaskAfterMillis`, further ones
-each time the duration has doubled, at least one an hour. A request that is answered in time costs two assignments: the
-timer of a child is not cancelled and set again with each, but looks, when it fires, what is under way by then.
+It ends nothing; `timeoutInSeconds` does. The first warning comes after `logWarningForTaskAfterMillis`, the next each
+time the duration has doubled, at least one an hour. A request that is answered in time costs two assignments: its
+child's timer is not reset with each request, but looks, when it fires, at what is under way by then.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from mld.clock import Clock
 
 log = logging.getLogger(__name__)
 
-REPEAT_MIN_S = 1.0  # with 0 as the first duration, as Java looks once a second
-REPEAT_MAX_S = 3600.0  # who looks at an hour of the log sees it
-TIMER_SLACK_S = 0.001  # a timer may fire a hair too early; it must not be set again and again for that
+REPEAT_MIN_S = 1.0  # if the first duration is 0; Java looks once a second
+REPEAT_MAX_S = 3600.0  # any hour of the log shows it
+TIMER_SLACK_S = 0.001  # a timer may fire slightly early, and must not be set again for that
 
 Holds = Callable[[], Mapping[str, object]]
-"""What the child has in its hands, as fields of the log; asked for only when there is a warning."""
+"""What the child is working on, as fields of the log; called only for a warning."""
 
 
 def next_warning_s(running_s: float) -> float:
-    """After how long a request is warned of again that was warned of at `running_s`."""
+    """The age at which to warn again about a request that was warned about at `running_s`."""
     return running_s + min(max(running_s, REPEAT_MIN_S), REPEAT_MAX_S)
 
 
@@ -43,7 +43,7 @@ class Overdue:
         self._due_s = first_s
         self._timer: asyncio.TimerHandle | None = None
         self.is_storing = False
-        """The child waits for us: its checkpoint is being written."""
+        """Its checkpoint is being written: the child waits for us."""
 
     def begin(self, request: str, holds: Holds) -> None:
         """The child gets a request."""
@@ -54,7 +54,7 @@ class Overdue:
             self._look_after(self._first_s)
 
     def heard(self) -> None:
-        """The child has said something that means something."""
+        """The child has sent a valid message."""
         self._heard_s = self._clock.monotonic()
 
     def end(self) -> None:

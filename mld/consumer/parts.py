@@ -1,6 +1,6 @@
-"""Batches taken apart into their records, and batches of some of them; for the search for one that kills (`bisecting`).
+"""Takes batches apart into records, and makes batches of some of them, in the search for one that kills (`bisecting`).
 
-Nobody else looks into a batch. It is framed once more for that, in pieces, with a turn of the loop after each.
+Nothing else looks into a batch. It is framed once more for this, in pieces, with a turn of the loop after each.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import NamedTuple
 
 from mld.positions import Position
 from mld.steps import Steps
-from mld.streams import Batch, Misrouted, Page
+from mld.streams import ChildBatch, Misrouted, Page
 from protocol.framed import FramedRecord, Splitter, line_of
 
 
 class PlacedRecord(NamedTuple):
-    """A record as it was framed, and where it is."""
+    """A record as it was framed, and its position."""
 
     position: Position
     framed: FramedRecord
 
 
 class Part:
-    """Some records of a batch, which is a batch; see `mld.streams.Batch`. There is at least one."""
+    """A batch of some records of another, at least one; see `mld.streams.ChildBatch`."""
 
     malformed: Mapping[str, str] = MappingProxyType({})
-    """Told of when all parts were delivered, of the whole batch."""
+    """Reported for the whole batch, when all parts were delivered."""
     misrouted: Mapping[str, Misrouted] = MappingProxyType({})
 
     def __init__(self, records: Sequence[PlacedRecord], millis_behind_latest: int | None) -> None:
@@ -49,7 +49,7 @@ class Part:
         return line_of([record.framed for record in self.records], self._millis_behind_latest)
 
 
-async def records_of(batch: Batch) -> list[PlacedRecord]:
+async def records_of(batch: ChildBatch) -> list[PlacedRecord]:
     """All records of a batch, in order."""
     if isinstance(batch, Part):
         return list(batch.records)
@@ -65,11 +65,11 @@ async def records_of(batch: Batch) -> list[PlacedRecord]:
     return records if is_ordered else sorted(records, key=lambda record: record.position)
 
 
-def holding_of(page: Page, batch: Batch) -> dict[str, object]:
-    """What a child has in its hands: Kinesis records of the page, of which it may have had the first ones before."""
+def holding_of(page: Page, batch: ChildBatch) -> dict[str, object]:
+    """What a child is working on: Kinesis records of the page, of which it may have had the first ones before."""
     return {"records": page.count, "first": page.first_sequence, "last": str(batch.largest)}
 
 
 def holding_part(part: Part) -> dict[str, object]:
-    """The same of some user records, while one is searched for."""
+    """The same for a part, in user records."""
     return {"records": len(part.records), "first": str(part.records[0].position), "last": str(part.largest)}

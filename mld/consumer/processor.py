@@ -31,7 +31,7 @@ from protocol.messages import (
 log = logging.getLogger(__name__)
 
 NOTED_PER_STEP = 50
-"""Lines that are no answer, of some 20 us each with what the log says of them."""
+"""Lines that are no answer, handled between two turns of the loop; each takes some 20 us with its log line."""
 
 # Carries out a checkpoint request; None means success.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
@@ -40,7 +40,7 @@ CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName 
 class Processor:
     """A started child. Actions are performed one at a time.
 
-    `reply_timeout_s` bounds each wait for a message; an action that takes longer than `warn_after_s` is warned of.
+    `reply_timeout_s` bounds each wait for a message; an action that takes longer than `warn_after_s` gets a warning.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Processor:
 
     @property
     def last_words(self) -> Sequence[str]:
-        """What it has said on stderr lately; complete once it has ended."""
+        """The last lines of its stderr; complete once it has ended."""
         return self._child.last_words
 
     @property
     def gone(self) -> asyncio.Future[None]:
-        """Done once the child can answer nothing any more."""
+        """Done once the child can no longer answer."""
         return self._child.gone
 
     async def initialize(self, message: Initialize) -> None:
@@ -82,7 +82,7 @@ class Processor:
     async def process_records(
         self, line: Iterable[bytes], on_checkpoint: CheckpointHandler, holds: Holds = dict
     ) -> None:
-        """`holds` says what is in the line, for a warning."""
+        """`holds` describes the line, for a warning."""
         await self._discard_stale()
         self._conversation.begin(ActionName.PROCESS_RECORDS)
         await self._exchange(ActionName.PROCESS_RECORDS, line, on_checkpoint, holds)
@@ -137,7 +137,7 @@ class Processor:
             await _settle(writing)
 
     async def _stored(self, request: CheckpointRequest, on_checkpoint: CheckpointHandler) -> CheckpointErrorName | None:
-        """Carry the checkpoint out; meanwhile it is not the child that is waited for."""
+        """Carry out the checkpoint; meanwhile the child waits for us."""
         self._overdue.heard()
         self._overdue.is_storing = True
         try:
@@ -147,7 +147,7 @@ class Processor:
             self._overdue.heard()
 
     async def _next_event(self, action: ActionName) -> ActionDone | CheckpointAsked:
-        """The next message that means something. Each valid message restarts the clock; noise does not."""
+        """The next request or status. Each valid message restarts the clock; noise does not."""
         while (held := self._conversation.next_event()) is not None:
             if isinstance(held, ActionDone | CheckpointAsked):
                 return held
@@ -171,7 +171,7 @@ class Processor:
             ) from None
 
     async def _bounded_write(self, writing: asyncio.Future[None], what: str) -> None:
-        """Wait until a write is done; the child may take as long to read as it may take to answer."""
+        """Wait until a write is done; the child gets as much time to read as to answer."""
         try:
             async with asyncio.timeout(self._reply_timeout_s):
                 await asyncio.shield(writing)
@@ -184,10 +184,10 @@ class Processor:
         finally:
             await _settle(writing)
 
-    # --- what nobody asked for ---------------------------------------------------------------------------------------
+    # --- unsolicited lines -------------------------------------------------------------------------------------------
 
     async def _discard_stale(self) -> None:
-        """Whatever the child said since its last answer must not be taken for the answer to the next action."""
+        """What the child said since its last answer must not be taken for the answer to the next action."""
         while (held := self._conversation.next_event()) is not None:
             self._note(held)
         for number, line in enumerate(self._child.take_unread(), 1):
@@ -212,7 +212,7 @@ class Processor:
 
 
 async def _settle(writing: asyncio.Future[None]) -> None:
-    """Leave no write behind: cancel it if it still runs, and look at its error so that nobody reports it as lost."""
+    """Leave no write behind: cancel it if it still runs, and retrieve its error, so that asyncio does not report it."""
     writing.cancel()
     await asyncio.wait([writing])
     if not writing.cancelled():

@@ -1,8 +1,7 @@
 """When a failed child is started again, and when the daemon gives up. Pure (protocol#restart-delays).
 
 Only failures *without checkpoint progress in between* count: a child that fails once an hour but moves on is restarted
-for ever, and so it is by default even if it dies on the same record, with pauses that grow; then its shard waits, and
-nobody else does.
+for ever. By default so is one that dies on the same record, with pauses that grow: its shard waits, and no other does.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class RestartPolicy:
     backoff_max_s: float
 
     def gives_up(self, failures: int) -> bool:
-        """Whether so many failures in a row, in the hands of this worker, are too many."""
+        """Whether this many failures in a row under this worker are too many."""
         return self.failures_max is not None and failures > self.failures_max
 
     def delay_s(self, failures: int, rng: Random) -> float:

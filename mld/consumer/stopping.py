@@ -1,4 +1,4 @@
-"""The stop that somebody has asked a consumer for, and waits that end with it."""
+"""The stop that a consumer was asked for, and waits that end with it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Stopping:
             await _cancel_all(*waits)
 
     def _wait(self) -> asyncio.Future[Any]:
-        """Done when a stop is asked for; one for the life of the consumer, because it is waited for at every page."""
+        """Done when a stop is asked for; one for the life of the consumer, which waits for it at every page."""
         if self._waiter is None:
             self._waiter = asyncio.ensure_future(self._asked.wait())
         return self._waiter

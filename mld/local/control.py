@@ -1,4 +1,4 @@
-"""The tests' way into the running server: everything under ``/_mld/``.
+"""How tests control the running server: everything under ``/_mld/``.
 
 =================================  ===================================================================================
 ``GET /_mld/health``               ``{"ready": true, "now": <epoch seconds>}``
@@ -14,8 +14,8 @@
 ``POST /_mld/enforce``             ``{"enforce": true}``: throughput limits on or off
 =================================  ===================================================================================
 
-Bodies are JSON and say so (``Content-Type: application/json``). So are the answers; what cannot be understood is
-answered with 400 and ``{"error": <a sentence>}``.
+Bodies are JSON and say so (``Content-Type: application/json``), and so are the answers. A body that cannot be
+understood is answered with 400 and ``{"error": <a sentence>}``.
 """
 
 from __future__ import annotations
@@ -92,10 +92,6 @@ def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
     return numbers
 
 
-def _health(server: Controlled, body: Any) -> Any:
-    return {"ready": True, "now": server.now()}
-
-
 def _add_faults(server: Controlled, body: Any) -> Any:
     server.faults.add([parse_fault(item) for item in (body if isinstance(body, list) else [body])])
     return {"active": len(server.faults)}
@@ -106,21 +102,9 @@ def _clear_faults(server: Controlled, body: Any) -> Any:
     return {"active": 0}
 
 
-def _count_faults(server: Controlled, body: Any) -> Any:
-    return {"active": len(server.faults)}
-
-
-def _log(server: Controlled, body: Any) -> Any:
-    return dict(sorted(server.calls.items()))
-
-
 def _clear_log(server: Controlled, body: Any) -> Any:
     server.calls.clear()
     return {}
-
-
-def _clock(server: Controlled, body: Any) -> Any:
-    return {"offset_s": server.offset_s}
 
 
 def _set_clock(server: Controlled, body: Any) -> Any:
@@ -142,13 +126,13 @@ def _set_enforce(server: Controlled, body: Any) -> Any:
 
 
 _ROUTES: dict[tuple[str, str], Callable[[Controlled, Any], Any]] = {
-    ("GET", "health"): _health,
+    ("GET", "health"): lambda server, _: {"ready": True, "now": server.now()},
     ("POST", "faults"): _add_faults,
     ("DELETE", "faults"): _clear_faults,
-    ("GET", "faults"): _count_faults,
-    ("GET", "log"): _log,
+    ("GET", "faults"): lambda server, _: {"active": len(server.faults)},
+    ("GET", "log"): lambda server, _: dict(sorted(server.calls.items())),
     ("DELETE", "log"): _clear_log,
-    ("GET", "clock"): _clock,
+    ("GET", "clock"): lambda server, _: {"offset_s": server.offset_s},
     ("POST", "clock"): _set_clock,
     ("POST", "delays"): _set_delays,
     ("POST", "enforce"): _set_enforce,

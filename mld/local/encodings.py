@@ -1,8 +1,7 @@
 """How Kinesis requests and answers are written: AWS JSON 1.1, or CBOR, which the SDK for Java speaks by default.
 
-The model speaks JSON. CBOR is translated where it comes in and where it goes out: data are byte strings instead of
-base64, times are integers of milliseconds under tag 1 instead of seconds. The codec is the library `cbor2`, of the
-extra ``mld[local]``.
+The model speaks JSON. CBOR is translated at the door: data are byte strings instead of base64, times are integers of
+milliseconds under tag 1 instead of seconds. The codec is the library `cbor2`, of the extra ``mld[local]``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Encoding:
 
 
 def encoding_of(headers: Mapping[str, str]) -> Encoding:
-    """That of the request, in which the answer is written too. `headers` have lower-case names."""
+    """The encoding of a request, and of its answer. `headers` have lower-case names."""
     return CBOR if headers.get("content-type", "").startswith(CBOR.content_type) else JSON
 
 
@@ -66,7 +65,7 @@ def _cbor_of(body: bytes) -> bytes:
     try:
         import cbor2
     except ImportError:
-        return body  # it says so
+        return body  # an error in JSON, which says so
     if not body:
         return b""
 

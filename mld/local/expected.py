@@ -1,4 +1,4 @@
-"""DeleteItem's old `Expected` argument, rewritten as a ConditionExpression.
+"""Rewrites DeleteItem's old `Expected` argument as a ConditionExpression.
 
 moto ignores `Expected` on DeleteItem and deletes the item; Java workers of a mixed fleet use it. Rules: the DynamoDB
 API reference, legacy conditional parameters. Pure.

@@ -1,11 +1,11 @@
 """DynamoDB, CloudWatch, STS and Glue: moto's WSGI applications behind one lock.
 
 moto's conditional writes are not atomic between threads. Everything it does, its import included, happens on the single
-thread of one executor, which is the lock. Each service is an application of its own, and `mld.local.routing` says
-which one a request is for: moto's own dispatcher, which serves all of AWS and moto's controls, takes no part.
+thread of one executor, which is the lock. Each service is an application of its own, and `mld.local.routing` chooses
+the one for a request: moto's own dispatcher, which serves all of AWS and moto's controls, is not used.
 
-moto is imported in the background after the start, so that Kinesis answers meanwhile. It comes with the extra
-``mld[local]``; without it these services answer with an error that says so.
+moto is imported in the background after the start; meanwhile Kinesis answers. It comes with the extra ``mld[local]``;
+without it these services answer with an error that says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MISSING = "DynamoDB, CloudWatch, STS and Glue need the packages of the extra 'lo
 _HOP_BY_HOP = frozenset(("connection", "content-length", "content-type", "date", "server", "transfer-encoding"))
 
 _CORS = "access-control-"
-"""moto lets every page read its answers; see `mld.webrule`."""
+"""Headers by which moto lets every page read its answers; see `mld.webrule`."""
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -78,7 +78,7 @@ class OtherServices:
             app = self._apps.get(backend) or self._apps.setdefault(backend, self._make_app(backend))
             return _corrected(_run_wsgi(app, _environ(request, self._port)))
         except Exception as error:
-            # Whatever moto raises is answered; the one thread goes on.
+            # Whatever moto raises becomes an answer, and the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
             return HttpResponse(json.dumps({"__type": "InternalFailure", "message": str(error)}).encode(), 500)
 

@@ -1,4 +1,4 @@
-"""Faults for tests: which calls are to fail, how, and how often. Pure; randomness comes from the fault's own seed.
+"""Faults for tests: which calls fail, how, and how often. Pure; randomness comes from the fault's own seed.
 
 A fault is a JSON object:
 
@@ -85,7 +85,7 @@ class Fault:
         )
 
     def fires(self) -> bool:
-        """Count this call; whether it is one that fails."""
+        """Count this call; returns whether it fails."""
         if self.skip > 0:
             self.skip -= 1
             return False

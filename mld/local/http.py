@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server side on `asyncio.Protocol`: keep-alive, pipelining, chunked answers, nothing more.
 
-It is made for AWS SDK clients on the loopback interface: bodies come with a Content-Length and are answered one after
-the other. Everything is bounded; a request that breaks a bound ends its connection.
+It serves AWS SDK clients on the loopback interface: bodies come with a Content-Length and are answered one after the
+other. Everything is bounded; a request that breaks a bound ends its connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HttpResponse:
 
 
 class Peer(Protocol):
-    """Who asked, as far as one request goes. Everything but `is_open` does nothing once the client has gone."""
+    """The client of one request. Once it has gone, everything but `is_open` does nothing."""
 
     @property
     def is_open(self) -> bool: ...
@@ -81,7 +81,7 @@ def local_address(transport: asyncio.Transport) -> str:
 
 
 def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """By lower-case name; several of one name become one value with commas between, so that none is hidden."""
+    """Values by lower-case name; several of one name are joined with commas, so that none is hidden."""
     headers: dict[str, str] = {}
     for name, value in fields:
         key = name.lower()
@@ -104,9 +104,10 @@ class App(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client. Requests are answered in the order they came; the next one waits for the answer before.
+    """One client. Requests are answered in order, one at a time.
 
-    A client that begins with the preface of HTTP/2 is handed to what `http2` makes; without it, it is cut off.
+    A client that begins with the preface of HTTP/2 is handed to the protocol that `http2` makes; without `http2` it is
+    cut off.
     """
 
     def __init__(self, app: App, http2: Callable[[App], asyncio.Protocol] | None = None) -> None:
@@ -185,7 +186,7 @@ class HttpConnection(asyncio.Protocol):
         return request
 
     def _hand_over(self) -> None:
-        """To HTTP/2, with all that has come in."""
+        """Hand the connection to HTTP/2, with all that was received."""
         assert self._transport is not None
         if self._http2 is None:
             log.warning(

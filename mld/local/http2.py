@@ -1,9 +1,9 @@
 """HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the `App` that HTTP/1.1 serves too.
 
-The Kinesis clients of the AWS SDKs for JavaScript and Java (the asynchronous one) speak it to an http endpoint and
-nothing else. The protocol itself is the library `h2`, of the extra ``mld[local]``. Each stream is one exchange: its
-request is handed on when it is complete, its answer leaves within the client's flow-control windows. Streams are
-answered independently of each other; everything is bounded, and a request that breaks a bound resets its stream.
+The Kinesis clients of the AWS SDKs for JavaScript and Java (the asynchronous one) speak only this to an http endpoint.
+The library `h2`, of the extra ``mld[local]``, does the protocol. Each stream is one exchange: its request is handed on
+when it is complete, its answer is sent within the client's flow-control windows. Streams are answered independently of
+each other; everything is bounded, and a request that breaks a bound resets its stream.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Http2Connection(asyncio.Protocol):
         typed = [("content-type", content_type)] if content_type else []
         try:
             self._h2.send_headers(number, [(":status", str(status)), *typed, *headers])
-        except ProtocolError:  # reset by the client, which the next event tells
+        except ProtocolError:  # the client has reset the stream, as the next event shows
             self._forget(number)
         self._flush()
 
@@ -150,7 +150,7 @@ class Http2Connection(asyncio.Protocol):
 
 
 class _Exchange:
-    """One stream: what `mld.local.http.Peer` asks for."""
+    """One stream, as a `mld.local.http.Peer`."""
 
     def __init__(self, connection: Http2Connection, number: int, headers: dict[str, str]) -> None:
         self.number = number

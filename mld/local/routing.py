@@ -1,7 +1,7 @@
-"""Which services the embedded AWS serves, how a request names one of them, and what all others are answered. Pure.
+"""Finds the service that a request is for, and answers those for any other service. Pure.
 
-Every request of these services is a POST to ``/``, with the operation in a header or in a form. Nothing else is passed
-on, so that no other service of moto, no page of it and none of its controls (``/moto-api``) can be reached.
+Every request to these services is a POST to ``/``, with the operation in a header or in a form. Nothing else is passed
+on, so that no other service of moto, none of its pages and none of its controls (``/moto-api``) can be reached.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from mld.local.encodings import CBOR, encoding_of
 from mld.local.http import HttpRequest, HttpResponse
-from mld.local.kinesis import wire
+from mld.local.kinesis import json_api
 from mld.local.kinesis.model import REGION
 
 KINESIS = "kinesis"
@@ -24,14 +24,14 @@ UNKNOWN_SERVICE = "UnknownServiceException"
 NAMES = "Kinesis, DynamoDB, CloudWatch, STS and Glue"
 FORM = "application/x-www-form-urlencoded"
 _ASKED_CHARACTERS_MAX = 200
-"""Of what was asked for, in the answer."""
+"""Longest quotation of what was asked for in the answer."""
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
 class ServedService:
-    """`name` is that of the signature, of faults and of the log. A request names the service by the prefix of its
-    target header (JSON, CBOR) or by the version in its form."""
+    """`name` is used in signatures, faults and the log. A request names the service by the prefix of its target header
+    (JSON, CBOR) or by the version in its form."""
 
     name: str
     prefix: str | None = None
@@ -59,7 +59,7 @@ class Call:
 
 
 def identify(request: HttpRequest) -> Call | None:
-    """What the request calls; None if that is no service of ours."""
+    """The call that the request makes; None if it is for no service of ours."""
     if (request.method, request.target) != ("POST", "/"):
         return None
     if target := request.headers.get("x-amz-target"):
@@ -85,7 +85,7 @@ def unknown_service(request: HttpRequest) -> HttpResponse:
 
 
 def error_answer(headers: Mapping[str, str], code: str, message: str, status: int) -> HttpResponse:
-    """In the form that the SDK of the request reads."""
+    """An error in the form that the SDK of the request reads."""
     scope = _SCOPE.search(headers.get("authorization", ""))
     if _is_form(headers) or (scope is not None and scope[2] == "s3"):
         xml = (
@@ -95,7 +95,7 @@ def error_answer(headers: Mapping[str, str], code: str, message: str, status: in
         return HttpResponse(xml.encode(), status, "text/xml")
     typed = [("x-amzn-ErrorType", code)]
     if (encoding := encoding_of(headers)) is CBOR:
-        return HttpResponse(encoding.write(wire.error_body(code, message)), status, encoding.content_type, typed)
+        return HttpResponse(encoding.write(json_api.error_body(code, message)), status, encoding.content_type, typed)
     body = json.dumps({"__type": code, "message": message}).encode()
     return HttpResponse(body, status, _SHOWN_BY_BROWSERS, typed)
 

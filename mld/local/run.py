@@ -1,4 +1,4 @@
-"""Running the embedded AWS in the foreground: what `mld local` and ``python -m mld.local`` call."""
+"""Runs the embedded AWS in the foreground, for `mld local` and ``python -m mld.local``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from mld.local.kinesis import StateDelays
 from mld.local.kinesis.model import REGION
 from mld.local.routing import NAMES
 from mld.local.server import DEFAULT_HOST, DEFAULT_PORT, EmbeddedServer, serve
@@ -52,63 +51,44 @@ def run_foreground(
     *,
     allow_hosts: Sequence[str] = (),
     enforce: bool = False,
-    delays: StateDelays | None = None,
     streams: Mapping[str, int] | None = None,
     ready_file: Path | None = None,
     as_json: bool = False,
-    write: Callable[[str], object] = sys.stdout.write,
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status, 0.
 
-    `port` 0 takes any free one. Clients may call by the names in `allow_hosts` too. `streams` are made at the start
-    (name -> number of shards). Once it listens, `write` gets the lines to paste, or with `as_json` one JSON line, and
-    `ready_file` appears with the same JSON:
-    ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises OSError if the port is taken.
+    `port` 0 takes any free one. Clients may also call by the names in `allow_hosts`. `streams` are made at the start
+    (name -> number of shards). Once the server listens, stdout gets the lines to paste, or with `as_json` one JSON
+    line, and `ready_file` appears with the same JSON: ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``.
+    Raises OSError if the port is taken.
     """
-    announce = _Announcement(write, ready_file, as_json)
-    with asyncio.Runner() as runner:
-        runner.run(_serve_until_signal(host, port, allow_hosts, enforce, delays, dict(streams or {}), announce))
+
+    async def until_signal() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        server = await serve(host, port, allow_hosts=allow_hosts, enforce=enforce)
+        try:
+            for name, count in (streams or {}).items():
+                server.kinesis().create_stream(name, now=time.time(), shard_count=count)
+            _announce(server, ready_file, as_json=as_json)
+            await stop.wait()
+        finally:
+            await server.close()
+
+    asyncio.run(until_signal())
     return 0
 
 
-async def _serve_until_signal(
-    host: str,
-    port: int,
-    allow_hosts: Sequence[str],
-    enforce: bool,
-    delays: StateDelays | None,
-    streams: dict[str, int],
-    announce: _Announcement,
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = await serve(host, port, allow_hosts=allow_hosts, enforce=enforce, delays=delays)
-    try:
-        for name, count in streams.items():
-            server.kinesis().create_stream(name, now=time.time(), shard_count=count)
-        announce(server)
-        await stop.wait()
-    finally:
-        await server.close()
-
-
-class _Announcement:
-    def __init__(self, write: Callable[[str], object], ready_file: Path | None, as_json: bool) -> None:
-        self._write = write
-        self._ready_file = ready_file
-        self._as_json = as_json
-
-    def __call__(self, server: EmbeddedServer) -> None:
-        facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
-        line = json.dumps(facts) + "\n"
-        if self._ready_file is not None:
-            # Renamed into place, so that whoever waits for the file never reads half of it.
-            part = self._ready_file.with_name(self._ready_file.name + ".part")
-            part.write_text(line)
-            part.replace(self._ready_file)
-        # Last, so that whoever reads the line finds the file.
-        behind_proxy = not getproxies().keys().isdisjoint(_PROXIES_OF_HTTP)
-        self._write(line if self._as_json else usage_lines(server.endpoint, behind_proxy=behind_proxy))
-        sys.stdout.flush()
+def _announce(server: EmbeddedServer, ready_file: Path | None, *, as_json: bool) -> None:
+    facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
+    line = json.dumps(facts) + "\n"
+    if ready_file is not None:
+        # Renamed into place, so that whoever waits for the file never reads half of it.
+        part = ready_file.with_name(ready_file.name + ".part")
+        part.write_text(line)
+        part.replace(ready_file)
+    # Last, so that whoever reads the line finds the file.
+    behind_proxy = not getproxies().keys().isdisjoint(_PROXIES_OF_HTTP)
+    sys.stdout.write(line if as_json else usage_lines(server.endpoint, behind_proxy=behind_proxy))
+    sys.stdout.flush()

@@ -1,8 +1,8 @@
 """The embedded AWS behind one port: Kinesis from our model, the other services from moto.
 
 A thin shell: it reads the clock, hands each request to the model, writes the answer, and wakes the subscriptions of
-shards that changed. Listens on the loopback interface unless told otherwise; there is no authentication, a request's
-signature is only looked at for the region it names. So `mld.webrule` keeps the pages of browsers out.
+shards that changed. It listens on the loopback interface unless told otherwise. There is no authentication: of a
+request's signature only the region is used. So `mld.webrule` keeps the pages of browsers out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
 from mld.local.http import App, Cuttable, HttpConnection, HttpRequest, HttpResponse, Peer
-from mld.local.kinesis import Kinesis, KinesisError, StateDelays, wire
+from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
 from mld.local.routing import KINESIS, Call, error_answer, identify, unknown_service
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4567
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""What a server on all addresses is called by from its own machine."""
+"""The address by which its own machine calls a server that listens on all."""
 _OPEN_CONNECTIONS_BACKLOG = 1024
 _Key = tuple[str, str, str]
 
@@ -137,7 +137,7 @@ class EmbeddedServer:
     def _kinesis(self, region: str, operation: str, request: HttpRequest) -> HttpResponse:
         encoding = encoding_of(request.headers)
         try:
-            answer = wire.dispatch(self.kinesis(region), operation, request.body, self.now())
+            answer = json_api.dispatch(self.kinesis(region), operation, request.body, self.now())
         except KinesisError as error:
             return self._refusal(encoding, error.code, error.message, error.status)
         except Exception:
@@ -146,7 +146,7 @@ class EmbeddedServer:
                 "The embedded Kinesis failed", extra={"action": "local_kinesis_failed", "operation": operation}
             )
             return self._refusal(encoding, "InternalFailure", f"{operation} failed; see the server's log", 500)
-        if operation not in wire.READ_ONLY:
+        if operation not in json_api.READ_ONLY:
             self._wake_all()
         for stream, shard_id in answer.touched:
             for event in self._watchers.get((region, stream, shard_id), ()):
@@ -180,7 +180,7 @@ class EmbeddedServer:
     def _empty_page(self, region: str, request: HttpRequest) -> HttpResponse:
         encoding = encoding_of(request.headers)
         try:
-            page = wire.empty_page(self.kinesis(region), wire.parse(request.body), self.now())
+            page = json_api.empty_page(self.kinesis(region), json_api.parse(request.body), self.now())
         except KinesisError as error:
             return self._refusal(encoding, error.code, error.message, error.status)
         return self._answer(encoding, page)
@@ -189,7 +189,7 @@ class EmbeddedServer:
         return HttpResponse(encoding.write(body), status, encoding.content_type, self._request_id())
 
     def _refusal(self, encoding: Encoding, code: str, message: str, status: int) -> HttpResponse:
-        return self._answer(encoding, wire.error_body(code, message), status)
+        return self._answer(encoding, json_api.error_body(code, message), status)
 
     def _request_id(self) -> list[tuple[str, str]]:
         self._requests += 1
@@ -208,11 +208,13 @@ class EmbeddedServer:
                 peer.respond(self._refusal(encoding, fault.code, fault.message, fault.status))
             return
         try:
-            subscription, watch = wire.open_subscription(self.kinesis(region), wire.parse(request.body), self.now())
+            subscription, watch = json_api.open_subscription(
+                self.kinesis(region), json_api.parse(request.body), self.now()
+            )
         except KinesisError as error:
             peer.respond(self._refusal(encoding, error.code, error.message, error.status))
             return
-        # Another subscription may just have been taken over: its own stream has to hear of it.
+        # Another subscription may just have been taken over: its own stream has to notice.
         self._wake((region, *watch))
         async with self._watching((region, *watch)) as wake:
             try:
@@ -248,7 +250,7 @@ class EmbeddedServer:
                             await wake.wait()
                 case Finished(error):
                     if error is not None:
-                        body = wire.error_body(error.code, error.message)
+                        body = json_api.error_body(error.code, error.message)
                         await peer.send(eventstream.exception(error.code, body, encoding))
                     peer.end_stream()
                     return
@@ -275,7 +277,7 @@ class EmbeddedServer:
 
 
 def _http2() -> Callable[[App], asyncio.Protocol] | None:
-    """What takes over a connection of HTTP/2; None without the extra `local`."""
+    """The protocol that takes over connections of HTTP/2; None without the extra `local`."""
     try:
         from mld.local.http2 import Http2Connection
     except ImportError:

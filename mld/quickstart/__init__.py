@@ -1,4 +1,4 @@
-"""`mld quickstart`: the whole product on one machine, with nothing but what the project installs itself, and a JRE."""
+"""`mld quickstart`: the whole product on one machine, with only what the project installs, and a JRE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Click events of a web shop, as a producer would put them. Pure: the same seed and start give the same events."""
+"""Click events of a web shop, as a producer would put them. Pure: equal seeds and starts give equal events."""
 
 from __future__ import annotations
 

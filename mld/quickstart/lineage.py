@@ -1,6 +1,6 @@
-"""What the Spark tour has to find in its sinks, worked out from what was put; and how what it finds differs.
+"""Works out from what was put what the Spark tour has to find in its sinks, and compares. Pure.
 
-Pure. The filter and the sums are those of `processors/samples/clicks.py`, written a second time without Spark.
+The filter and the sums repeat those of `processors/samples/clicks.py` without Spark.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ShardLine:
 
 @dataclass(slots=True)
 class TourOutcome:
-    """Of a run: what there should be, or what there is."""
+    """What a run left in its sinks, or should have."""
 
     rows: Sequence[tuple[str, int, int]] = ()
     """Shard, sequence number and event id of every row of the sink `clicks`."""
@@ -53,11 +53,11 @@ class TourOutcome:
     dead: Sequence[tuple[str, int, str]] = ()
     """Shard, sequence number and data of every dead letter."""
     marks: Mapping[str, int] = field(default_factory=dict)
-    """By shard, the last record that the sink says it is past."""
+    """By shard, the sink's high-water mark: the last record that it has."""
 
 
 def expected(put: Iterable[Put]) -> TourOutcome:
-    """What there should be."""
+    """What the sinks should hold."""
     rows: list[tuple[str, int, int]] = []
     dead: list[tuple[str, int, str]] = []
     minutes: dict[Cell, Sums] = {}
@@ -77,7 +77,7 @@ def expected(put: Iterable[Put]) -> TourOutcome:
 
 
 def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
-    """The lineage, from what was put and what is there."""
+    """The lineage, from what was put and what was found."""
     lines: dict[str, ShardLine] = {}
     for record in put:
         line = lines.setdefault(record.shard, ShardLine())

@@ -22,7 +22,7 @@ class PlainTour(Tour):
         return self.directory / "archive"
 
     def check(self) -> None:
-        """There is nothing that it needs besides us."""
+        """It needs nothing besides this project."""
 
     def clear(self) -> None:
         self.archive_directory.mkdir(parents=True, exist_ok=True)

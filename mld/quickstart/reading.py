@@ -1,4 +1,4 @@
-"""Reads the sinks of the Spark tour as any reader would: `spark.read.parquet`. A program of its own, as it needs a JVM.
+"""Reads the sinks of the Spark tour as anyone would: `spark.read.parquet`. A separate program, as it needs a JVM.
 
     python -m mld.quickstart.reading DIRECTORY
 

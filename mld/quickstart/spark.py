@@ -31,13 +31,13 @@ from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
 
 CLICKS, PER_MINUTE, DEAD_LETTER = "clicks", "per_minute", "dead-letter"
 MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "page": "/chec')
-"""A record that was cut on its way."""
+"""A record that was cut off in transit."""
 CHECK_S = 60.0
 READ_S = 180.0
 LAST_HOST_S = 60.0
-"""A host of a tour that was killed has ended by then."""
+"""The session host of a tour that was killed ends within this time."""
 LOOK_S = 0.5
-"""Between two looks whether it is gone."""
+"""How often to look whether it is gone."""
 SECTIONS = ("home", "search", "product", "cart", "checkout", "help")
 
 
@@ -109,11 +109,11 @@ class SparkTour(Tour):
 
     @cached_property
     def _wanted(self) -> TourOutcome:
-        """Asked for when everything is put."""
+        """Valid once everything is put."""
         return expected(self.put)
 
     def is_caught_up(self) -> bool:
-        """When both sinks are past the last record of every shard. Checkpoints follow, at the stop at the latest."""
+        """Whether both sinks have the last record of every shard. Checkpoints follow, at the stop at the latest."""
         return all(self._marks(sink) == self._wanted.marks for sink in (CLICKS, PER_MINUTE))
 
     def _host(self) -> sparkhosts.SparkHost | None:
@@ -149,7 +149,7 @@ class SparkTour(Tour):
                 yield letter["shardId"], int(letter["sequenceNumber"]), b64decode(letter["data"]).decode()
 
     def _marks(self, sink: str) -> dict[str, int]:
-        """How far the sink says it is: the newest entry of its ledger has the marks of all shards."""
+        """The sink's high-water marks: the newest entry of its ledger has those of all shards."""
         newest = max((self.lake / sink / "_mld" / "ledger").glob("*.json"), default=None)
         if newest is None:
             return {}
@@ -180,7 +180,7 @@ docs/use/spark.md explains both files, and how to test a pipeline."""
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """A properties file with other values for keys that it has; each stands on one line."""
+    """A properties file with other values for some of its keys, each of which stands on one line."""
     for key, value in values.items():
         text, count = re.subn(rf"(?m)^{re.escape(key)} = .*$", f"{key} = {value}", text)
         assert count == 1, f"{key} stands {count} times in the sample"

@@ -1,4 +1,4 @@
-"""What tours stand on: processes that end with the tour, however it ends, and a directory for one tour at a time."""
+"""What both tours need: processes that end with the tour, however it ends, and a directory for one tour at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mld.errors import MldError
 LOCK_FILE = ".lock"
 SERVER_START_S = 30.0
 STOP_S = 60.0
-"""A daemon that is told to stop is given so long before it is killed."""
+"""How long a daemon that was told to stop may take before it is killed."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -28,7 +28,7 @@ class QuickstartError(MldError):
 
 
 class NotReadyError(QuickstartError):
-    """This machine lacks something that the tour needs; the text has the remedy."""
+    """This machine lacks something the tour needs; the text has the remedy."""
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def process(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is gone at the end: TERM, and KILL if need be. On Linux it ends even if we are killed."""
+    """A process that ends with the block: by TERM, and KILL if need be. On Linux it ends even if we are killed."""
     with subprocess.Popen(
         command,
         stdout=stdout,

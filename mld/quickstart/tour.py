@@ -1,7 +1,7 @@
-"""The frame of both tours: embedded AWS, a stream with click events, the real daemon, a split on the way.
+"""The frame of both tours: embedded AWS, a stream with click events, the real daemon, a split while it reads.
 
-Everything runs as processes of its own, as a user would start it; what it shows is what is there. `plain` and `spark`
-say which processor runs, when it has caught up, and what the end result has to be.
+Each part runs as a process of its own, as a user would start it. `plain` and `spark` say which processor runs, when it
+has caught up, and what the result has to be.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PUT_RECORDS_MAX = 500  # the service's limit for one call
 PUT_ATTEMPTS_MAX = 5
 SEED = 7
 STALLED_S = 180.0
-"""Without progress for so long the tour gives up."""
+"""The tour gives up after this long without progress."""
 POLL_S = 0.2
 EXIT_OK, EXIT_FAILURE = 0, 1
 FAKE_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "quickstart", "AWS_SECRET_ACCESS_KEY": "quickstart"}
@@ -71,20 +71,20 @@ class Tour(ABC):
         """The text of the daemon's file."""
 
     def extra_events(self) -> Sequence[ClickEvent]:
-        """Put at half time."""
+        """Events to put at half time."""
         return ()
 
     @abstractmethod
     def processed(self) -> int:
-        """How many records the processor is done with; for the bar."""
+        """How many records the processor has finished; for the progress bar."""
 
     def is_caught_up(self) -> bool:
-        """Whether everything is done that the daemon is run for."""
+        """Whether the processor has finished everything that was put."""
         return self.processed() >= len(self.put)
 
     @abstractmethod
     def report(self, leases: dict[str, Lease]) -> list[str]:
-        """Print what came out; the faults."""
+        """Print the results; returns the faults."""
 
     @abstractmethod
     def farewell(self) -> str:
@@ -123,7 +123,7 @@ class Tour(ABC):
 
     @abstractmethod
     def verdict(self) -> str:
-        """What is shown to be true, if there are no faults."""
+        """What the tour has shown, if there are no faults."""
 
     @property
     def properties_file(self) -> Path:
@@ -155,8 +155,8 @@ class Tour(ABC):
 
     @contextmanager
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Runs in the tour's directory; finds the programs that are installed beside this interpreter first."""
-        # A tour whose processor cannot work is to end, not to wait for its repair.
+        """The daemon, in the tour's directory; PATH begins with the directory of this interpreter."""
+        # If the processor cannot work, the tour is to end, not to wait for a repair.
         ends = ["-D", "mld.childFailurePolicy=restart"]
         command = [sys.executable, "-P", "-m", "mld", "run", str(self.properties_file), *ends]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -257,5 +257,5 @@ class Tour(ABC):
 
 
 def tail(text: str, characters: int) -> str:
-    """The end of a long number, by which it is told from others."""
+    """The end of a long number, which distinguishes it."""
     return text if len(text) <= characters else f"…{text[-characters:]}"

@@ -1,4 +1,4 @@
-"""Did every record arrive, once and in order? Pure: what was put against what the processor archived."""
+"""Checks that every record arrived, once and in order: what was put against what the processor archived. Pure."""
 
 from __future__ import annotations
 

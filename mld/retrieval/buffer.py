@@ -1,14 +1,14 @@
 """The prefetch buffer: what was fetched and not yet taken, and whether there is room for one more fetch.
 
 Rules: retrieval#prefetch-limits. Room is tested before a fetch, so the buffer may exceed its limits by one answer (10
-MB). A batch leaves the counters when the consumer takes it, before it is processed, so that the peak is one in
-processing plus a full buffer. It never waits; the reader does.
+MB). A batch leaves the counters when the consumer takes it, before it is processed: at the peak one batch is in
+processing and the buffer is full. The buffer never waits; the reader does.
 
-Beyond Java, all readers of a worker share a `Budget` (retrieval#memory-budget): each has an equal share, so that a
-thousand shards that are behind do not hold a thousand times 8 MiB, and a slow child stops its own reader and no other.
-A share is of memory: the text of a record is larger than its payload, much larger where payloads are small. One half is
-for what waits. The other half is the most that one answer is to take, which is asked for with as many records as will
-probably fit: so there is half a share more while one answer is being framed for the child and the next one is there.
+Unlike in Java, all readers of a worker share a `Budget` (retrieval#memory-budget) in equal parts, so that a thousand
+shards that lag do not hold a thousand times 8 MiB, and a slow child stops its own reader and no other. Shares are
+counted in memory: the text of a record is larger than its payload, much larger where payloads are small. One half of a
+share is for what waits. The other half is the most that one answer may take; the reader asks for as many records as
+will probably fit. So memory exceeds the share by a half while one answer is framed for the child and the next is there.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ PAGES_MAX = 4
 BYTES_MAX = 8 * 1024 * 1024
 RECORDS_MAX = 30_000
 ANSWER_BYTES_MAX = 10 * 1024 * 1024
-"""Of one GetRecords answer."""
+"""Limit of Kinesis for one GetRecords answer."""
 ANSWER_RECORDS_MAX = 10_000
 ANSWER_RECORDS_MIN = 10
-"""Asked for even where they do not fit: below it calls cost more than memory."""
+"""Fewer are never asked for, even if these do not fit: calls would cost more than the memory."""
 RECORD_BYTES_ASSUMED = 10 * 1024
-"""Before the first record: rather more than most have, as all readers start at once."""
+"""Size of a record before the first was seen: larger than most, as all readers start at once."""
 RECORD_OVERHEAD_BYTES = 400
-"""What a record takes besides its base64: the text around it, some 170 bytes, and where in it the columns stand."""
+"""Memory of a record besides its base64: the text around it, some 170 bytes, and the places of its columns."""
 
 
 def memory_bytes(records: int, data_bytes: int) -> int:
-    """What records with so much payload take while they wait."""
+    """Memory that records with this much payload take while they wait."""
     return data_bytes * 4 // 3 + records * RECORD_OVERHEAD_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What a reader hands to the consumer of its shard, one after the other."""
+"""What a reader delivers to the consumer of its shard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mld.streams import ChildShard, Page
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The next page, possibly an empty one: it still says how far behind the reader is."""
+    """The next page. It may be empty, and still says how far the reader lags."""
 
     page: Page
 
@@ -18,7 +18,7 @@ class Records:
 class EndOfShard:
     """Every record was delivered, also those of the answer that ended the shard. Nothing follows.
 
-    `children` is empty if Kinesis kept ending the shard without naming them: look them up in the listing.
+    `children` is empty if Kinesis ended the shard again and again without naming them: look them up in the listing.
     """
 
     children: tuple[ChildShard, ...]
@@ -28,7 +28,7 @@ class EndOfShard:
 class ShardMissing:
     """Kinesis says ResourceNotFound: past retention, stream deleted, or the wrong stream. Never an end by itself.
 
-    Asking the reader for the next delivery makes it try again, from where it was.
+    Asked for the next delivery, the reader tries again from the same place.
     """
 
 

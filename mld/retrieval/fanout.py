@@ -1,13 +1,13 @@
 """`FanOutReader`: reads one shard by subscriptions of enhanced fan-out, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#subscription-starting-point and the rules that follow it there. This is the
-shell; what to do is decided in `subscribing`, `starting_points`, `buffer` and `faults`. To its consumer it is what a
-`PollingReader` is.
+shell; `subscribing`, `starting_points`, `buffer` and `faults` decide what to do. Its consumer cannot tell it from a
+`PollingReader`.
 
 Promises: every record after the start is delivered at least once, and none before all that precede it; the end only
-after all records; errors are waited out for ever. What comes twice around a renewal or a restart is what the checkpoint
-filter removes. Back-pressure: without room in the buffer nothing is taken from the subscription, which then stops
-reading its connection.
+after all records; errors are retried for ever. The checkpoint filter removes what comes twice around a renewal or a
+restart. Back-pressure: without room in the buffer nothing is taken from the subscription, which then stops reading its
+connection.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from mld.surviving import survived
 logger = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 30.0
-"""No answer for so long means none will come; Java's kinesisRequestTimeout."""
+"""Longest wait for an answer; Java's kinesisRequestTimeout."""
 EVENTS_MAX = 10
-"""In the buffer: Java's queue. An event has at most 1 MB of ordinary records."""
+"""Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
 
 
 class FanOutReader(ShardReader):
@@ -74,14 +74,14 @@ class FanOutReader(ShardReader):
         self._renew_after_s = renew_after_s
         self._idle_max_s = idle_max_s
         self._course: Course | None = None
-        self._arn: str | None = None  # subscribed for last
+        self._arn: str | None = None  # the consumer of the last subscription
         self._open: Subscription | None = None
         self._renewal: asyncio.Task[Subscription] | None = None
         self._renewal_due_s = 0.0
 
     @property
     def anchor_s(self) -> float | None:
-        """See `ShardReader.anchor_s`. It stays at the first start, as events may lie unread for any time."""
+        """See `ShardReader.anchor_s`. It stays at the first start, as events may wait unread for any time."""
         return None if self._course is None else self._course.read.anchor_s
 
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
@@ -157,7 +157,7 @@ class FanOutReader(ShardReader):
         )  # fmt: skip
 
     async def _read(self) -> bool:
-        """Until the subscription is over (False) or the shard (True)."""
+        """Read until the subscription is over (False) or the shard (True)."""
         while True:
             await self._until_room()
             self._renew_if_due()
@@ -170,7 +170,7 @@ class FanOutReader(ShardReader):
                 return True
 
     async def _next(self) -> Page | None:
-        """The next event; None if the subscription is over, which is closed then."""
+        """The next event; None if the subscription is over, and now closed."""
         assert self._open is not None
         try:
             async with asyncio.timeout(self._idle_max_s):
@@ -196,7 +196,7 @@ class FanOutReader(ShardReader):
             self._renewal = asyncio.create_task(self._new_subscription(), name=f"renewal-{self.shard_id}")
 
     async def _next_beside(self, renewal: asyncio.Task[Subscription]) -> Page | None:
-        """The next event of the old subscription, or None after a change to the new one, or when there is none left."""
+        """The next event of the old subscription; None after the change to the new one, or if neither is left."""
         assert self._open is not None
         reading = asyncio.create_task(self._open.next())
         try:
@@ -209,7 +209,7 @@ class FanOutReader(ShardReader):
             over = reading.exception()
             if over is None and (page := reading.result()) is not None:
                 return page
-            await asyncio.wait({renewal})  # taking over ends the old one, which may be heard of first
+            await asyncio.wait({renewal})  # the new one ends the old one, and that end may arrive first
             if self._renewal is None or not self._renewed(renewal):
                 await self._close()
                 if over is not None:
@@ -221,7 +221,7 @@ class FanOutReader(ShardReader):
                 await asyncio.wait({reading})
 
     def _renewed(self, renewal: asyncio.Task[Subscription]) -> bool:
-        """The end of a renewal; True if it brought a subscription."""
+        """Finish a renewal; True if it opened a subscription."""
         self._renewal = None
         error = renewal.exception()
         if error is None:
@@ -251,7 +251,7 @@ class FanOutReader(ShardReader):
     # --- trouble -----------------------------------------------------------------------------------------------------
 
     def _stream_error(self, error: Exception) -> StreamError:
-        """Any error of a subscription is one of the stream; raises what is none, and broken invariants."""
+        """The error as one of the stream. Raises any other error of ours, and broken invariants."""
         failure = survived(error, "reading a subscription", self.shard_id)
         if not isinstance(failure, StreamError):
             raise failure
@@ -278,7 +278,7 @@ class FanOutReader(ShardReader):
         await self._report_missing()
 
     async def _consumer_is_replaced(self) -> bool:
-        """Whether it was the consumer that is missing; without a clear answer the shard's own consumer judges."""
+        """Whether the registered consumer was missing; if that is unclear, the shard's own consumer judges."""
         if self._arn is None:
             return False
         try:

@@ -18,11 +18,11 @@ from mld.errors import (
 from mld.streams import Page, validate_end_of_shard
 
 ENDS_WITHOUT_CHILDREN_MAX = 5
-"""So many answers in a row that end the shard without usable children are believed: some stand-ins never name them."""
+"""After this many answers in a row that end the shard without usable children, believe it: some stand-ins name none."""
 
 
 class PollingReaction(Enum):
-    """To an error."""
+    """What a polling reader does about an error."""
 
     SAME_ITERATOR = "same iterator"
     SAME_ITERATOR_SLOWER = "same iterator, slower"
@@ -43,7 +43,7 @@ def reaction_to(error: StreamError) -> PollingReaction:
 
 
 class AnswerVerdict(Enum):
-    """On an answer."""
+    """What an answer means."""
 
     GOES_ON = "the shard goes on"
     ENDED = "the shard has ended, its children are named"
@@ -52,7 +52,7 @@ class AnswerVerdict(Enum):
 
 
 def judge(page: Page, ends_without_children_before: int) -> AnswerVerdict:
-    """The verdict on an answer after so many invalid ones in a row that did end the shard."""
+    """The verdict on an answer; the invalid answers just before it that ended the shard are counted."""
     ends = page.next_iterator is None
     if validate_end_of_shard(page.next_iterator, page.child_shards) is None:
         return AnswerVerdict.ENDED if ends else AnswerVerdict.GOES_ON

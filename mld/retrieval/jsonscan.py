@@ -1,7 +1,7 @@
-"""Steps over the text of JSON values, without making them. Pure.
+"""Steps over the text of JSON values without building them. Pure.
 
-A `Scan` knows where values begin and end. What stands in a value that is stepped over is looked at only as far as that
-needs: texts end, brackets are balanced.
+A `Scan` finds where values begin and end. It looks into a value only as far as that needs: strings end, brackets are
+balanced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Scan:
         self.at = at
 
     def sees(self, byte: int) -> bool:
-        """Whether the next byte that is no white space is `byte`; stands before that byte then."""
+        """Whether the next byte that is no white space is `byte`; skips the white space."""
         body = self.body
         if self.at < len(body):
             found = body[self.at]
@@ -60,7 +60,7 @@ class Scan:
         raise ValueError(f"not JSON at byte {self.at} of {len(self.body)}: {why}")
 
     def names(self) -> Iterator[str]:
-        """The names of an object's members, from behind its brace. The caller must step over the value of each."""
+        """The names of an object's members, from after its brace. The caller must step over the value of each."""
         if self.takes(OBJECT_END):
             return
         while True:
@@ -83,7 +83,7 @@ class Scan:
         return str(json.loads(text.decode()))
 
     def value(self) -> bytes:
-        """The text of the value that begins here; stands behind it then."""
+        """The text of the value that begins here; steps over it."""
         self.sees(QUOTE)
         start = self.at
         self.skip_value()
@@ -100,7 +100,7 @@ class Scan:
             self.fail("a value is missing")
 
     def _skip_string(self) -> None:
-        """To the first quote that an even number of backslashes stands before; `find` is much faster than a pattern."""
+        """Step to the first quote after an even number of backslashes; `find` is much faster than a pattern."""
         body, end = self.body, self.at
         while True:
             end = body.find(b'"', end + 1)
@@ -114,7 +114,7 @@ class Scan:
                 return
 
     def _skip_nested(self) -> None:
-        """Over an array or object that nobody looks into; what is in it need only be balanced."""
+        """Step over an array or object that is not looked into; it need only be balanced."""
         depth = 0
         while True:
             match = _structure(self.body, self.at)

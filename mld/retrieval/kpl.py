@@ -30,7 +30,7 @@ DIGEST_BYTES = 16
 GROUP_DEPTH_MAX = 100
 """Java's limit for nested messages."""
 HASH_KEY_DIGITS_MAX = 39
-"""Of 2**128 - 1; a longer number lies outside every range and is not worth converting."""
+"""Digits of 2**128 - 1; a longer number lies outside every range and is not worth converting."""
 
 KEY_CHARS_MAX = 256
 """Of a partition key: the limit of Kinesis and of the KPL. Of an explicit hash key: 39 digits may have zeros before
@@ -40,7 +40,7 @@ USER_RECORDS_MAX = 1024 * 1024 // 6
 without data takes 6 bytes. A larger one, as Kinesis takes records of 10 MiB, reaches it only with user records of less
 than 54 bytes, without what the key table takes."""
 FIELDS_MAX = 500
-"""In one user record, those in its tags and groups included. The KPL writes two or three."""
+"""Fields of one user record, with those in its tags and groups. The KPL writes two or three."""
 EXPANSION_MAX = 80
 """How many times its own size an aggregate may become in the child's line, besides the base64 of its payloads. User
 records of 100 bytes become less than three times as large. What makes most of it are empty ones of 6 bytes under one
@@ -91,7 +91,7 @@ def bears_magic(record: Record) -> bool:
 
 
 class UserRecords(Sequence[Record]):
-    """Those of one aggregate from sub-sequence number `first` on, made when they are asked for."""
+    """The user records of one aggregate from sub-sequence number `first` on, made on demand."""
 
     __slots__ = ("_entries", "_first", "_keys", "_outer")
 
@@ -175,7 +175,7 @@ def user_records(record: Record, hash_range: HashRange | None, work: Work) -> St
 def _require_in_range(
     keys: list[str], hash_keys: list[str], entries: list[Entry], hash_range: HashRange | None
 ) -> Steps[None]:
-    """All user records lie in the range. A malformed one decides, wherever it stands."""
+    """Check that all user records lie in the range. A malformed one is reported first, wherever it stands."""
     misrouted: Misrouted | None = None
     for start in range(0, len(entries), SLICE):
         if start:

@@ -1,7 +1,7 @@
-"""How records are written in the body of a GetRecords answer: read once by field, then by a pattern. Pure.
+"""How records are written in the body of a GetRecords answer: read once field by field, then by a pattern. Pure.
 
-Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). `columns_of` takes one record apart whatever it looks
-like; `source_of_layout` and `compiled` make a pattern of it for those that are written alike.
+Rules: AWS JSON 1.1; protocol#record-fields (what a child gets). `columns_of` takes any record apart; `source_of_layout`
+and `compiled` make a pattern from it for all that are written alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mld.retrieval.jsonscan import ARRAY, BACKSLASH, OBJECT, QUOTE
 LAYOUTS_KEPT_MAX = 64
 """Layouts kept for the next bodies; a service has one, or one more for encrypted streams."""
 ARRIVAL_UNKNOWN = b"0"
-"""For a record without an arrival time, which only stand-ins of Kinesis produce; see `mld.aws.kinesis`."""
+"""The arrival time of a record without one, which only stand-ins of Kinesis produce; see `mld.aws.kinesis`."""
 MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
 """How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
 
@@ -94,7 +94,7 @@ def _digits(text: bytes) -> bytes:
 
 
 def _arrival_ms(text: bytes) -> bytes:
-    """To the microsecond as the SDK rounds, then to the millisecond, half up."""
+    """Rounded to the microsecond as by the SDK, then to the millisecond, half up."""
     if text == b"null":
         return ARRIVAL_UNKNOWN
     if _e9_time(text):
@@ -110,12 +110,12 @@ def _arrival_ms(text: bytes) -> bytes:
 
 
 def _e9_millis(digits: bytes) -> bytes:
-    """Of the digits after the point in 1.763661600123E9; the service leaves out zeros at the end."""
+    """Milliseconds from the digits after the point in 1.763661600123E9; the service omits zeros at the end."""
     return digits.ljust(_E9_DIGITS, b"0")
 
 
 def _plain_millis(text: bytes) -> bytes:
-    """Of 1763661600.123."""
+    """Milliseconds of a time like 1763661600.123."""
     seconds, _, fraction = text.partition(b".")
     return seconds + fraction.ljust(3, b"0")
 
@@ -125,13 +125,13 @@ def _plain_millis(text: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """How a run of records is written. The numbers are those of groups of its expressions, the same in all of them.
+    """How a run of records is written. The numbers are groups of its three expressions, the same in all of them.
 
-    `head` matches a record up to behind the quote that begins its payload. `between` matches from the quote that ends a
-    payload to behind the quote that begins the next one, or behind the end of the array; `to_plain` is the same, but
-    not before an aggregate; `next` is where the next record begins. Groups of what stands before a payload belong to
-    the record after the match; the `in_head` flags say so. Arrival times: `time_head`, then the group if it has
-    `time_chars` characters, else `time_fill` of it.
+    `head` matches from the start of a record through the quote that begins its payload. `between` matches from the
+    quote that ends a payload through the quote that begins the next one, or through the end of the array; `to_plain` is
+    the same, but not before an aggregate; `next` is where the next record begins. Groups that stand before a payload
+    belong to the record after the match; the `in_head` flags say so. An arrival time is `time_head`, then the group if
+    it has `time_chars` characters, else `time_fill` of it.
     """
 
     head: re.Pattern[bytes]
@@ -150,7 +150,7 @@ class RecordLayout:
 
 
 class LayoutSource(NamedTuple):
-    """What a layout is compiled of: patterns before and behind the payload, and between records; how times are."""
+    """What a layout is compiled from: patterns before and after the payload and between records; how times start."""
 
     head: bytes
     tail: bytes

@@ -1,8 +1,8 @@
 """When the next GetRecords may go out. Pure: state and `now` in, seconds out.
 
-Rules: retrieval#pacing-of-reads. The idle interval holds at the tip of the shard; a reader that is
-behind asks again after the catch-up interval; failures back off exponentially with jitter, instead of Java's constant
-idle interval. Times are monotonic seconds; all intervals count from the end of the previous call.
+Rules: retrieval#pacing-of-reads. At the tip of the shard the idle interval applies; a reader that lags asks again after
+the catch-up interval; failures back off exponentially with jitter, where Java waits the idle interval. Times are
+monotonic seconds; all intervals count from the end of the previous call.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ ERROR_BACKOFF_S = 0.5
 THROTTLE_BACKOFF_S = 1.0
 """First wait after throttling: the limits are per second, and up to 5 s after a full 10 MB answer."""
 BACKOFF_MAX_S = 10.0
-"""Longest wait: how late a reader may notice the end of an outage. Far below the 5 minutes an iterator lives."""
+"""Longest wait: how late a reader may notice the end of an outage. Far below the 5 minutes of an iterator's life."""
 BEAT_MAX_S = 0.1
-"""Of a reader with the default interval of 1.5 s."""
+"""The beat of readers with the default interval of 1.5 s."""
 BACKOFF_DOUBLINGS_MAX = 10
 """The longest wait is reached long before; this only keeps the power small."""
 
@@ -39,8 +39,8 @@ _FIRST_BACKOFF_S = {Failure.ERROR: ERROR_BACKOFF_S, Failure.THROTTLED: THROTTLE_
 class Pacing:
     """The configured intervals. `reduced_tps_threshold_ms`: closer to the tip than this, wait at least this long.
 
-    With `beat_s` a wait at the tip is drawn out to the next multiple of it, the same for all readers: then one wake-up
-    of the process serves several shards, which saves a third of what an idle shard costs.
+    With `beat_s` a wait at the tip is extended to its next multiple, the same for all readers: one wake-up of the
+    process then serves several shards, which saves a third of the cost of an idle shard.
     """
 
     idle_interval_s: float
@@ -83,7 +83,7 @@ def delay_s(pacing: Pacing, pace: Pace, now_s: float, jitter: float) -> float:
 
 
 def beat_of(idle_interval_s: float) -> float:
-    """A beat for an interval: it draws a wait out by a fifteenth at the most, by half of that on the average."""
+    """The beat for an interval: it extends a wait by a fifteenth at most, by half of that on average."""
     return min(BEAT_MAX_S, idle_interval_s / 15)
 
 

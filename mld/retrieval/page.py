@@ -1,18 +1,19 @@
 """The plain `Page` and its batches: a tuple of records in memory.
 
 Rules: retrieval#order-of-preparation, retrieval#checkpoint-filter and retrieval#hash-range-rule. A page is the
-untouched answer; `RecordsPage.after` prepares it. No step drops a record for any reason but the checkpoint and the
-hash range of an aggregate. A page without aggregates is framed as it is; the user records of aggregates are made while
-the line is framed, aggregate by aggregate, so that a large page neither holds up the loop nor is held twice.
+untouched answer; `RecordsPage.after` prepares it. No step drops a record except for the checkpoint and the hash range
+of an aggregate. A page without aggregates is framed as it is; the user records of aggregates are made while the line is
+framed, aggregate by aggregate, so that a large page neither delays the loop nor takes memory twice.
 
-Users know the ports of `mld.streams` only, so that pages which keep the raw body may replace these.
+Callers use the ports of `mld.streams` only, so that a page that keeps the raw body may take its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import AnyStr
+from types import MappingProxyType
+from typing import AnyStr, ClassVar
 
 from mld.positions import Position
 from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, Work, bears_magic, user_records
@@ -63,7 +64,10 @@ class RecordsPage:
 
 @dataclass(frozen=True, slots=True)
 class RecordsBatch:
-    """Records ready for a child; see `mld.streams.Batch`."""
+    """Records ready for a child; see `mld.streams.ChildBatch`."""
+
+    malformed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    misrouted: ClassVar[Mapping[str, Misrouted]] = MappingProxyType({})
 
     records: tuple[Record, ...]
     millis_behind_latest: int | None
@@ -76,14 +80,6 @@ class RecordsBatch:
     @property
     def data_bytes(self) -> int:
         return _data_bytes(self.records)
-
-    @property
-    def malformed(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def misrouted(self) -> Mapping[str, Misrouted]:
-        return {}
 
     def opening(self) -> Steps[None]:
         """Nothing has to be opened."""
@@ -191,8 +187,8 @@ def _strictly_after_in_aggregates(
 def _strictly_after(records: tuple[Record, ...], position: Position, millis_behind_latest: int | None) -> RecordsBatch:
     """Rules: retrieval#checkpoint-filter; sequence numbers compare as integers.
 
-    Nearly every page lies after the position as a whole, which its lowest number shows. Only the page that a checkpoint
-    cuts is looked at record by record, as that takes some milliseconds.
+    Nearly every page lies wholly after the position, as its lowest number shows. Only a page that a checkpoint cuts is
+    examined record by record, which takes some milliseconds.
     """
     if not records or position.is_shard_end:
         return RecordsBatch((), millis_behind_latest, None)

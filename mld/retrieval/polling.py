@@ -1,12 +1,12 @@
 """`PollingReader`: reads one shard with GetRecords, ahead of its consumer.
 
 Rules: retrieval#reader-promises, retrieval#one-page-at-a-time (the consumer asks for the next),
-retrieval#valid-answers, retrieval#polling-errors. This is the shell; what to do is decided in `starting_points`,
-`pacing`, `buffer` and `faults`.
+retrieval#valid-answers, retrieval#polling-errors. This is the shell; `starting_points`, `pacing`, `buffer` and `faults`
+decide what to do.
 
-Promises: every record after the start is delivered once per reader, in order; the end only after all records;
-errors are waited out for ever, because a reader never knows better than to try again. It never drops a page, and never
-says that a shard is over because Kinesis does not find it.
+Promises: every record after the start is delivered once per reader, in order; the end only after all records; errors
+are retried for ever, because a reader knows nothing better. It never drops a page, and never ends a shard because
+Kinesis does not find it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 30.0
-"""No answer for so long means none will come; Java's kinesisRequestTimeout."""
+"""Longest wait for an answer; Java's kinesisRequestTimeout."""
 ITERATOR_AGE_MAX_S = 270.0
-"""Iterators live 300 s; an older one than this is replaced instead of tried."""
+"""Iterators live 300 s; one older than this is replaced, not tried."""
 
 
 class PollingReader(ShardReader):
@@ -86,7 +86,7 @@ class PollingReader(ShardReader):
         return None if self._state is None else self._state.anchor_s
 
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
-        """See `ShardReader.start`; the first iterator is got here."""
+        """See `ShardReader.start`; gets the first iterator."""
         start = self._starting_point(checkpoint, initial, anchor)
         asked_wall_s = self._clock.wall()
         missing = False

@@ -1,8 +1,7 @@
 """An index of the body of a GetRecords answer: where the columns of its records stand. Pure.
 
-Rules: retrieval#raw-pages; AWS JSON 1.1. A body is checked as a whole before any of it is used: what is not legal JSON
-of the documented form is a ValueError, never fewer records. Nothing is decoded that nobody asks for: payloads stay the
-base64 text that they are.
+Rules: retrieval#raw-pages; AWS JSON 1.1. A body is checked as a whole before any of it is used: anything but legal JSON
+of the documented form is a ValueError, never fewer records. Payloads stay base64 text; nothing is decoded unasked.
 
 What makes it fast: a service writes all records alike, so the first record of a body is taken apart slowly, field by
 field, and turned into a `RecordLayout`: one regular expression for everything between the end of a record's payload and
@@ -32,7 +31,7 @@ from mld.retrieval.layouts import (
 )
 
 LAYOUTS_MAX = 8
-"""Layouts learned from one body; of more kinds of records the rest is read slowly, as learning costs some 0.1 ms."""
+"""Layouts learned from one body; records of further kinds are read slowly, as learning costs some 0.1 ms."""
 NEXT_ITERATOR = "NextShardIterator"
 CONTINUATION = "ContinuationSequenceNumber"
 _PAD = ord("=")
@@ -148,9 +147,9 @@ class _Records:
     def __init__(self, scan: Scan) -> None:
         self.runs: list[RegularRun | IrregularRun] = []
         self.chars = 0
-        """Of all payloads, as base64 text."""
+        """Characters of all payloads, as base64 text."""
         self.padding = 0
-        """Of these, `=`."""
+        """How many of them are `=`."""
         self._scan = scan
         self._body = scan.body
         self._backslash = _found(scan.body.find(b"\\", scan.at), len(scan.body))
@@ -242,7 +241,7 @@ class _Records:
 
 
 def size_of(data: bytes) -> int:
-    """Of base64 text, decoded."""
+    """Bytes of base64 text once decoded."""
     return len(data) // 4 * 3 - data[-2:].count(_PAD)
 
 

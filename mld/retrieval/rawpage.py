@@ -15,7 +15,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import lt
-from typing import TypeVar
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
 
 from mld.positions import Position
 from mld.retrieval.kpl import UserRecords
@@ -40,11 +41,11 @@ Span = tuple[RegularRun | IrregularRun, int, int]
 _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
 _BETWEEN = _END + b"," + _DATA
 FRAME_BYTES = 200
-"""About what a record has besides payload and key, so that tiny ones count too."""
+"""Approximate size of a record besides payload and key, so that tiny ones count too."""
 PLACES_PER_STEP = 500
-"""Records looked at in one step that are not delivered, in about 1 ms."""
+"""Undelivered records examined in one step, in about 1 ms."""
 DECODED_PER_STEP_CHARS = 1024 * 1024
-"""Of base64, decoded in about 1 ms. A multiple of 4, so that what is decoded can be joined."""
+"""Base64 decoded in one step, in about 1 ms. A multiple of 4, so that the decoded pieces join."""
 
 T = TypeVar("T")
 
@@ -127,7 +128,7 @@ class RawPage:
         return RawBatch(spans, largest, self._data_bytes(spans), lag_ms)
 
     def _data_bytes(self, spans: tuple[Span, ...]) -> int:
-        """Of what is left of the page; counted on the shorter side of a cut, as each record takes 0.2 us."""
+        """Payload bytes of the rest of the page; counted on the shorter side of a cut, as each record takes 0.2 us."""
         kept = sum(end - start for _, start, end in spans)
         if not self.is_ordered or 2 * kept < self.count:
             return sum(run.data_bytes(start, end) for run, start, end in spans)
@@ -157,20 +158,15 @@ class RawPage:
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """Records of a page without aggregates; see `mld.streams.Batch`."""
+    """Records of a page without aggregates; see `mld.streams.ChildBatch`."""
+
+    malformed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    misrouted: ClassVar[Mapping[str, Misrouted]] = MappingProxyType({})
 
     spans: tuple[Span, ...]
     largest: Position | None
     data_bytes: int
     millis_behind_latest: int | None
-
-    @property
-    def malformed(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def misrouted(self) -> Mapping[str, Misrouted]:
-        return {}
 
     def opening(self) -> Steps[None]:
         """Nothing has to be opened."""
@@ -191,7 +187,7 @@ class RawBatch:
 
 
 def _frame_regular(parts: list[bytes], opening: bytes, run: RegularRun, start: int, end: int) -> Iterator[bytes]:
-    """Append records to `parts`, each but for its end, and give off full pieces. All that is spent on most records."""
+    """Append records to `parts`, each without its end, and yield full pieces. Most records cost this and no more."""
     body, layout, matches = run.body, run.layout, run.matches
     key, key_first = layout.key - 1, layout.key_in_head
     sequence, sequence_first = layout.sequence - 1, layout.sequence_in_head
@@ -245,7 +241,7 @@ def _frame_irregular(parts: list[bytes], opening: bytes, run: IrregularRun, star
 
 
 def _frame(parts: list[bytes], columns: Columns) -> Iterator[bytes]:
-    """Append one record without its beginning and end; a long payload is given off by itself."""
+    """Append one record without its beginning and end; a long payload is yielded by itself."""
     data, key, sequence, arrival_ms = columns
     if len(data) > PIECE_BYTES:
         yield b"".join(parts)
@@ -351,7 +347,7 @@ class RawAggregatesBatch:
         yield b"".join(parts)
 
     def _user_records(self, columns: Columns) -> Steps[Sequence[Record | Columns]]:
-        """Those after the position: of an aggregate what is in it, else the record itself as it is."""
+        """The records after the position: the user records of an aggregate, or the record itself as it is."""
         number = int(columns.sequence)
         as_it_is = (columns,) if (number, 0) > self._floor else ()
         if number < self._floor[0] or not MAGIC_IN_BASE64.match(columns.data):

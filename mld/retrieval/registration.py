@@ -1,11 +1,11 @@
-"""`RegisteredConsumer`: the consumer of enhanced fan-out that all readers of a worker subscribe for.
+"""`RegisteredConsumer`: the consumer of enhanced fan-out with which all readers of a worker subscribe.
 
-Rules: retrieval#consumer-registration. A consumer that is gone is registered anew, and is never the end of a shard;
-there is a pause between attempts to register, and nobody waits but the readers. With a configured ARN nothing is
-registered, and nothing described unless a subscription says that something is not found.
+Rules: retrieval#consumer-registration. A consumer that is gone is registered again, and never ends a shard. There is a
+pause between attempts to register, and only the readers wait. With a configured ARN nothing is registered, and nothing
+described unless a subscription finds something missing.
 
-It is found or made once, whoever asks first; a failure is told to all who ask within the next back-off. What was
-registered here can be deregistered, and nothing else.
+The first reader that asks finds or makes the consumer, for all; a failure is reported to all that ask within the next
+back-off. Only what was registered here can be deregistered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Retries:
 
 
 class RegisteredConsumer:
-    """By `name`, or by `arn`, which wins and is believed as it is."""
+    """The consumer called `name`, or the one with `arn`, which wins and is used unchecked."""
 
     def __init__(
         self, fan_out: FanOut, clock: Clock, rng: Random, *, name: str, arn: str | None, retries: Retries
@@ -65,7 +65,7 @@ class RegisteredConsumer:
         self._failed_s = 0.0
 
     async def arn(self) -> str:
-        """Raises StreamError; StreamNotFoundError if the stream itself is missing, and for nothing else."""
+        """Its ARN. Raises StreamError; StreamNotFoundError only if the stream itself is missing."""
         if self._arn is not None:
             return self._arn
         async with self._finding:
@@ -102,7 +102,7 @@ class RegisteredConsumer:
             return False
 
     async def deregister(self) -> None:
-        """Undo the registration, if this object has made it. A failure is logged, and leaves the consumer behind."""
+        """Undo the registration, if this object made it. A failure is logged, and the consumer stays."""
         async with self._finding:
             arn, self._registered = self._registered, None
             if arn is None:
@@ -121,7 +121,7 @@ class RegisteredConsumer:
             logger.info("consumer %s deregistered", arn, extra={"action": "consumer_deregistered", "consumer": arn})
 
     async def _found(self) -> str:
-        """Every reader asks; only one attempt is made in a back-off."""
+        """Every reader asks; there is one attempt per back-off."""
         age_s = self._clock.monotonic() - self._failed_s
         if self._failure is not None and age_s < self._retries.backoff_s:
             raise type(self._failure)(str(self._failure))
@@ -174,7 +174,7 @@ class RegisteredConsumer:
         raise StreamInUseError(f"the consumer {arn} is still {status}")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], tries: int) -> T:
-        """Throttling is waited out; other errors are the caller's."""
+        """The answer to `call`, retried while it is throttled. Raises all other errors."""
         for _ in range(tries - 1):
             try:
                 return await call()
@@ -183,7 +183,7 @@ class RegisteredConsumer:
         return await call()
 
     async def _but_never_missing(self, awaitable: Awaitable[T]) -> T:
-        """The stream was there a moment ago: it is the consumer that comes or goes."""
+        """Not found means unavailable: the stream was there a moment ago, so the consumer is coming or going."""
         try:
             return await awaitable
         except StreamNotFoundError as error:

@@ -1,10 +1,10 @@
-"""Where reading starts, and where it goes on after an iterator was lost. Pure.
+"""Where reading starts, and where it resumes after an iterator was lost. Pure.
 
 Rules: retrieval#starting-point (AT_TIMESTAMP without a time reads from TRIM_HORIZON), retrieval#restart-point (AT until
 something was received) and retrieval#restart-of-latest (no gap after a start at LATEST).
 
-Only the sequence number of a checkpoint chooses the place; the records already processed are removed by the checkpoint
-filter. So everything here may start too early, and must never start too late.
+Only the sequence number of a checkpoint chooses the place; the checkpoint filter removes records already processed. So
+everything here may start too early, and must never start too late.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mld.positions import AT_TIMESTAMP_NAME, LATEST_NAME, TRIM_HORIZON_NAME, Ini
 from mld.streams import IteratorType, Page, StartingPoint
 
 LATEST_MARGIN_S = 10.0
-"""How far our clock may be ahead of Kinesis' before a restart of a LATEST reader, which is by time, could skip records.
+"""How far our clock may be ahead of Kinesis's before a restart of a LATEST reader, which goes by time, skips records.
 
-The price is that such a restart may deliver records up to this much older than LATEST was.
+The price: such a restart may deliver records up to this much older than LATEST was.
 """
 
 
@@ -76,10 +76,10 @@ def advanced(state: ReadState, page: Page, asked_wall_s: float) -> ReadState:
 
 
 def begins_after_gap(state: ReadState, page: Page) -> bool:
-    """Whether the first records show that the one at the checkpoint is not in the stream any more.
+    """Whether the first records show that the one at the checkpoint is no longer in the stream.
 
-    Rules: retrieval#checkpoint-past-retention. An iterator at a sequence number begins with that very record, unless it
-    was trimmed; then with the oldest that is left, without a word. Whatever lay between the two is lost.
+    Rules: retrieval#checkpoint-past-retention. An iterator at a sequence number begins with that very record, or, if it
+    was trimmed, silently with the oldest that is left. The records between the two are lost.
     """
     if state.start.sequence is None or state.last_sequence is not None or page.first_sequence is None:
         return False

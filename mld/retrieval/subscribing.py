@@ -14,8 +14,8 @@ an error               a wait, then a new subscription from the same place
 a place is refused     the same, from the last record or the start: a continuation may be of a stream that is no more
 =====================  ===============================================================================================
 
-A place moves by accepted events and nothing else. So whatever an open subscription still held when it was given up is
-sent again by the next one.
+Only accepted events move the place. So the next subscription sends again whatever the one before still held when it was
+given up.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from mld.streams import IteratorType, Page, StartingPoint
 SUBSCRIBE_INTERVAL_MIN_S = 1.0
 """Kinesis allows one SubscribeToShard a second for each consumer and shard."""
 TAKEOVER_S = 5.0
-"""So long after a successful call a further one for the same consumer and shard is refused as ResourceInUse."""
+"""For this long after a successful call, another for the same consumer and shard is refused as ResourceInUse."""
 IN_USE_MAX = 8
-"""More refusals in a row than fit into the window: then it is the consumer that is not ACTIVE."""
+"""More refusals in a row than fit into that window mean that the consumer is not ACTIVE."""
 YIELD_S = TAKEOVER_S + 1.0
-"""After somebody took the subscription over: most likely the lease is his, and we are about to hear of it."""
+"""Pause after another worker took over the subscription: most likely it has the lease, and we will soon learn that."""
 LIFE_S = 300.0
-"""Of a subscription."""
+"""Longest life of a subscription."""
 RENEW_AFTER_S = 270.0
 RENEW_SPREAD_S = 15.0
-"""Renewals of subscriptions that were opened together are spread over so long."""
+"""Time over which to spread the renewals of subscriptions that were opened together."""
 RENEW_RETRY_S = 5.0
-"""After a renewal that failed, while the old subscription is still good."""
+"""Pause after a renewal that failed, while the old subscription is still good."""
 IDLE_MAX_S = 30.0
-"""Kinesis sends events without records about every 5 s; a connection that is silent for so long is dead."""
+"""Kinesis sends events without records about every 5 s; a connection that is silent for this long is dead."""
 
 
 class Where(Enum):
@@ -60,7 +60,7 @@ class Where(Enum):
 
 
 class SubscriptionReaction(Enum):
-    """To an error; every one of them ends in a new subscription from the same place."""
+    """What a fan-out reader does about an error; each ends in a new subscription from the same place."""
 
     AGAIN = "a new subscription"
     SLOWER = "a new subscription, slower"
@@ -88,8 +88,8 @@ def reaction_to(error: StreamError, where: Where, failures: int) -> Subscription
 class Course:
     """How far a reader has come by its subscriptions. Times are monotonic seconds.
 
-    `continuation` is that of the last accepted event. `failures` counts errors in a row, of which `failed_s` is the
-    time and `reaction` the answer to the last one. `yield_s` is how long somebody else is given way.
+    `continuation` is that of the last accepted event. `failures` counts errors in a row; `failed_s` is the time of the
+    last one, and `reaction` the answer to it. `yield_s` is how long to give way to another subscriber.
     """
 
     read: starting_points.ReadState

@@ -1,8 +1,8 @@
-"""Tests any record-processor command against the child protocol, by talking to it as the daemon does.
+"""Tests any record-processor command against the child protocol, by talking to it like the daemon.
 
 Rules: protocol#conformance-of-a-command. Each session in `scripts` starts the command as a real process, holds one
-scripted conversation with it, and notes per rule (`rules`) whether it was kept. The only part of `protocol` that does
-I/O; it must never leave a process behind nor wait without a deadline.
+scripted conversation with it, and notes for each rule (`rules`) whether it was kept. This is the only part of
+`protocol` that does I/O; it must neither leave a process behind nor wait without a deadline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.conformance.scripts import hold_all
 __all__ = ["Report", "Rule", "RuleLevel", "RuleVerdict", "examine", "run"]
 
 TIMEOUT_S = 30.0
-"""For each single answer, and for the end of the process after its input has ended."""
+"""Longest wait for each answer, and for the end of the process after the end of its input."""
 
 
 def run(command: Sequence[str], *, timeout_s: float = TIMEOUT_S, out: TextIO) -> bool:

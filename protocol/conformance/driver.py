@@ -17,10 +17,10 @@ from protocol.lines import LineSplitter
 
 READ_BYTES = 64 * 1024
 LINES_WAITING_MAX = 1000
-"""A child that floods us is read no further until its lines are looked at."""
+"""A child that floods us is not read further until its lines are handled."""
 ERROR_LINES_MAX = 8
 REAP_S = 5.0
-"""After SIGKILL only the kernel is waited for."""
+"""Longest wait after SIGKILL, when only the kernel can delay the end."""
 
 
 class CommandStartError(Exception):
@@ -45,7 +45,7 @@ class ExaminedChild:
         return self._ended
 
     async def write(self, pieces: Iterable[bytes]) -> None:
-        """Write all pieces; False hopes are not raised: a closed pipe shows up as the end of output or as silence."""
+        """Write all pieces. Does not raise for a closed pipe, which shows as the end of output or as silence."""
         with suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
                 self._stdin.write(piece)
@@ -61,7 +61,7 @@ class ExaminedChild:
         return line
 
     def waiting_line(self) -> str | None:
-        """A line that is there already, None otherwise."""
+        """A line that has already arrived; None if there is none."""
         with suppress(asyncio.QueueEmpty):
             line = self._lines.get_nowait()
             self._ended = self._ended or line is None

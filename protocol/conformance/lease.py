@@ -1,4 +1,4 @@
-"""What the daemon would answer a checkpoint request: protocol#checkpoint-range, over a lease in memory."""
+"""Answers checkpoint requests like the daemon, by protocol#checkpoint-range, from a lease in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"[0-9]{1,129}", re.ASCII)  # 129 digits are the bound of t
 _SENTINELS = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2, "LATEST": -1}
 
 Place = tuple[int, int, int]
-"""(0, number or rank of a sentinel, sub-sequence number), or the one place after all of them."""
+"""(0, number or rank of a sentinel, sub-sequence number), or the last place of all."""
 _END: Place = (1, 0, 0)
 
 

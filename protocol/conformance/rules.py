@@ -1,4 +1,4 @@
-"""The rules a record processor is examined by, and the report. Values only."""
+"""The rules by which a record processor is examined, and the report. Values only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TextIO
 
 REASONS_MAX = 3
-"""Reasons shown per rule: the first ones tell, the rest repeats."""
+"""Reasons shown per rule: the first ones tell, the others repeat."""
 
 
 class RuleLevel(Enum):
@@ -125,5 +125,5 @@ class Report:
 
 
 def _printable(text: str) -> str:
-    """What a child wrote, without what would end a line or move the cursor."""
+    """What a child wrote, with everything escaped that would end a line or move the cursor."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

@@ -1,4 +1,4 @@
-"""The scripts of an examination: what is sent, what is replied, and which rules that shows."""
+"""The scripts of an examination: what to send, what to reply, and which rules that tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _no_errors(_: int) -> CheckpointErrorName | None:
 
 @dataclass(frozen=True, slots=True)
 class SessionScript:
-    """`rule` is kept if the session comes to its end; `may_end`: or if the child gives up with an error status."""
+    """`rule` is kept if the session reaches its end; with `may_end`, also if the child exits with an error status."""
 
     name: str
     hold: Callable[[Session, Report], Awaitable[None]]

@@ -38,7 +38,7 @@ REQUESTS_PER_ACTION_MAX = 100
 LINES_PER_ACTION_MAX = 100_000
 """More lines without an answer are an endless loop."""
 SETTLE_S = 0.02
-"""A child that says too much says it at once; this long it is listened to between two actions."""
+"""How long to listen for unsolicited lines between two actions: a child that says too much says it at once."""
 _SCHEMAS = {"status": "status", "checkpoint": "checkpoint-request"}
 
 Replies = Callable[[int], CheckpointErrorName | None]
@@ -116,7 +116,7 @@ class Session:
             self.failed(Rule.EXIT_STATUS, f"exit status {status}")
 
     async def exit_status(self) -> int | None:
-        """Read all the child still says; its exit status, None if it does not end in time."""
+        """Read the rest of the child's output; returns its exit status, None if it does not end in time."""
         deadline_s = self._now_s() + self._timeout_s
         try:
             while (line := await self._child.read_line(deadline_s)) is not None:

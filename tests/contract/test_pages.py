@@ -12,7 +12,7 @@ import pytest
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
-from mld.streams import HASH_KEY_MAX, Batch, ChildShard, HashRange, Misrouted, Page
+from mld.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Misrouted, Page
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, sealed
 
@@ -58,7 +58,7 @@ def page(request: pytest.FixtureRequest) -> MakePage:
     return make
 
 
-def records_of(batch: Batch) -> list[dict[str, Any]]:
+def records_of(batch: ChildBatch) -> list[dict[str, Any]]:
     line = b"".join(batch.line())
     assert line.endswith(b"\n") and line.count(b"\n") == 1 and line.isascii()
     message = json.loads(line)
@@ -67,7 +67,7 @@ def records_of(batch: Batch) -> list[dict[str, Any]]:
     return records
 
 
-def places(batch: Batch) -> list[str]:
+def places(batch: ChildBatch) -> list[str]:
     return [f"{r['sequenceNumber']}/{r['subSequenceNumber']}" for r in records_of(batch)]
 
 

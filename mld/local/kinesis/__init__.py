@@ -1,8 +1,8 @@
 """A pure model of Kinesis Data Streams: values and `now` in, values out.
 
-No clock, no I/O, no asyncio, no randomness: every operation is told the time (`now`, epoch seconds). The HTTP shell in
-`mld.local.server` puts it behind a port; a simulation may call it directly. `model.Kinesis` is the way in for Python
-callers, `wire.dispatch` for JSON. Rules: the Kinesis API reference; retrieval#service-limits, retrieval#valid-answers.
+No clock, no I/O, no asyncio, no randomness: every operation is given the time (`now`, epoch seconds). The HTTP shell in
+`mld.local.server` serves it; a simulation may call it directly. Python callers use `model.Kinesis`, and JSON goes
+through `json_api.dispatch`. Rules: the Kinesis API reference; retrieval#service-limits, retrieval#valid-answers.
 """
 
 from mld.local.kinesis.errors import KinesisError

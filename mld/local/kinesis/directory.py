@@ -7,23 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mld.local.kinesis import errors
+from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import ON_DEMAND_SHARDS, RETENTION_H_MAX, Stream
 from mld.local.kinesis.subscription import ShardSubscription
 
-ACCOUNT = "123456789012"
 REGION = "us-east-1"
 SHARD_LIMIT = 10_000
-LIST_SHARDS_DEFAULT = 1000
-SCALINGS_PER_DAY = 10
 RECORD_KIB_MAX = 10_240
-_DAY_S = 86_400.0
 _ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]+):(\d{12}):stream/([a-zA-Z0-9_.-]{1,128})")
 
 
 @dataclass(frozen=True, slots=True)
 class StateDelays:
-    """How long streams and consumers stay in their passing states, in seconds. 0: nobody ever sees them."""
+    """How long streams and consumers stay in their passing states, in seconds. At 0 these are never seen."""
 
     create_s: float = 0.0
     update_s: float = 0.0
@@ -32,32 +29,29 @@ class StateDelays:
 
 
 class Directory:
-    """Mutable; `enforce` and `delays` may be changed at any time."""
+    """Mutable; `enforce`, `delays` and `shard_limit` may be changed at any time."""
 
     def __init__(
         self,
         *,
-        account: str = ACCOUNT,
         region: str = REGION,
         enforce: bool = False,
         delays: StateDelays | None = None,
-        shard_limit: int = SHARD_LIMIT,
     ) -> None:
-        self.account = account
         self.region = region
         self.enforce = enforce
         self.delays = delays or StateDelays()
-        self.shard_limit = shard_limit
+        self.shard_limit = SHARD_LIMIT
         self._streams: dict[str, Stream] = {}
         self._subscriptions: dict[tuple[str, str], ShardSubscription] = {}
 
     # --- finding things ----------------------------------------------------------------------------------------------
 
     def stream_arn(self, name: str) -> str:
-        return f"arn:aws:kinesis:{self.region}:{self.account}:stream/{name}"
+        return f"arn:aws:kinesis:{self.region}:{ACCOUNT}:stream/{name}"
 
     def streams(self, now: float) -> list[Stream]:
-        """By name."""
+        """All streams, in order of their names."""
         for stream in [s for s in self._streams.values() if s.gone_s is not None and now >= s.gone_s]:
             del self._streams[stream.name]
         return [self._streams[name] for name in sorted(self._streams)]
@@ -70,12 +64,12 @@ class Directory:
             if parts is None:
                 raise errors.invalid(f"StreamARN {ref} is not valid.")
             name = parts[4]
-            if (parts[2], parts[3]) != (self.region, self.account):
+            if (parts[2], parts[3]) != (self.region, ACCOUNT):
                 raise errors.stream_not_found(name, parts[3])
         stream = self._streams.get(name)
         if stream is None or (stream.gone_s is not None and now >= stream.gone_s):
             self._streams.pop(name, None)
-            raise errors.stream_not_found(name, self.account)
+            raise errors.stream_not_found(name)
         stream.drop_expired_shards(now)
         return stream
 
@@ -83,21 +77,19 @@ class Directory:
         """A stream that takes reads and writes; one that is still being made has no shards yet."""
         stream = self.stream(ref, now)
         if stream.status(now) == "CREATING":
-            raise errors.stream_not_found(stream.name, self.account)
+            raise errors.stream_not_found(stream.name)
         return stream
 
     def settled_stream(self, ref: str, now: float) -> Stream:
         stream = self.stream(ref, now)
         if (status := stream.status(now)) != "ACTIVE":
-            raise errors.in_use(
-                f"Stream {stream.name} under account {self.account} not ACTIVE, instead in state {status}"
-            )
+            raise errors.in_use(f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {status}")
         return stream
 
     def shard(self, stream: Stream, shard_id: str) -> ShardState:
         shard = stream.shard(shard_id)
         if shard is None:
-            raise errors.shard_not_found(shard_id, stream.name, self.account)
+            raise errors.shard_not_found(shard_id, stream.name)
         return shard
 
     # --- making and setting ------------------------------------------------------------------------------------------
@@ -114,7 +106,7 @@ class Directory:
     ) -> Stream:
         """`shard_count` is required unless `on_demand`, which starts with four shards."""
         if any(s.name == name for s in self.streams(now)):
-            raise errors.in_use(f"Stream {name} under account {self.account} already exists.")
+            raise errors.in_use(f"Stream {name} under account {ACCOUNT} already exists.")
         if on_demand and shard_count is not None:
             raise errors.validation("ShardCount must not be given for a stream in On-Demand mode.")
         if not on_demand and shard_count is None:
@@ -139,7 +131,7 @@ class Directory:
         open_count = self.open_shard_count(now)
         if open_count + more > self.shard_limit:
             raise errors.limit_exceeded(
-                f"This request would exceed the shard limit for the account {self.account} in {self.region}. "
+                f"This request would exceed the shard limit for the account {ACCOUNT} in {self.region}. "
                 f"Current shard count for the account: {open_count}. Limit: {self.shard_limit}."
             )
 
@@ -149,7 +141,7 @@ class Directory:
     def delete_stream(self, ref: str, *, now: float, with_consumers: bool = False) -> None:
         stream = self.stream(ref, now)
         if any(not c.is_gone(now) for c in stream.consumers.values()) and not with_consumers:
-            raise errors.in_use(f"Stream {stream.name} under account {self.account} has registered consumers.")
+            raise errors.in_use(f"Stream {stream.name} under account {ACCOUNT} has registered consumers.")
         if stream.gone_s is None:
             stream.gone_s = now + self.delays.delete_s
 

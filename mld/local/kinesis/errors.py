@@ -1,11 +1,13 @@
-"""The answers "no" of Kinesis, with the codes and HTTP statuses AWS uses.
+"""The refusals of Kinesis, with the codes and HTTP statuses that AWS uses.
 
-The messages follow the wording seen from the service where it is known; nobody should match on them.
+Messages follow the service's wording where it is known; do not match on them.
 """
 
 from __future__ import annotations
 
 from mld.errors import MldError
+
+ACCOUNT = "123456789012"
 
 
 class KinesisError(MldError):
@@ -18,14 +20,12 @@ class KinesisError(MldError):
         self.status = status
 
 
-def stream_not_found(name: str, account: str) -> KinesisError:
-    return KinesisError("ResourceNotFoundException", f"Stream {name} under account {account} not found.")
+def stream_not_found(name: str, account: str = ACCOUNT) -> KinesisError:
+    return not_found(f"Stream {name} under account {account} not found.")
 
 
-def shard_not_found(shard_id: str, name: str, account: str) -> KinesisError:
-    return KinesisError(
-        "ResourceNotFoundException", f"Could not find shard {shard_id} in stream {name} under account {account}."
-    )
+def shard_not_found(shard_id: str, name: str) -> KinesisError:
+    return not_found(f"Could not find shard {shard_id} in stream {name} under account {ACCOUNT}.")
 
 
 def not_found(message: str) -> KinesisError:
@@ -48,9 +48,8 @@ def limit_exceeded(message: str) -> KinesisError:
     return KinesisError("LimitExceededException", message)
 
 
-def throttled(shard_id: str, name: str, account: str) -> KinesisError:
-    return KinesisError("ProvisionedThroughputExceededException", throttled_text(shard_id, name, account))
-
-
-def throttled_text(shard_id: str, name: str, account: str) -> str:
-    return f"Rate exceeded for shard {shard_id} in stream {name} under account {account}."
+def throttled(shard_id: str, name: str) -> KinesisError:
+    return KinesisError(
+        "ProvisionedThroughputExceededException",
+        f"Rate exceeded for shard {shard_id} in stream {name} under account {ACCOUNT}.",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.directory import Directory
+from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.reading import start_position
 from mld.local.kinesis.registered_consumer import (
     CONSUMERS_MAX,
@@ -25,9 +26,7 @@ class FanOutDirectory(Directory):
         stream = self.data_stream(ref, now)
         existing = self.consumers(stream.arn, now=now)
         if any(c.name == name for c in existing):
-            raise errors.in_use(
-                f"Consumer {name} under stream {stream.name} already exists for account {self.account}."
-            )
+            raise errors.in_use(f"Consumer {name} under stream {stream.name} already exists for account {ACCOUNT}.")
         if len(existing) >= CONSUMERS_MAX:
             raise errors.limit_exceeded(f"Consumer count cannot exceed {CONSUMERS_MAX} for stream {stream.name}.")
         if sum(c.status(now) == "CREATING" for c in existing) >= CREATING_MAX:
@@ -38,7 +37,7 @@ class FanOutDirectory(Directory):
         return consumer
 
     def consumers(self, ref: str, *, now: float) -> list[Consumer]:
-        """By name."""
+        """All consumers of a stream, in order of their names."""
         stream = self.stream(ref, now)
         for name in [c.name for c in stream.consumers.values() if c.is_gone(now)]:
             del stream.consumers[name]
@@ -47,7 +46,7 @@ class FanOutDirectory(Directory):
     def consumer(
         self, *, now: float, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
     ) -> Consumer:
-        """By its ARN, or by the stream's ARN and its name; if all are given they must agree."""
+        """The consumer with this ARN, or with this stream's ARN and name; if all are given they must agree."""
         if arn is not None:
             parts = split_consumer_arn(arn)
             if parts is None:
@@ -59,7 +58,7 @@ class FanOutDirectory(Directory):
             raise errors.invalid("Either ConsumerARN or StreamARN and ConsumerName must be provided.")
         found = [c for c in self.consumers(stream_arn, now=now) if c.name == name and arn in (None, c.arn)]
         if not found:
-            raise errors.not_found(f"Consumer {arn or name} under account {self.account} not found.")
+            raise errors.not_found(f"Consumer {arn or name} under account {ACCOUNT} not found.")
         return found[0]
 
     def deregister_consumer(self, consumer: Consumer, *, now: float) -> None:
@@ -67,7 +66,7 @@ class FanOutDirectory(Directory):
             consumer.gone_s = now + self.delays.consumer_s
 
     def subscribe(self, consumer_arn: str, shard_id: str, start: StartingPoint, *, now: float) -> ShardSubscription:
-        """Raises before anything is streamed; afterwards the subscription itself tells its end."""
+        """Raises before anything is streamed; later the subscription reports its own end."""
         consumer = self.consumer(now=now, arn=consumer_arn)
         if (status := consumer.status(now)) != "ACTIVE":
             raise errors.in_use(f"Consumer {consumer_arn} is not ACTIVE, instead in state {status}.")
@@ -75,11 +74,11 @@ class FanOutDirectory(Directory):
         shard = self.shard(stream, shard_id)
         if start.type in (IteratorType.AT_SEQUENCE_NUMBER, IteratorType.AFTER_SEQUENCE_NUMBER) and not start.sequence:
             raise errors.invalid("StartingPosition needs a SequenceNumber for this type.")
-        position = start_position(stream, shard, start, self.account, now)
+        position = start_position(stream, shard, start, now)
         key = (consumer_arn, shard.shard_id)
         before = self._subscriptions.get(key)
         in_use = errors.in_use(
-            f"Another active subscription exists for this consumer: {self.account}:{stream.name}:{shard.shard_id}:"
+            f"Another active subscription exists for this consumer: {ACCOUNT}:{stream.name}:{shard.shard_id}:"
             f"{consumer.name}"
         )
         if before is not None and before.is_live:
@@ -91,7 +90,7 @@ class FanOutDirectory(Directory):
             self.consumer(now=at, arn=consumer_arn)
             current = self.data_stream(consumer.stream_arn, at)
             if current is not stream:
-                raise errors.stream_not_found(stream.name, self.account)
+                raise errors.stream_not_found(stream.name)
             return current, self.shard(current, shard.shard_id)
 
         subscription = ShardSubscription(find, position, now, enforce=self.enforce)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mld.local.kinesis import errors, resharding
-from mld.local.kinesis.directory import ACCOUNT, REGION, StateDelays
+from mld.local.kinesis.directory import REGION, StateDelays
+from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.fanout import FanOutDirectory
 from mld.local.kinesis.filters import FilterType, ListFilter, matches
 from mld.local.kinesis.reading import PAGE_RECORDS_MAX, LogPage, read_page, start_position
@@ -20,7 +21,7 @@ from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.tokens import ListShardsToken, ShardIterator, decode_iterator, decode_list_token
 from mld.streams import StartingPoint
 
-__all__ = ["ACCOUNT", "REGION", "Kinesis", "ListedShards", "StateDelays"]
+__all__ = ["REGION", "Kinesis", "ListedShards", "StateDelays"]
 
 LIST_SHARDS_DEFAULT = 1000
 SCALINGS_PER_DAY = 10
@@ -61,7 +62,7 @@ class Kinesis(FanOutDirectory):
             stream = self.stream(ref, now)
         if stream.status(now) not in ("ACTIVE", "UPDATING"):
             raise errors.in_use(
-                f"Stream {stream.name} under account {self.account} not ACTIVE or UPDATING, instead in state "
+                f"Stream {stream.name} under account {ACCOUNT} not ACTIVE or UPDATING, instead in state "
                 f"{stream.status(now)}"
             )
         _check_filter(shard_filter)
@@ -123,7 +124,7 @@ class Kinesis(FanOutDirectory):
         if stream.on_demand:
             raise errors.KinesisError(
                 "ValidationException",
-                f"Request is invalid. Stream {stream.name} under account {self.account} is in On-Demand mode.",
+                f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in On-Demand mode.",
             )
         return stream
 
@@ -144,8 +145,8 @@ class Kinesis(FanOutDirectory):
         for entry, size in zip(entries, sizes, strict=True):
             shard = shard_of(stream, entry)
             if self.enforce and not shard.limits.admit_write(size, now):
-                text = errors.throttled_text(shard.shard_id, stream.name, self.account)
-                results.append(PutResult(error=("ProvisionedThroughputExceededException", text)))
+                refusal = errors.throttled(shard.shard_id, stream.name)
+                results.append(PutResult(error=(refusal.code, refusal.message)))
             else:
                 results.append(store(stream, shard, entry, size, now))
         return results
@@ -154,8 +155,8 @@ class Kinesis(FanOutDirectory):
         stream = self.data_stream(ref, now)
         shard = self.shard(stream, shard_id)
         if self.enforce and not shard.limits.admit_iterator(now):
-            raise errors.throttled(shard.shard_id, stream.name, self.account)
-        position = start_position(stream, shard, start, self.account, now)
+            raise errors.throttled(shard.shard_id, stream.name)
+        position = start_position(stream, shard, start, now)
         return ShardIterator(stream.name, stream.created_ms, shard.index, position, now).encode()
 
     def get_records(
@@ -164,7 +165,7 @@ class Kinesis(FanOutDirectory):
         """A page and the next iterator, which is None at the end of a closed shard."""
         stream, shard, place = self._place(iterator, ref, now)
         if self.enforce and not shard.limits.admit_read(now):
-            raise errors.throttled(shard.shard_id, stream.name, self.account)
+            raise errors.throttled(shard.shard_id, stream.name)
         page = read_page(stream, shard, place.position, now, limit=limit or PAGE_RECORDS_MAX)
         if self.enforce:
             shard.limits.spent(page.size_bytes, now, full_page=page.cut_by_size)
@@ -174,8 +175,8 @@ class Kinesis(FanOutDirectory):
         return page, following.encode()
 
     def get_no_records(self, iterator: str, *, now: float) -> tuple[int, str]:
-        """What GetRecords sometimes does on real streams: no records although there are some. Returns the lag in
-        milliseconds and an iterator of the same position."""
+        """GetRecords without records although there are some, as real streams sometimes answer. Returns the lag in
+        milliseconds and an iterator at the same position."""
         stream, shard, place = self._place(iterator, None, now)
         behind = read_page(stream, shard, place.position, now, limit=1).millis_behind_latest
         return behind, ShardIterator(stream.name, stream.created_ms, shard.index, place.position, now).encode()
@@ -186,7 +187,7 @@ class Kinesis(FanOutDirectory):
             raise errors.invalid("Invalid ShardIterator.")
         stream = self.data_stream(place.stream, now)
         if stream.created_ms != place.created_ms:
-            raise errors.stream_not_found(stream.name, self.account)
+            raise errors.stream_not_found(stream.name)
         if ref is not None and self.stream(ref, now) is not stream:
             raise errors.invalid("The ShardIterator is of another stream than the one named.")
         if place.is_expired(now):
@@ -197,7 +198,7 @@ class Kinesis(FanOutDirectory):
             )
         shard = stream.shards.get(place.shard_index)
         if shard is None:
-            raise errors.shard_not_found(f"of index {place.shard_index}", stream.name, self.account)
+            raise errors.shard_not_found(f"of index {place.shard_index}", stream.name)
         return stream, shard, place
 
 

@@ -1,4 +1,4 @@
-"""What the operations of `wire` have in common: their registry and the shape of their answers."""
+"""The registry of the operations of `json_api`, and the shape of their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OperationResult:
 
 Handler = Callable[[Kinesis, OperationRequest, float], OperationResult]
 HANDLERS: dict[str, Handler] = {}
-"""By the name of the operation in the API."""
+"""By the operation's name in the API."""
 
 
 def operation(function: Handler) -> Handler:

@@ -59,7 +59,7 @@ def parse_record(fragment: bytes) -> StoredRecord:
     )
 
 
-def start_position(stream: Stream, shard: ShardState, start: StartingPoint, account: str, now: float) -> int:
+def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
     """The position of a GetShardIterator or SubscribeToShard start. Raises InvalidArgument for a number that does not
     belong to the shard, and for a time to come."""
     match start.type:
@@ -70,9 +70,9 @@ def start_position(stream: Stream, shard: ShardState, start: StartingPoint, acco
         case IteratorType.AT_TIMESTAMP:
             return _position_at_time(stream, shard, start.timestamp_s, now)
         case IteratorType.AT_SEQUENCE_NUMBER:
-            return _own_number(stream, shard, start.sequence, account)
+            return _own_number(stream, shard, start.sequence)
         case IteratorType.AFTER_SEQUENCE_NUMBER:
-            return _own_number(stream, shard, start.sequence, account) + 1
+            return _own_number(stream, shard, start.sequence) + 1
 
 
 def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | None, now: float) -> int:
@@ -87,7 +87,7 @@ def _position_at_time(stream: Stream, shard: ShardState, timestamp_s: float | No
     return stream.sequencer.tip(shard.index) + 1 if number is None else number
 
 
-def _own_number(stream: Stream, shard: ShardState, text: str | None, account: str) -> int:
+def _own_number(stream: Stream, shard: ShardState, text: str | None) -> int:
     if text is None:
         raise errors.invalid("Must specify startingSequenceNumber parameter for this iterator type.")
     number = int(text)
@@ -95,7 +95,7 @@ def _own_number(stream: Stream, shard: ShardState, text: str | None, account: st
     if sequence.shard_index(number) != shard.index or not shard.starting <= number <= top:
         raise errors.invalid(
             f"StartingSequenceNumber {text} used in GetShardIterator on shard {shard.shard_id} in stream "
-            f"{stream.name} under account {account} is invalid because it did not come from this stream."
+            f"{stream.name} under account {errors.ACCOUNT} is invalid because it did not come from this stream."
         )
     return number
 
@@ -103,7 +103,7 @@ def _own_number(stream: Stream, shard: ShardState, text: str | None, account: st
 def read_page(
     stream: Stream, shard: ShardState, position: int, now: float, *, limit: int, bytes_max: int = PAGE_BYTES_MAX
 ) -> LogPage:
-    """The records at `position` and after, at most `limit` and `bytes_max` (but one, if there is any)."""
+    """The records at `position` and after, within `limit` and `bytes_max`, but at least one if there is any."""
     first = shard.log.trim(stream.horizon_s(now))
     span = shard.log.span(position, first=first, limit=limit, bytes_max=bytes_max)
     more = span.stop < len(shard.log)

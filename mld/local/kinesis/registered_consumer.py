@@ -10,7 +10,7 @@ CREATING_MAX = 5
 
 @dataclass(slots=True)
 class Consumer:
-    """CREATING until `active_s`; DELETING from the moment `gone_s` is known until it is over."""
+    """CREATING until `active_s`; DELETING as soon as `gone_s` is set, until then."""
 
     name: str
     arn: str

@@ -1,4 +1,4 @@
-"""Splits, merges and scaling, with the family tree AWS would leave behind."""
+"""Splits, merges and scaling, with the same parents and children as on AWS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One shard: its hash range, its life span, its family and its records."""
+"""One shard: its hash range, lifetime, parents, children and records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One stream: its shards in order of creation, its states and its settings.
 
-States follow from times alone: a stream is CREATING until `active_s`, UPDATING until `updated_s`, DELETING from the
-moment `gone_s` is known until it is over. A change of shards takes effect at once, the state only shows it for a while.
+States follow from times alone: a stream is CREATING until `active_s`, UPDATING until `updated_s`, and DELETING as soon
+as `gone_s` is set, until then. A change of shards takes effect at once; the state only shows it for a while.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Stream:
 
     @property
     def open_shards(self) -> list[ShardState]:
-        """In order of their hash ranges."""
+        """The open shards, in order of their hash ranges."""
         return self._open
 
     def shard(self, shard_id: str) -> ShardState | None:

@@ -1,7 +1,7 @@
-"""One enhanced fan-out subscription, as a value that is asked for its next event (retrieval#service-limits).
+"""One subscription of enhanced fan-out, as a value that is asked for its next event (retrieval#service-limits).
 
-The holder asks `next_step(now)` when the shard got records, when the time of the last `Idle` has come, and after each
-event. It never waits by itself.
+The holder calls `next_step(now)` when the shard got records, when the time of the last `Idle` has come, and after each
+event. The subscription itself never waits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The response ends; `error` goes out as an exception event before."""
+    """The response ends, after `error` as an exception event if there is one."""
 
     error: KinesisError | None = None
 

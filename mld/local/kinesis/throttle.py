@@ -1,6 +1,6 @@
 """The limits of one shard, as token buckets over passed-in time (retrieval#service-limits).
 
-Used only when the model was told to enforce limits. A bucket never sleeps and never queues: it says yes or no.
+Used only if the model enforces limits. A bucket never sleeps or queues: it says yes or no.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FULL_PAGE_PAUSE_S = 5.0
 
 
 class Bucket:
-    """`rate` tokens flow in each second up to one second's worth."""
+    """`rate` tokens flow in each second; it holds those of one second at most."""
 
     __slots__ = ("_at", "_level", "_rate")
 

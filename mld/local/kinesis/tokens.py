@@ -76,7 +76,7 @@ def decode_list_token(text: str) -> ListShardsToken | None:
 
 
 def encode_name(kind: str, name: str) -> str:
-    """The page token of listings that need a last name only."""
+    """The page token of listings that only need the last name."""
     return _pack(kind, name)
 
 

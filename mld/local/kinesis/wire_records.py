@@ -1,4 +1,4 @@
-"""The wire form of what concerns shards and records."""
+"""The wire form of operations on shards and records."""
 
 from __future__ import annotations
 

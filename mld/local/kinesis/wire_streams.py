@@ -1,4 +1,4 @@
-"""The wire form of what concerns whole streams: their making, settings, tags."""
+"""The wire form of operations on whole streams: creation, settings, tags."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Kinesis as AWS JSON 1.1: one function per operation from a request's fields to an answer's bytes. Still pure.
 
-SubscribeToShard is opened by `open_subscription`, because its answer is a stream of events. Operations that AWS has and
-this model has not are refused as unknown. StreamId is ignored, as the service documents it as not implemented.
+`open_subscription` opens SubscribeToShard, because its answer is a stream of events. Operations that only AWS has are
+refused as unknown. StreamId is ignored, as the service documents it as not implemented.
 """
 
 from __future__ import annotations
