@@ -9,7 +9,7 @@ Pure: values in, values out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpan, StreamShard, fresh
@@ -126,11 +126,6 @@ def piece_of(rows: Mapping[StreamShard, Sequence[Row]], marks: HighWaterMarks) -
     left = {shard: [row for row in mine if fresh(row[0], marks.get(shard))] for shard, mine in rows.items()}
     left = {shard: mine for shard, mine in left.items() if mine}
     return Piece(left, {shard: ShardSpan(marks.get(shard), mine[-1][0]) for shard, mine in left.items()})
-
-
-def by_shard(rows: Mapping[StreamShard, Sequence[Row]]) -> Iterator[dict[StreamShard, Sequence[Row]]]:
-    for shard in sorted(rows):
-        yield {shard: rows[shard]}
 
 
 def halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:

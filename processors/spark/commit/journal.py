@@ -44,8 +44,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import PurePosixPath
@@ -132,22 +132,17 @@ class Journal:
                 layout=head.layout,
                 columns=head.columns,
                 batch_id=UPGRADE,
-                writer=writer(),
-                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                **signature(self._now()),
             )
 
         admission.marks(head)
         if not admission.upgrades(head):
             return head
-        token = self.stage()
         try:
-            return self.commit(token, follow)
+            with self.staged() as token:
+                return self.commit(token, follow)
         except _Claimed:
-            self.discard(token)
             return self.head()
-        except BaseException:
-            self.discard(token)
-            raise
 
     def stage(self) -> str:
         """A new staging area; its token."""
@@ -156,6 +151,16 @@ class Journal:
             self._store.make(f"{STAGING}/{token}")
             self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
         return token
+
+    @contextmanager
+    def staged(self) -> Iterator[str]:
+        """A staging area to commit; it is discarded if that raises anything."""
+        token = self.stage()
+        try:
+            yield token
+        except BaseException:
+            self.discard(token)
+            raise
 
     def data(self, token: str) -> str:
         """Where the data of a staging area stand, as a path of the store."""
@@ -364,9 +369,10 @@ class _failures:
             raise as_sink_error(error, self._doing) from error
 
 
-def writer() -> str:
-    """This process, for people."""
-    return f"{socket.gethostname()} pid {os.getpid()}"
+def signature(now: float) -> dict[str, str]:
+    """Which process writes an entry, and when: for people."""
+    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+    return {"writer": f"{socket.gethostname()} pid {os.getpid()}", "at": at}
 
 
 def _token() -> str:

@@ -20,8 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from processors.spark.batch import engine as running
-from processors.spark.batch import record_lines
+from processors.spark.batch import attempts, record_lines
 from processors.spark.batch.micro_batch import MicroBatch, plan
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, SpoolError, open_spool
@@ -131,7 +130,7 @@ class SessionHost:
                 await self._trigger()
         except spark_session.SessionGone as error:
             return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
-        except running.Stopped:
+        except attempts.Stopped:
             return EXIT_OK
         except Exception:
             log.exception("the session host has a fault")

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import admission_of
-from processors.spark.commit.journal import Journal, writer
+from processors.spark.commit.journal import Journal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
 from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
@@ -70,12 +69,8 @@ class FileSink:
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         columns = self._columns(frame)
         self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
-        token = self._journal.stage()
-        try:
+        with self._journal.staged() as token:
             return self._publish(frame, columns, batch, batch_id, token)
-        except BaseException:
-            self._journal.discard(token)
-            raise
 
     def _publish(
         self, frame: DataFrame | None, columns: Columns, batch: ShardSpans, batch_id: str, token: str
@@ -93,8 +88,7 @@ class FileSink:
                 columns=self._widened(head, columns),
                 moves=self._moves(head.number + 1 if head else 1, [name for name, _ in files]),
                 batch_id=batch_id,
-                writer=writer(),
-                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                **signature(self._now()),
                 rows=rows,
             )
             self._accompany(entry, token)
