@@ -20,7 +20,6 @@ from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLin
 
 FILE_BYTES_MAX = 1 << 20
 """As for the daemon: anything larger is some other file."""
-STREAM_KEYS = ("streamName", "streamArn")
 
 
 class SettingsError(Exception):

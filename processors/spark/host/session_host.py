@@ -1,9 +1,8 @@
 """The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
 
 An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
-other. Meanwhile offers gather for the next child, as many as `mld.spark.maxInFlightBytes` allows; what is beyond that
-stays in the children's sockets. The host ends when the daemon and the last child are gone, when the JVM is gone, or
-when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
+other, while offers gather for the next one (`offers`). The host ends when the daemon and the last child are gone, when
+the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
 """
 
 from __future__ import annotations
