@@ -45,7 +45,7 @@ class ShardLine:
 
 @dataclass(slots=True)
 class TourOutcome:
-    """Of a run: what there should be, or what there is."""
+    """What a run should leave in its sinks, or what it has left."""
 
     rows: Sequence[tuple[str, int, int]] = ()
     """Shard, sequence number and event id of every row of the sink `clicks`."""

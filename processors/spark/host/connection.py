@@ -44,7 +44,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         self._head: dict[str, Any] | None = None
         self._held = False
         self.admitted_bytes = 0
-        """Of a body that is being read."""
+        """Size of the body that is being read."""
         self.closed = False
 
     # --- what arrives ------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """The default one starts some thirty processes for each batch to look for links, without Hadoop's native library."""
 FILES_REMEMBERED = "100000s"
-"""Of so many files Spark remembers in its heap that it has taken them; the time of a file is its number."""
+"""How many taken files Spark remembers in its heap: as seconds, because the time of a file is its number."""
 
 
 def configuration(spark: SparkSession) -> dict[str, str]:
