@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -71,9 +71,6 @@ class Engine:
         sinks: Sequence[Sink],
         dead_letter: Sink | None,
         spool: Spool,
-        *,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._handover = handover
@@ -82,8 +79,6 @@ class Engine:
         self._sinks = tuple(sinks)
         self._dead = dead_letter
         self._spool = spool
-        self._now = now
-        self._monotonic = monotonic
         self._marks: dict[str, HighWaterMarks] = {}
         self._repeats = Repeats(spool)
         self._own: dict[StreamShard, RecordPosition] = {}  # what a pipeline without sinks has written by itself
@@ -224,11 +219,11 @@ class Engine:
             log.warning("%d records cannot be decoded and are in the dead letter %s", rows, self._settings.dead_letter)
 
     def _into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
-        started = self._monotonic()
+        started = time.monotonic()
         published = sink.publish(frame, batch, f"{self._settings.application}-{self._number}")
         self._marks[sink.name] = published.marks
         self._repeats.published(sink.name, batch)
-        self._figures.publish_s += self._monotonic() - started
+        self._figures.publish_s += time.monotonic() - started
         self._figures.jobs += frame is not None
         self._figures.rows += published.rows or 0
         return published.rows or 0
@@ -236,10 +231,10 @@ class Engine:
     def _frames(
         self, records: DataFrame, batch: ShardSpans, count: int, attempt: int
     ) -> Mapping[str, DataFrame | None]:
-        started = self._monotonic()
-        value = Batch(f"{self._number}", dict(batch), count, attempt, int(self._now() * 1000))
+        started = time.monotonic()
+        value = Batch(f"{self._number}", dict(batch), count, attempt, int(time.time() * 1000))
         frames = self._pipeline.frames(records, value)
-        self._figures.pipeline_s += self._monotonic() - started
+        self._figures.pipeline_s += time.monotonic() - started
         return frames
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -247,7 +242,7 @@ class Engine:
     @contextmanager
     def _handed(self, source: BatchSource, batch: ShardSpans) -> Iterator[tuple[Handed, int]]:
         """Frames of what `batch` spans, for as long as they are used, and how many records that are."""
-        started = self._monotonic()
+        started = time.monotonic()
         path, temporary, count = source.file, None, source.count
         rows: Rows | None = None
         if path is None or not source.is_within(batch):
@@ -262,7 +257,7 @@ class Engine:
                 path = temporary = self._spool.write_rows(f"part-{self._files:08d}", [rows[s] for s in sorted(rows)])
             assert path is not None
             handed = self._handover.of_file(path)
-        self._figures.handover_s += self._monotonic() - started
+        self._figures.handover_s += time.monotonic() - started
         try:
             yield handed, count
         finally:
@@ -303,7 +298,7 @@ class Engine:
                 records = self._handover.of_file(path).records
             else:
                 records = self._handover.of_lines([]).records
-            self._pipeline.frames(records, Batch(f"{self._number}", {}, 0, 1, int(self._now() * 1000)))
+            self._pipeline.frames(records, Batch(f"{self._number}", {}, 0, 1, int(time.time() * 1000)))
         except (PipelineFailed, PipelineError):
             return True
         finally:

@@ -183,7 +183,7 @@ class Journal:
 
         `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
         with _failures(f"sink {self._name}: committing a batch"):
-            entry = self._take_number(token, follow)
+            entry = self._take_number(follow)
             stage("linked")
             self._store.sync(LEDGER)
             stage("committed")
@@ -193,7 +193,7 @@ class Journal:
                 self._sweep()
             return entry
 
-    def _take_number(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+    def _take_number(self, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         for _ in range(RACES_MAX):
             head = self._head()
             try:

@@ -86,7 +86,7 @@ class FileSink:
                 token,
                 layout=self._layout,
                 columns=self._widened(head, columns),
-                moves=self._moves(head.number + 1 if head else 1, [name for name, _ in files]),
+                moves=self._moves(head.number + 1 if head else 1, files),
                 batch_id=batch_id,
                 **signature(self._now()),
                 rows=rows,
@@ -95,7 +95,7 @@ class FileSink:
             return entry
 
         entry = self._journal.commit(token, follow)
-        return Published(self._admission.marks(entry), entry.number, rows, len(files), sum(size for _, size in files))
+        return Published(self._admission.marks(entry), entry.number, rows)
 
     def _write(self, frame: DataFrame, token: str) -> int:
         stage("staging")
@@ -109,13 +109,13 @@ class FileSink:
             partition_by=self._spec.partition_by,
         )
 
-    def _clean(self, token: str, rows: int) -> list[tuple[str, int]]:
+    def _clean(self, token: str, rows: int) -> list[str]:
         """Keep the data files only, make them durable, and list them."""
         stage("staged")
         data = self._journal.data(token)
         try:
-            found = self._store.files(data) if self._store.exists(data) else []
-            files = [] if not rows else [(name, size) for name, size in found if not _hidden(name)]
+            found = [name for name, _ in self._store.files(data)] if self._store.exists(data) else []
+            files = [name for name in found if not _hidden(name)] if rows else []
             if rows and not files:
                 self._journal.check_owned(token)
                 raise SinkRefused(
@@ -127,9 +127,8 @@ class FileSink:
                     f"sink {self.name}: a batch of {rows} rows makes {len(files)} files; partition by something coarser"
                 )
             if files:
-                kept = {name for name, _ in files}
-                for name, _ in found:
-                    if name not in kept:
+                for name in found:
+                    if _hidden(name):
                         self._store.remove(f"{data}/{name}")
                 self._store.sync_below(data)
                 self._store.sync(str(PurePosixPath(data).parent))

@@ -43,14 +43,11 @@ class StreamingEngine:
         leader: QueryLeader,
         health: HealthCheck,
         spool: Spool,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._inbox = inbox
         self._leader = leader
         self._spool = spool
-        self._monotonic = monotonic
         self._committed: HighWaterMarks = {}
         self._repeats = Repeats(spool)
         self._patience = Patience(settings.retry_backoff_s, health)
@@ -77,15 +74,15 @@ class StreamingEngine:
         if not batch.slices:
             figures.dropped = self._repeats.counts(batch, {NAME: self._committed})
             return BatchOutcome({}, figures)
-        started = self._monotonic()
+        started = time.monotonic()
         try:
             entry = self._publish(source_of(batch, self._spool, file))
-            figures.handover_s = self._monotonic() - started
+            figures.handover_s = time.monotonic() - started
             stage("inboxed")
             self._leader.wait_for(entry.number, self._patience.check)
         except (SinkRefused, QueryFailed) as error:
             return BatchOutcome(dict.fromkeys(batch.ends, str(error)), figures)
-        figures.publish_s = self._monotonic() - started - figures.handover_s
+        figures.publish_s = time.monotonic() - started - figures.handover_s
         marks = self._inbox.marks(entry)
         self._committed = merged(self._committed, marks)
         figures.dropped = self._repeats.counts(batch, {NAME: marks})

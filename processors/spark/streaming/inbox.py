@@ -52,7 +52,6 @@ class Inbox:
         identity: WriterIdentity | None = None,
         *,
         private: bool = False,
-        now: Callable[[], float] = time.time,
     ) -> None:
         """`private`: for this user alone, which executors of a cluster may not be."""
         self._admission = Admission(
@@ -62,10 +61,9 @@ class Inbox:
             "State and progress in it are one stream's: use another directory",
         )
         self._root = root
-        self._now = now
         self._home = PosixStore(root, private=private)
         self._store = PosixStore(root / NAME, private=private)
-        self._journal = Journal(self._store, NAME, now=now)
+        self._journal = Journal(self._store, NAME)
 
     def make_home(self, name: str) -> None:
         """A directory beside the inbox, into which others write: as private as the inbox."""
@@ -113,7 +111,7 @@ class Inbox:
                     layout=LAYOUT,
                     moves=(ledger.FileMove(f"data/{DATA}", name_of(number)),),
                     batch_id=batch_id,
-                    **signature(self._now()),
+                    **signature(time.time()),
                 )
 
             return self._journal.commit(token, follow)
