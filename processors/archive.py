@@ -61,7 +61,7 @@ LOCK_POLL_S = 0.05
 PROBE_BYTES = 1024 * 1024
 """First guess how far before the end the last checkpoint stands; doubled until it is found."""
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
-"""Of what is made: an archive holds the data of a stream as it came. An existing directory keeps its mode."""
+"""For this user alone: an archive holds a stream's data as they came. An existing directory keeps its mode."""
 FILE_NAME_CHARS_MAX = 200
 """File systems allow 255 bytes."""
 

@@ -17,13 +17,13 @@ Sanitizer = Callable[[str], str]
 
 
 def sanitizer_of(secrets: Iterable[str], env: Mapping[str, str]) -> Sanitizer:
-    """Takes one line, and makes one of whatever it gets."""
+    """A function that makes one line, without secrets, of whatever text it gets."""
     scrub = Scrubber((*secrets, *secrets_of_environment(env)))
     return lambda text: printable(scrub(text))
 
 
 class SanitizedLines(logging.Formatter):
-    """For the time before the host listens; afterwards all that is printed passes line by line."""
+    """Formats log lines until the host listens; from then on all that is printed passes line by line."""
 
     def __init__(self, fit: Sanitizer) -> None:
         super().__init__("%(levelname)s %(message)s")
@@ -34,7 +34,7 @@ class SanitizedLines(logging.Formatter):
 
 
 def log_by(fit: Sanitizer) -> None:
-    """What is logged goes to standard error; of PySpark's bridge only what is wrong."""
+    """Log to standard error; PySpark's bridge only its warnings."""
     handler = logging.StreamHandler()
     handler.setFormatter(SanitizedLines(fit))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -20,7 +20,6 @@ from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLin
 
 FILE_BYTES_MAX = 1 << 20
 """As for the daemon: anything larger is some other file."""
-STREAM_KEYS = ("streamName", "streamArn")
 
 
 class SettingsError(Exception):
@@ -53,7 +52,7 @@ class SparkSettings:
     ledger: str | None
     checkpoint: str | None
     output_modes: Mapping[str, str]
-    """Of streaming queries, by sink; append where none is given."""
+    """Output modes of streaming queries, by sink; append where none is given."""
     conf: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkSpec, ...]
     application: str
@@ -64,7 +63,7 @@ class SparkSettings:
     reply_timeout_s: float | None = None
     """The daemon's `timeoutInSeconds`."""
     fit: Sanitizer = field(default=printable, repr=False, compare=False)
-    """What is said about these settings passes it."""
+    """Makes what is said about these settings fit for a log."""
 
     @property
     def is_local(self) -> bool:
@@ -112,7 +111,7 @@ def _reply_timeout_s(plain: Mapping[str, str]) -> float | None:
 
 
 def _stream(plain: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """As our daemon says it; below another daemon as it stands in the file."""
+    """As our daemon says it; under another daemon, as the file says."""
     told = env.get("MLD_STREAM_NAME")
     return told or plain.get("streamArn", "").rpartition("/")[2] or plain.get("streamName", "")
 

@@ -63,15 +63,12 @@ class Fenced(SinkError):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publication did: the marks of every shard of the sink after it, and the rows and files it added.
-
-    `rows` is None where the sink cannot know it."""
+    """What a publication did: the marks of every shard of the sink after it, the number of its entry, and the rows it
+    added, None where the sink cannot know it."""
 
     marks: HighWaterMarks
     number: int = 0
     rows: int | None = None
-    files: int = 0
-    bytes: int = 0
 
 
 class Sink(Protocol):

@@ -1,4 +1,4 @@
-"""Who writes into a sink: the application, its pipeline, and the one stream, of all that ever bore its name.
+"""Who writes into a sink: the application, its pipeline, and one stream of all that ever bore that name.
 
 A mark is a sequence number of one stream, and says nothing about another. Two regions, two accounts, or a stream that
 was deleted and made again have the same stream name and shard ids; only the ARN and the time of creation tell them
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 ARN_VARIABLE, CREATED_VARIABLE = "MLD_STREAM_ARN", "MLD_STREAM_CREATED"
-"""In a child's environment, from the daemon: `DescribeStreamSummary` at the start of the child."""
+"""Set by the daemon in a child's environment, from `DescribeStreamSummary` at the start of the child."""
 PIPELINE_KEY, STREAM_KEY = "mld.spark.pipelineId", "mld.spark.streamId"
 
 
@@ -26,7 +26,7 @@ class WriterIdentity(NamedTuple):
     stream: str = ""
     """The stream's name, as in `Shard.stream`."""
     arn: str = ""
-    """Of the stream; or what `mld.spark.streamId` says instead."""
+    """The ARN of the stream; or what `mld.spark.streamId` says instead."""
     created: str = ""
     """When the stream was made, in UTC as `2026-01-02T03:04:05.678Z`; empty with `mld.spark.streamId`."""
 

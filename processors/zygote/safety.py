@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of a process: threads of Python, threads of the kernel, open sockets and the like, whether it has children."""
+    """What a process has: Python threads, kernel threads, open sockets and the like, and whether it has children."""
 
     python_threads: int
     kernel_threads: int

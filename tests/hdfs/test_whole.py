@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from processors.spark.batch.micro_batch import Offer, plan
-from processors.spark.batch.record_lines import split
 from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import load
 from processors.spark.sink_port import SinkSpec
 from processors.spark.sinks.factory import make_sink
@@ -22,9 +19,8 @@ from processors.spark.streaming.factory import make_engine
 from tests.hdfs.cluster import Cluster
 from tests.integration.test_spark import SESSION_S, processes, put_malformed, start, wanted
 from tests.integration.world import MakeWorld
-from tests.unit.spark.twins import line_of, settings_of
+from tests.unit.spark.twins import run_data, settings_of
 
-A = StreamShard("s", "a")
 CORE_SITE = "<configuration><property><name>fs.defaultFS</name><value>{}</value></property></configuration>"
 COUNTS = """
 def transform(records, batch):
@@ -101,14 +97,7 @@ def test_the_streaming_mode_has_its_sinks_there_and_its_state_here(spark: Any, h
         dead = make_sink(SinkSpec("deadLetter", "json", f"{home}/dead"), spark)
         engine = make_engine(spark, settings, load(f"{tmp_path / 'pipeline.py'}:transform", sinks), made, dead, spool)
         engine.start()
-        line = line_of(data, data)
-        got = split(line, A)
-        assert got.first and got.last
-        file, begin, end = spool.append(got.records)
-        spool.cut()
-        offer = Offer(1, 1, A, got.first, got.last, got.count, len(line), file, begin, end)
-        mark = engine.mark_of(A)
-        assert engine.run(plan([offer], {} if mark is None else {A: mark}), spool.path(file)).failed == {}
+        assert run_data(engine, spool, data, "a").failed == {}
         engine.stop()
 
     run("one", {n: json.dumps({"n": n}).encode() for n in (1, 2, 3)} | {4: b"{bad"})

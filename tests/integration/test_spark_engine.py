@@ -12,9 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
 from processors.spark.batch.engine import Engine
-from processors.spark.batch.micro_batch import Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.record_lines import split
 from processors.spark.batch.spool import Spool
 from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import Pipeline, load
@@ -25,7 +23,7 @@ from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import SinkSpec
 from processors.spark.sinks.factory import make_sink
 from processors.spark.testing import batch, records, session
-from tests.unit.spark.twins import line_of, settings_of
+from tests.unit.spark.twins import run_data, settings_of
 
 pytestmark = [pytest.mark.spark_slice, pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, kind STRING")
@@ -65,16 +63,7 @@ class Bed:
         self.engine.start()
 
     def run(self, data: Mapping[int, bytes], shard: str = "a") -> BatchOutcome:
-        key = StreamShard("s", shard)
-        line = line_of(data, data)
-        got = split(line, key)
-        assert got.first and got.last
-        file, start, stop = self.spool.append(got.records)
-        offer = Offer(1, 1, key, got.first, got.last, got.count, len(line), file, start, stop)
-        self.spool.cut()
-        mark = self.engine.mark_of(key)
-        made = plan([offer], {} if mark is None else {key: mark})
-        return self.engine.run(made, self.spool.path(file))
+        return run_data(self.engine, self.spool, data, shard)
 
     def rows(self, sink: str = "out") -> list[dict[str, Any]]:
         found = []

@@ -13,9 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.batch.micro_batch import Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.record_lines import split
 from processors.spark.batch.spool import Spool
 from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import PipelineError, load
@@ -25,7 +23,7 @@ from processors.spark.streaming.factory import make_engine
 from processors.spark.testing import session
 from tests.integration import test_spark as whole
 from tests.integration.world import MakeWorld
-from tests.unit.spark.twins import line_of, settings_of
+from tests.unit.spark.twins import run_data, settings_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, at TIMESTAMP")
@@ -84,15 +82,7 @@ class Bed:
         self.engine.start()
 
     def run(self, data: Mapping[int, bytes], shard: str = "a") -> BatchOutcome:
-        key = StreamShard("s", shard)
-        line = line_of(data, data)
-        got = split(line, key)
-        assert got.first and got.last
-        file, start, stop = self.spool.append(got.records)
-        offer = Offer(1, 1, key, got.first, got.last, got.count, len(line), file, start, stop)
-        self.spool.cut()
-        mark = self.engine.mark_of(key)
-        return self.engine.run(plan([offer], {} if mark is None else {key: mark}), self.spool.path(file))
+        return run_data(self.engine, self.spool, data, shard)
 
     def stop(self) -> None:
         self.engine.stop()

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,10 +141,7 @@ class Run:
         stage = self._rng.choice(self._stages)
         gate = self._root / f"gate{self._rng.random()}"
         zombie = self._writer(SHARDS, f"hold@{stage}#{self._nth(stage)}:{gate}")
-        held = Path(f"{gate}.held")
-        deadline = time.monotonic() + HELD_WAIT_S
-        while not held.exists() and zombie.poll() is None and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        wait_until_held(gate, zombie)
         mine = self._rng.sample(SHARDS, self._rng.randint(1, 3))
         self._expect(self._writer(tuple(mine), None), 0)
         gate.touch()
@@ -160,13 +157,7 @@ class Run:
 
     def _full(self) -> None:
         """Without room a writer ends with a clear error, unless the sink holds all it has; with room it goes on."""
-        filler = self._room / "filler"
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(b"\0" * 4096)
-            except OSError:
-                pass
+        filler = filled(self._room)
         if self._expect(self._writer(SHARDS, None), FULL, 0) == FULL:
             self.outcome.killed["(no room)"] += 1
         filler.unlink()
@@ -240,3 +231,20 @@ def room(path: Path, size: int) -> Iterator[bool]:
         if mounted:
             subprocess.run(["umount", "--lazy", str(path)], check=True)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def wait_until_held(gate: Path, writer: subprocess.Popen[str]) -> None:
+    """Until the writer stands at its gate, or has ended before."""
+    held = Path(f"{gate}.held")
+    deadline = time.monotonic() + HELD_WAIT_S
+    while not held.exists() and writer.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def filled(room: Path) -> Path:
+    """A file that takes all the room there is."""
+    filler = room / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"\0" * 4096)
+    return filler

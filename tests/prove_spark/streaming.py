@@ -15,11 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from processors.spark.batch.micro_batch import Offer, plan
-from processors.spark.batch.record_lines import split
+from processors.spark.batch.micro_batch import plan
 from processors.spark.batch.spool import Spool
 from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import StreamShard
 from processors.spark.pipeline import Pipeline
 from processors.spark.session.spark_session import SessionGone, SessionHealth
 from processors.spark.sink_port import SinkSpec
@@ -29,7 +27,7 @@ from processors.spark.streaming.inbox import Inbox, LeadLock
 from processors.spark.streaming.leader import QueryLeader
 from processors.spark.streaming.queries import SparkQueries
 from tests.prove_spark.writer import FAILURES_MAX, GAVE_UP, Writer
-from tests.unit.spark.twins import line_of, settings_of
+from tests.unit.spark.twins import offer_to, settings_of
 
 SINKS = ("out", "sums")
 ATTEMPTS_MAX = 8
@@ -95,7 +93,9 @@ class StreamingWriter(Writer):
         self._engine.start()
         while any(offered[shard] < last for shard, last in self._shards.items()):
             ends = {shard: self._next(offered[shard], last) for shard, last in self._shards.items()}
-            offers = [self._offer(shard, offered[shard] + 1, end) for shard, end in ends.items() if end]
+            offers = [
+                offer_to(self._spool, shard, range(offered[shard] + 1, end + 1)) for shard, end in ends.items() if end
+            ]
             marks = {o.shard: mark for o in offers if (mark := self._engine.mark_of(o.shard)) is not None}
             batch = plan(offers, marks)
             self._spool.cut()
@@ -115,13 +115,6 @@ class StreamingWriter(Writer):
             self._keep(offered)
         self._engine.stop()
         return 0
-
-    def _offer(self, shard: StreamShard, first: int, last: int) -> Offer:
-        line = line_of(range(first, last + 1))
-        got = split(line, shard)
-        assert got.first is not None and got.last is not None
-        file, start, stop = self._spool.append(got.records)
-        return Offer(1, 1, shard, got.first, got.last, got.count, len(line), file, start, stop)
 
 
 def transform(records: Any, batch: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.prove_spark.jvm import Bare
-from tests.prove_spark.runs import HELD_WAIT_S, POLL_S, ROUNDS, SHARDS, STAGES, Machine, Run
+from tests.prove_spark.runs import ROUNDS, SHARDS, STAGES, Machine, Run, filled, wait_until_held
 from tests.prove_spark.writer import GAVE_UP
 
 STREAMING = "streaming"
@@ -36,10 +36,7 @@ class StreamingRun(Run):
         gate = self._root / f"gate{self._rng.random()}"
         spare = self._machine.spare()
         zombie = self._writer(SHARDS, f"hold@{stage}#{self._nth(stage)}:{gate}", jvm=spare)
-        held = Path(f"{gate}.held")
-        deadline = time.monotonic() + HELD_WAIT_S
-        while not held.exists() and zombie.poll() is None and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        wait_until_held(gate, zombie)
         mine = self._rng.sample(SHARDS, self._rng.randint(1, 3))
         self._expect(self._writer(tuple(mine), None, blind=True), 0, GAVE_UP)
         gate.touch()
@@ -49,13 +46,7 @@ class StreamingRun(Run):
 
     def _full(self) -> None:
         """Without room nothing goes on, and nothing is acknowledged; with room it does."""
-        filler = self._room / "filler"
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(b"\0" * 4096)
-            except OSError:
-                pass
+        filler = filled(self._room)
         writer = self._writer(SHARDS, None)
         time.sleep(WITHOUT_ROOM_S)
         filler.unlink()

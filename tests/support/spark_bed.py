@@ -8,15 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from processors.spark.batch.micro_batch import Offer, plan
 from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.record_lines import split
 from processors.spark.batch.spool import Spool, open_spool
-from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError, Started, start
-from tests.unit.spark.twins import line_of, settings_of
-
-A = StreamShard("s", "a")
+from tests.unit.spark.twins import run_data, settings_of
 
 
 class Bed:
@@ -26,15 +21,7 @@ class Bed:
         self.started, self.spark, self.engine, self.spool, self.out = started, started.spark, started.engine, spool, out
 
     def run(self, data: Mapping[int, bytes]) -> BatchOutcome:
-        line = line_of(data, data)
-        got = split(line, A)
-        assert got.first and got.last
-        file, start, stop = self.spool.append(got.records)
-        self.spool.cut()
-        offer = Offer(1, 1, A, got.first, got.last, got.count, len(line), file, start, stop)
-        mark = self.engine.mark_of(A)
-        batch = plan([offer], {} if mark is None else {A: mark})
-        return self.engine.run(batch, self.spool.path(file) if batch.whole else None)
+        return run_data(self.engine, self.spool, data, "a")
 
     def rows(self) -> Counter[tuple[int, str]]:
         lines = [line for file in self.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()]

@@ -17,17 +17,17 @@ What an attempt may end in:
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from processors.spark.batch import record_lines
-from processors.spark.batch.micro_batch import MicroBatch, Row, by_shard, halves, piece_of
+from processors.spark.batch.attempts import HealthCheck, Patience, bound_fences, until_published
+from processors.spark.batch.micro_batch import MicroBatch, Row, halves
 from processors.spark.batch.outcome import BatchFigures, BatchOutcome
 from processors.spark.batch.repeats import Repeats
+from processors.spark.batch.source import BatchSource, Rows, source_of, source_of_rows
 from processors.spark.batch.spool import Spool, SpoolError
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
@@ -42,21 +42,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 
-BACKOFF_MAX_S = 30.0
-"""Longest pause between attempts at a sink that cannot take anything now."""
 FOR_EVER = 1 << 60
-FENCED_MAX = 100
-"""Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
 PIPELINE = "(pipeline)"
 """Stands for a sink where there is none: what a pipeline writes by itself; no sink can be called so."""
 POISON_IN_A_ROW_MAX = 20
 """So many records in a row that fail each on its own are no poison: the pipeline does not work."""
-
-Rows = Mapping[StreamShard, Sequence[Row]]
-
-
-class Stopped(Exception):
-    """The host ends; the batch is given up where it is."""
 
 
 class Frames(Protocol):
@@ -67,24 +57,6 @@ class Frames(Protocol):
     def of_file(self, path: Path) -> Handed: ...
     def of_lines(self, texts: Iterable[bytes]) -> Handed: ...
     def compute(self, frame: DataFrame) -> None: ...
-
-
-class HealthCheck(Protocol):
-    """`session.Health`; both raise SessionGone."""
-
-    def check(self) -> None: ...
-    def probe(self) -> None: ...
-
-
-@dataclass(slots=True)
-class BatchSource:
-    """What a batch, or a part of it, holds. `file` has exactly these records, if there is such a file."""
-
-    ends: HighWaterMarks
-    firsts: HighWaterMarks
-    count: int
-    load: Callable[[], Rows]
-    file: Path | None = None
 
 
 class Engine:
@@ -99,9 +71,6 @@ class Engine:
         sinks: Sequence[Sink],
         dead_letter: Sink | None,
         spool: Spool,
-        *,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._handover = handover
@@ -110,14 +79,10 @@ class Engine:
         self._sinks = tuple(sinks)
         self._dead = dead_letter
         self._spool = spool
-        self._now = now
-        self._monotonic = monotonic
         self._marks: dict[str, HighWaterMarks] = {}
         self._repeats = Repeats(spool)
-        self._own: dict[
-            StreamShard, RecordPosition
-        ] = {}  # where there are no sinks: what the pipeline has written by itself
-        self._stopping = threading.Event()
+        self._own: dict[StreamShard, RecordPosition] = {}  # what a pipeline without sinks has written by itself
+        self._patience = Patience(settings.retry_backoff_s, health)
         self._number = 0
         self._files = 0
         self._figures = BatchFigures()
@@ -128,7 +93,7 @@ class Engine:
 
     def stop(self) -> None:
         """Wake a wait between attempts; it ends in Stopped."""
-        self._stopping.set()
+        self._patience.stop()
 
     def mark_of(self, shard: StreamShard) -> RecordPosition | None:
         """What every sink holds of a shard."""
@@ -146,7 +111,7 @@ class Engine:
         return outcome
 
     def _run(self, batch: MicroBatch, file: Path | None) -> BatchOutcome:
-        source = self._source_of(batch, file)
+        source = source_of(batch, self._spool, file)
         try:
             self._until_done(source, self._settings.attempts_max)
             return BatchOutcome({}, self._figures)
@@ -180,29 +145,26 @@ class Engine:
                 return
             except Fenced as error:
                 fenced += 1
-                if fenced > FENCED_MAX:
-                    raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
+                bound_fences(error, fenced)
                 log.info("%s", error)
             except SinkRefused:
                 raise
             except (JobFailed, PipelineFailed) as error:
-                self._check_session()
+                self._patience.check()
                 self._figures.failures += 1
                 failures += 1
                 if failures >= attempts_max:
                     self._open_patiently()
                     raise
                 log.warning("attempt %d of %d: %s", failures, attempts_max, error)
-                self._pause(failures)
+                self._patience.pause(failures)
             except (SinkError, SpoolError) as error:
-                self._check_session()
                 waits += 1
-                log.error("%s; trying again", error)
-                self._pause(waits)
+                self._patience.wait(error, waits)
             except (PipelineError, SchemaRefused):
                 raise
             except Exception as error:
-                self._check_session()
+                self._patience.check()
                 raise SinkRefused(f"{type(error).__name__}: {first_line(error)}") from error
             self._open_patiently()
 
@@ -211,7 +173,7 @@ class Engine:
         looked_at = False
         for batch, sinks in groups:
             clean = self._publish(source, batch, sinks, attempt) if batch else False
-            looked_at |= clean and all(self._holds_all(source, shard, batch) for shard in source.ends)
+            looked_at |= clean and source.is_within(batch)
         if self._dead is not None and self._settings.format is not Format.BINARY and not looked_at:
             self._publish_malformed(source)
 
@@ -229,8 +191,7 @@ class Engine:
 
     def _publish(self, source: BatchSource, batch: ShardSpans, sinks: Iterable[Sink], attempt: int) -> bool:
         """One job for each sink; whether it is certain that no record is malformed."""
-        with self._frame(source, batch) as handed_over:
-            handed, count = handed_over
+        with self._handed(source, batch) as (handed, count):
             frames = self._frames(handed.records, batch, count, attempt)
             for sink in sinks:
                 self._into(sink, frames[sink.name], batch)
@@ -251,18 +212,18 @@ class Engine:
         missing = spans(source.ends, self._marks[self._dead.name])
         if not missing:
             return
-        with self._frame(source, missing) as (handed, _):
+        with self._handed(source, missing) as (handed, _):
             rows = self._into(self._dead, handed.malformed() if handed.malformed else None, missing)
         if rows:
             self._figures.malformed += rows
             log.warning("%d records cannot be decoded and are in the dead letter %s", rows, self._settings.dead_letter)
 
     def _into(self, sink: Sink, frame: DataFrame | None, batch: ShardSpans) -> int:
-        started = self._monotonic()
+        started = time.monotonic()
         published = sink.publish(frame, batch, f"{self._settings.application}-{self._number}")
         self._marks[sink.name] = published.marks
         self._repeats.published(sink.name, batch)
-        self._figures.publish_s += self._monotonic() - started
+        self._figures.publish_s += time.monotonic() - started
         self._figures.jobs += frame is not None
         self._figures.rows += published.rows or 0
         return published.rows or 0
@@ -270,27 +231,23 @@ class Engine:
     def _frames(
         self, records: DataFrame, batch: ShardSpans, count: int, attempt: int
     ) -> Mapping[str, DataFrame | None]:
-        started = self._monotonic()
-        value = Batch(f"{self._number}", dict(batch), count, attempt, int(self._now() * 1000))
+        started = time.monotonic()
+        value = Batch(f"{self._number}", dict(batch), count, attempt, int(time.time() * 1000))
         frames = self._pipeline.frames(records, value)
-        self._figures.pipeline_s += self._monotonic() - started
+        self._figures.pipeline_s += time.monotonic() - started
         return frames
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
-    def _frame(self, source: BatchSource, batch: ShardSpans) -> _Frame:
-        return _Frame(self, source, batch)
-
-    def hand_over(self, source: BatchSource, batch: ShardSpans) -> tuple[Handed, int, Path | None]:
-        """Frames of what `batch` spans, how many records that are, and a file to remove afterwards."""
-        started = self._monotonic()
+    @contextmanager
+    def _handed(self, source: BatchSource, batch: ShardSpans) -> Iterator[tuple[Handed, int]]:
+        """Frames of what `batch` spans, for as long as they are used, and how many records that are."""
+        started = time.monotonic()
         path, temporary, count = source.file, None, source.count
         rows: Rows | None = None
-        if path is None or not all(self._holds_all(source, shard, batch) for shard in source.ends):
-            after = {shard: span.after for shard, span in batch.items() if span.after is not None}
-            loaded = source.load()
-            piece = piece_of({shard: loaded[shard] for shard in batch}, after)
-            rows, count = piece.rows, piece.count
+        if path is None or not source.is_within(batch):
+            part = source.part(batch)
+            rows, count = part.rows, part.count
         if not self._handover.reads_files:
             every = rows if rows is not None else source.load()
             handed = self._handover.of_lines(text for shard in sorted(every) for text in as_text(every[shard]))
@@ -300,41 +257,20 @@ class Engine:
                 path = temporary = self._spool.write_rows(f"part-{self._files:08d}", [rows[s] for s in sorted(rows)])
             assert path is not None
             handed = self._handover.of_file(path)
-        self._figures.handover_s += self._monotonic() - started
-        return handed, count, temporary
-
-    def done_with(self, path: Path | None) -> None:
-        if path is not None:
-            self._spool.remove(path)
-
-    @staticmethod
-    def _holds_all(source: BatchSource, shard: StreamShard, batch: ShardSpans) -> bool:
-        """Whether a span takes all that the source has of a shard."""
-        span = batch.get(shard)
-        return span is not None and (span.after is None or span.after < source.firsts[shard])
-
-    def _source_of(self, batch: MicroBatch, file: Path | None) -> BatchSource:
-        def load() -> Rows:
-            rows: dict[StreamShard, list[Row]] = {}
-            data = self._spool.read(piece.offer for piece in batch.slices)
-            for piece, records in zip(batch.slices, data, strict=True):
-                mine = [row for row in record_lines.rows(records) if piece.after is None or row[0] > piece.after]
-                rows.setdefault(piece.offer.shard, []).extend(mine)
-            return rows
-
-        firsts: dict[StreamShard, RecordPosition] = {}
-        for piece in batch.slices:
-            firsts.setdefault(piece.offer.shard, piece.offer.first if piece.after is None else piece.after)
-        return BatchSource(batch.ends, firsts, batch.records, load, file if batch.whole else None)
+        self._figures.handover_s += time.monotonic() - started
+        try:
+            yield handed, count
+        finally:
+            if temporary is not None:
+                self._spool.remove(temporary)
 
     # --- the search for a record that fails --------------------------------------------------------------------------
 
     def _search(self, rows: Rows) -> dict[StreamShard, str]:
         """Commit all that can be; the shards that have to stop, with the reason."""
         failed: dict[StreamShard, str] = {}
-        for mine in by_shard(rows):
-            ((shard, shard_rows),) = mine.items()
-            reason = self._search_shard(shard, shard_rows)
+        for shard in sorted(rows):
+            reason = self._search_shard(shard, rows[shard])
             if reason is not None:
                 failed[shard] = reason
         return failed
@@ -343,7 +279,7 @@ class Engine:
         """Whether the frames can be computed when nobody writes them: then no record is to blame, but a sink."""
         try:
             for batch, sinks in self._groups(source.ends):
-                with self._frame(source, batch) as (handed, count):
+                with self._handed(source, batch) as (handed, count):
                     frames = self._frames(handed.records, batch, count, 1)
                     for sink in sinks:
                         if (frame := frames[sink.name]) is not None:
@@ -362,11 +298,12 @@ class Engine:
                 records = self._handover.of_file(path).records
             else:
                 records = self._handover.of_lines([]).records
-            self._pipeline.frames(records, Batch(f"{self._number}", {}, 0, 1, int(self._now() * 1000)))
+            self._pipeline.frames(records, Batch(f"{self._number}", {}, 0, 1, int(time.time() * 1000)))
         except (PipelineFailed, PipelineError):
             return True
         finally:
-            self.done_with(path)
+            if path is not None:
+                self._spool.remove(path)
         return False
 
     def _search_shard(self, shard: StreamShard, rows: Sequence[Row]) -> str | None:
@@ -374,7 +311,7 @@ class Engine:
         in_a_row = 0
         while waiting:
             part = waiting.pop()
-            source = _source_of_rows(shard, part)
+            source = source_of_rows(shard, part)
             try:
                 self._until_done(source, self._settings.attempts_max if len(part) == 1 else 1)
                 in_a_row = 0
@@ -403,7 +340,7 @@ class Engine:
         assert self._dead is not None
         missing = spans(source.ends, self._marks[self._dead.name])
         if missing:
-            with self._frame(source, missing) as (handed, _):
+            with self._handed(source, missing) as (handed, _):
                 self._into(self._dead, handed.because(self._settings.fit(reason)), missing)
         for batch, sinks in self._groups(source.ends):
             for sink in sinks:
@@ -422,47 +359,4 @@ class Engine:
             self._marks[sink.name] = sink.open()
 
     def _open_patiently(self) -> None:
-        waits = 0
-        while True:
-            try:
-                self._open()
-                return
-            except SinkRefused:
-                raise
-            except SinkError as error:
-                self._check_session()
-                waits += 1
-                log.error("%s; trying again", error)
-                self._pause(waits)
-
-    def _pause(self, failures: int) -> None:
-        base = max(self._settings.retry_backoff_s, 0.01)
-        if self._stopping.wait(min(BACKOFF_MAX_S, base * 2 ** min(failures - 1, 20))):
-            raise Stopped
-
-    def _check_session(self) -> None:
-        """Raises SessionGone, or Stopped if we are asked to end: then no attempt can help."""
-        if self._stopping.is_set():
-            raise Stopped
-        self._health.check()
-
-
-class _Frame:
-    """The frames of a hand-over for as long as they are used."""
-
-    def __init__(self, engine: Engine, source: BatchSource, batch: ShardSpans) -> None:
-        self._engine = engine
-        self._source = source
-        self._batch = batch
-        self._temporary: Path | None = None
-
-    def __enter__(self) -> tuple[Handed, int]:
-        handed, count, self._temporary = self._engine.hand_over(self._source, self._batch)
-        return handed, count
-
-    def __exit__(self, *_: object) -> None:
-        self._engine.done_with(self._temporary)
-
-
-def _source_of_rows(shard: StreamShard, rows: Sequence[Row]) -> BatchSource:
-    return BatchSource({shard: rows[-1][0]}, {shard: rows[0][0]}, len(rows), lambda: {shard: rows})
+        until_published(self._open, self._patience.wait)

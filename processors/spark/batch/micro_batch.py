@@ -1,15 +1,15 @@
 """What all shards have offered -> one micro-batch; and what is left of a micro-batch that fails, piece by piece.
 
 A shard's offers are taken in their order. What the sinks hold already is dropped: an offer that ends at or below the
-shard's mark is `done` without being run, one that begins at or below it is taken from behind the mark on. The mark
-used is the lowest of all sinks; a sink that is ahead of the others trims for itself (`behind`).
+shard's mark is `done` without being run; if it begins at or below the mark, only what is past the mark is taken. The
+mark used is the lowest of all sinks; for a sink that is ahead of the others the engine trims once more.
 
 Pure: values in, values out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpan, StreamShard, fresh
@@ -122,19 +122,14 @@ class Piece:
 
 
 def piece_of(rows: Mapping[StreamShard, Sequence[Row]], marks: HighWaterMarks) -> Piece:
-    """What is left of the rows behind the marks; it may be empty."""
+    """The rows past the marks; there may be none."""
     left = {shard: [row for row in mine if fresh(row[0], marks.get(shard))] for shard, mine in rows.items()}
     left = {shard: mine for shard, mine in left.items() if mine}
     return Piece(left, {shard: ShardSpan(marks.get(shard), mine[-1][0]) for shard, mine in left.items()})
 
 
-def by_shard(rows: Mapping[StreamShard, Sequence[Row]]) -> Iterator[dict[StreamShard, Sequence[Row]]]:
-    for shard in sorted(rows):
-        yield {shard: rows[shard]}
-
-
 def halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-    """Of at least two rows; the first half is to be run before the second."""
+    """Both halves of at least two rows, in the order in which they are to be run."""
     middle = len(rows) // 2
     assert middle > 0
     return rows[:middle], rows[middle:]

@@ -10,7 +10,7 @@ from processors.spark.high_water_marks import StreamShard
 
 @dataclass(slots=True)
 class BatchFigures:
-    """Of one micro-batch; durations in seconds."""
+    """Figures of one micro-batch; durations in seconds."""
 
     handover_s: float = 0.0
     pipeline_s: float = 0.0
@@ -22,7 +22,7 @@ class BatchFigures:
     failures: int = 0
     jobs: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """By sink: records that were delivered again and not written, because its ledger has their positions."""
+    """Records that were delivered again and not written, by the sink whose ledger has their positions."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, Sh
 
 
 class Repeats:
-    """Of one micro-batch at a time."""
+    """Counts repeated records, one micro-batch at a time."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
@@ -34,7 +34,8 @@ class Repeats:
     def counts(
         self, batch: MicroBatch, sinks: Mapping[str, HighWaterMarks], failed: Collection[StreamShard] = ()
     ) -> dict[str, int]:
-        """By sink, with its marks after the batch; of shards that have `failed` only what is known to be dropped."""
+        """Repeated records by sink, from its marks after the batch. Of shards that `failed`, it
+        counts only records that are known to be dropped."""
         found = {}
         for sink, marks in sinks.items():
             after = {shard: mark for shard, mark in marks.items() if shard not in failed}

@@ -42,7 +42,7 @@ class Spool:
             raise self._error(error) from error
 
     def append(self, records: bytes | bytearray) -> tuple[int, int, int]:
-        """File, start and stop of what was written. Raises SpoolError; nothing is left behind then."""
+        """File, start and stop of what was written. Raises SpoolError; the file is as before then."""
         try:
             if self._file is None:
                 self._number += 1
@@ -130,7 +130,7 @@ def _hold(directory: Path) -> None:
 
 
 def _sweep(base: Path, prefix: str) -> None:
-    """Remove what hosts of this machine have left behind that were killed: nobody holds their locks any more."""
+    """Remove what killed hosts of this machine have left: nobody holds their locks any more."""
     for directory in base.glob(f"{prefix}*"):
         with suppress(OSError), (directory / LOCK_FILE).open("rb+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

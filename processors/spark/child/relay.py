@@ -3,7 +3,7 @@
 A batch's raw line goes to the host; its status follows when the host has accepted it, and a checkpoint when the host
 says that all sinks hold it, never before. The protocol lets a child checkpoint only while it is asked something; so
 that a quiet shard's last records are checkpointed too, a batch that reaches the tip of its shard is answered after its
-commit, or after a short while, unless others may have queued behind it (`held_answers`). If the host goes away this
+commit, or after a short while, unless others may have queued after it (`held_answers`). If the host goes away this
 process ends with an error, and the daemon starts it anew at the last checkpoint.
 """
 
@@ -53,7 +53,7 @@ class HostConnection:
         self.ready: dict[str, Any] | None = None
         self.offered = self.accepted = self.committed = 0
         self.position: tuple[str, int] | None = None
-        """Of the last record committed, until it is checkpointed."""
+        """Position of the last record committed, until it is checkpointed."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -181,7 +181,7 @@ class ChildRelay:
         self._status(action)
 
     def close(self) -> None:
-        """For those who run it as a part of something; a process just ends."""
+        """Needed only by who runs it within a larger program; a process just ends."""
         if self._host is not None:
             self._host.close()
         self._stdin.close()

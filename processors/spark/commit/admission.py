@@ -1,12 +1,12 @@
-"""Whose marks are whose in the ledger of a sink, and who may write there.
+"""Which marks in the ledger of a sink are whose, and who may write there.
 
-Every writer has marks of its own, so that none takes another's records for its own that are done. Who is in the ledger
-may go on. Who is not gets in if nobody else is, or if `mld.spark.sink.<name>.writers = shared` says that several are
-meant to be; else it is refused, with its own name and theirs.
+Every writer has marks of its own, so that none mistakes another's finished records for its own. A writer that is in
+the ledger may go on. Another one is admitted if nobody else is in it, or if `mld.spark.sink.<name>.writers = shared`
+says that several are meant to be; else it is refused, with its own name and theirs.
 
 Ledgers of version 1 do not say whose their marks are. They become those of the first writer that opens the sink for the
 stream of that name, by a commit of its own before anything is dropped by them; unless the entry shows that they are
-somebody else's: the stream was made after it was written, or another application wrote it.
+somebody else's: the stream was made later, or another application wrote the entry.
 
 Pure: values in, values out.
 """
@@ -25,9 +25,9 @@ from processors.spark.sink_port import Fenced, SinkRefused
 from processors.spark.writer_identity import WriterIdentity
 
 CLOCKS_APART_MAX = timedelta(minutes=5)
-"""How far the clock of a host that wrote an entry may be ahead of or behind AWS, which refuses to be called beyond."""
+"""How far the clock of a host that wrote an entry may differ from that of AWS, which refuses calls beyond that."""
 NAMED_MAX = 3
-"""So many writers of a sink are named in a sentence."""
+"""How many writers of a sink a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import PurePosixPath
@@ -132,22 +132,17 @@ class Journal:
                 layout=head.layout,
                 columns=head.columns,
                 batch_id=UPGRADE,
-                writer=writer(),
-                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                **signature(self._now()),
             )
 
         admission.marks(head)
         if not admission.upgrades(head):
             return head
-        token = self.stage()
         try:
-            return self.commit(token, follow)
+            with self.staged() as token:
+                return self.commit(token, follow)
         except _Claimed:
-            self.discard(token)
             return self.head()
-        except BaseException:
-            self.discard(token)
-            raise
 
     def stage(self) -> str:
         """A new staging area; its token."""
@@ -156,6 +151,16 @@ class Journal:
             self._store.make(f"{STAGING}/{token}")
             self._owned[token] = self._store.hold(f"{STAGING}/{token}/{OWNER_FILE}")
         return token
+
+    @contextmanager
+    def staged(self) -> Iterator[str]:
+        """A staging area to commit; it is discarded if that raises anything."""
+        token = self.stage()
+        try:
+            yield token
+        except BaseException:
+            self.discard(token)
+            raise
 
     def data(self, token: str) -> str:
         """Where the data of a staging area stand, as a path of the store."""
@@ -178,7 +183,7 @@ class Journal:
 
         `follow` gives the entry after a head, or raises; it may be asked several times, once for each lost race."""
         with _failures(f"sink {self._name}: committing a batch"):
-            entry = self._take_number(token, follow)
+            entry = self._take_number(follow)
             stage("linked")
             self._store.sync(LEDGER)
             stage("committed")
@@ -188,7 +193,7 @@ class Journal:
                 self._sweep()
             return entry
 
-    def _take_number(self, token: str, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
+    def _take_number(self, follow: Callable[[LedgerEntry | None], LedgerEntry]) -> LedgerEntry:
         for _ in range(RACES_MAX):
             head = self._head()
             try:
@@ -364,9 +369,10 @@ class _failures:
             raise as_sink_error(error, self._doing) from error
 
 
-def writer() -> str:
-    """This process, for people."""
-    return f"{socket.gethostname()} pid {os.getpid()}"
+def signature(now: float) -> dict[str, str]:
+    """Which process writes an entry, and when: for people."""
+    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+    return {"writer": f"{socket.gethostname()} pid {os.getpid()}", "at": at}
 
 
 def _token() -> str:

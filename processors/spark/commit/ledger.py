@@ -47,7 +47,7 @@ class FileMove:
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedMarks:
-    """Marks of version 1 whose owner has not come yet, and what the entry told that had them last."""
+    """Marks of version 1 that no writer has claimed yet, with the time and batch of the last entry that had them."""
 
     marks: HighWaterMarks = field(default_factory=dict)
     at: str = ""
@@ -72,7 +72,7 @@ class LedgerEntry:
     """Format and partitioning of the sink's files; one directory keeps one."""
     columns: Columns = ()
     spans: Mapping[str, list[str | None]] = field(default_factory=dict)
-    """For people: what the batch held of each shard, as [after, up to]."""
+    """What the batch held of each shard, as [after, up to]; for people."""
     batch_id: str = ""
     writer: str = ""
     at: str = ""

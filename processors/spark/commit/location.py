@@ -1,4 +1,4 @@
-"""From a path or URI of the settings to the directory, or the store, that it names."""
+"""Finds the directory, or the store, that a path or URI of the settings names."""
 
 from __future__ import annotations
 

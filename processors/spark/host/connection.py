@@ -44,7 +44,7 @@ class ChildConnection(asyncio.BufferedProtocol):
         self._head: dict[str, Any] | None = None
         self._held = False
         self.admitted_bytes = 0
-        """Of a body that is being read."""
+        """Size of the body that is being read."""
         self.closed = False
 
     # --- what arrives ------------------------------------------------------------------------------------------------
@@ -125,12 +125,9 @@ class ChildConnection(asyncio.BufferedProtocol):
     def ready(self, head: dict[str, Any]) -> None:
         self._write(link.READY, head)
 
-    def accepted(self, number: int) -> None:
-        self._write(link.ACCEPTED, {"id": number})
-
     def accept(self, number: int, last: RecordPosition | None) -> None:
         """An offer is ours; without records it is committed with what is before it."""
-        self.accepted(number)
+        self._write(link.ACCEPTED, {"id": number})
         self.waiting.append((number, last))
         if last is None:
             self._settle_empty()

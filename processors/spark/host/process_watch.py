@@ -18,7 +18,7 @@ from processors.spark.processes import started_at
 from processors.spark.sanitized import Sanitizer
 
 WATCH_POLL_S = 0.5
-"""Of processes, only where the system has no pidfd; and of lines that no child could take."""
+"""How often to look: at processes, where the system has no pidfd; and for a child that can take printed lines."""
 SAID_LINES_MAX = 1_000
 """Lines kept while there is no child to pass them to."""
 TAG = "spark: "
@@ -99,7 +99,7 @@ class PrintedLines:
 
 
 def clear(directory: Path, *, daemon_lives: bool) -> None:
-    """Leave nothing behind but what the next host of the same daemon is found and locked by."""
+    """Leave only what the next host of the same daemon is found and locked by."""
     if not daemon_lives:
         shutil.rmtree(directory, ignore_errors=True)
         return
@@ -122,7 +122,7 @@ def sweep() -> None:
 
 
 def hold(directory: Path, *, wait: bool = True) -> BinaryIO:
-    """As long as the file given back is open, what is in the directory belongs to a host that lives."""
+    """Lock the directory as that of a living host, for as long as the file given back is open."""
     lock = (directory / HOST_LOCK).open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

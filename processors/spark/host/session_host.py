@@ -1,9 +1,8 @@
 """The session host: one process per daemon that collects what all shards offer and runs one job over it per trigger.
 
 An event loop serves the links; everything that talks to Spark happens on one other thread, one micro-batch after the
-other. Meanwhile offers gather for the next child, as many as `mld.spark.maxInFlightBytes` allows; what is beyond that
-stays in the children's sockets. The host ends when the daemon and the last child are gone, when the JVM is gone, or
-when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
+other, while offers gather for the next one (`offers`). The host ends when the daemon and the last child are gone, when
+the JVM is gone, or when it cannot start; its children then fail, and the daemon starts them anew at their checkpoints.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from processors.spark.batch import engine as running
-from processors.spark.batch import record_lines
+from processors.spark.batch import attempts, record_lines
 from processors.spark.batch.micro_batch import MicroBatch, plan
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, SpoolError, open_spool
@@ -131,7 +129,7 @@ class SessionHost:
                 await self._trigger()
         except spark_session.SessionGone as error:
             return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
-        except running.Stopped:
+        except attempts.Stopped:
             return EXIT_OK
         except Exception:
             log.exception("the session host has a fault")

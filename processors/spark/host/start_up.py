@@ -45,7 +45,7 @@ class Started:
     pipeline: pipeline.Pipeline
     jvm_pid: int | None
     about: Mapping[str, object]
-    """For `mld check`: the address of the UI and the like."""
+    """What `mld check` shows: the address of the UI and the like."""
 
     def close(self) -> None:
         """The user's last hook, then the end of the session."""

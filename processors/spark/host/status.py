@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,10 +54,8 @@ class HostStatus:
         application: str,
         properties_file: str,
         daemon_pid: int,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._file = directory / STATUS_FILE
-        self._now = now
         self._ok = True
         self.counters = Counters()
         self._lag_ms: Mapping[str, int | None] = {}
@@ -68,7 +66,7 @@ class HostStatus:
             "daemonPid": daemon_pid,
             "pid": os.getpid(),
             "pidStarted": started_at(os.getpid()),
-            "startedAt": round(now(), 3),
+            "startedAt": round(time.time(), 3),
         }
 
     def ready(self, about: Mapping[str, object]) -> None:
@@ -100,7 +98,7 @@ class HostStatus:
         text = json.dumps(
             {
                 **self._about,
-                "updatedAt": round(self._now(), 3),
+                "updatedAt": round(time.time(), 3),
                 "lagMillis": self._lag_ms,
                 "counters": asdict(self.counters),
             }

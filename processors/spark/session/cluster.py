@@ -33,7 +33,7 @@ DIAL_S = 3.0
 """Longest wait for one address to take a connection."""
 DIAL_PAUSE_S, DIAL_PAUSE_MAX_S = 0.5, 5.0
 ANSWER_SHARE = 0.5
-"""Of `startTimeoutMillis`: so long a cluster may not answer; the rest is for the session itself."""
+"""How long a cluster may leave us without an answer, as a share of `startTimeoutMillis`; the session has the rest."""
 LOOK_MAX_S = 5.0
 """Longest time between two looks at the executors."""
 PROBES = 4
@@ -120,7 +120,7 @@ class Starved:
 
 
 def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: float) -> None:
-    """From now on, end the JVM when a job gets no executor: whoever watches the JVM does the rest."""
+    """Start to end the JVM when a job gets no executor: whoever watches the JVM does the rest."""
     context = session.sparkContext
     tracker = context.statusTracker()
     starved = Starved(limit_s)

@@ -31,7 +31,7 @@ CONNECTION_LIFE_S = 30
 
 
 class GatewayError(Exception):
-    """There can be no safe way; one sentence with the remedy."""
+    """No safe way is possible; one sentence with the remedy."""
 
 
 def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
@@ -98,7 +98,7 @@ def _escaped_character(character: str) -> str:
 
 
 def guard_calls_to_python(session: SparkSession) -> None:
-    """From now on a call to Python has to show the token that PySpark and its JVM have between them.
+    """Make every later call to Python show the token that PySpark and its JVM share.
 
     Py4J can do it on both sides, but its JVM forgets the token when it is told the port; so its client of that port is
     replaced by one that has it. Raises GatewayError if this Py4J has no place for that.

@@ -48,12 +48,12 @@ PART_BYTES = 4 << 20
 """As `spark.sql.files.openCostInBytes`."""
 _CORRUPT = "_mld_corrupt"
 _AVRO_END = b"\x8f mld \x8f\n"
-"""Avro does not say where a record ends, and reads any bytes as something. So this is put behind each record, and a
-record is one only if what the schema describes ends right before it."""
+"""Avro does not say where a record ends, and reads any bytes as something. So this is put after each record, and a
+record is valid only if what the schema describes ends right before it."""
 _AVRO_VALUE, _AVRO_TAIL = "value", "end"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
-"""In what Spark says if it has not got that package."""
+"""Words by which Spark says that it lacks that package."""
 _OPTIONS = {"mode": "FAILFAST", "lineSep": "\n"}
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
@@ -236,7 +236,7 @@ def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
 
             framed = F.concat("data", F.lit(_AVRO_END))
             tail = payload[_AVRO_TAIL]
-            # Of what cannot be read, Spark makes a struct of nulls.
+            # Spark makes a struct of nulls of what it cannot read.
             return from_avro(framed, _framed(str(schema)), {"mode": "PERMISSIVE"}), (
                 tail.isNull() | (tail != F.lit(_AVRO_END))
             )
@@ -247,7 +247,7 @@ def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
 
 
 def _framed(schema: str) -> str:
-    """The schema of a record with `_AVRO_END` behind it: an Avro record is its fields, one behind the other."""
+    """The schema of a record followed by `_AVRO_END`: an Avro record is its fields, one after the other."""
     try:
         value = json.loads(schema)
     except ValueError as error:

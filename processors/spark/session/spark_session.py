@@ -52,29 +52,29 @@ logger.directories.level = error
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError -Duser.timezone=UTC"
 """Half of the heap is for what is new: a batch leaves nothing behind."""
 JAVA_OPTIONS = {"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"}
-"""To these keys the user adds, instead of replacing what we say."""
+"""What the user gives for these keys is added to our options, and does not replace them."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
-"""With the above they save a seventh of a batch's CPU."""
+"""Together with `JVM_OPTIONS` they save a seventh of a batch's CPU."""
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 AVRO_LENGTH_MAX = 16 << 20
-"""Of a text, of bytes and of the items of a collection. Kinesis has no record of more than 10 MiB; without a limit a
+"""Longest text, bytes and collection that Avro may claim. Kinesis has no record of more than 10 MiB; without a limit a
 length that is garbage is taken for true, and the JVM ends because it has no memory for it."""
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{what}.maxLength={AVRO_LENGTH_MAX}" for what in ("string", "bytes", "collectionItems")
 )
 REDACTED = "(?i)secret|passw|passphrase|pwd|token|credential|access[.]?key|account[.]key|private[.]?key|sas[.]"
-"""Settings whose values the UI and Spark's own logs do not show: what Spark has in its list, and the keys of Azure."""
+"""Settings whose values the UI and Spark's own logs do not show: Spark's own list, and the keys of Azure."""
 EXTRA, CONNECT_EXTRA = "pip install 'mld[spark]'", "pip install 'mld[spark-connect]'"
 CONNECT_MODULES = ("grpc", "grpc_status", "pandas", "pyarrow", "zstandard")
 """What the client of Spark Connect imports."""
 OTHERS = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
-"""Variables of another Spark: its jars below this PySpark fail in strange ways, and the keys say where we run."""
+"""Variables of another Spark: its jars mixed with this PySpark's fail in strange ways; our keys say where we run."""
 REMOTE_RETRIES_MAX, REMOTE_BACKOFF_MAX_MS = 8, 5_000
-"""Of one call to a Connect server: some 25 s. A server that was restarted has lost our session anyway."""
+"""Retries of one call to a Connect server, over some 25 s. A server that was restarted has lost our session anyway."""
 ARROW_MODULES = ("pandas", "pyarrow")
 """What Arrow between the JVM and Python functions needs."""
 UNKNOWN_FORMAT = "Failed to find"
-"""So begin the sentences of Spark about formats that it does not know, or knows the package of."""
+"""How Spark's sentences about formats begin that it does not know, or of which it knows the package."""
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They print each exception with the stack of the JVM; we say what it is in a sentence."""
 

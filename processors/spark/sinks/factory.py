@@ -1,4 +1,4 @@
-"""From what the settings say of a sink to the sink, with what can be told wrong before the first record."""
+"""Makes a sink from its settings, and refuses before the first record what cannot work."""
 
 from __future__ import annotations
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import admission_of
-from processors.spark.commit.journal import Journal, writer
+from processors.spark.commit.journal import Journal, signature
 from processors.spark.commit.ledger import Columns, ColumnsClash, FileMove, LedgerEntry
 from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
@@ -70,12 +69,8 @@ class FileSink:
     def publish(self, frame: DataFrame | None, batch: ShardSpans, batch_id: str) -> Published:
         columns = self._columns(frame)
         self._check(self._journal.head(), batch, columns)  # before the job: a zombie need not run it
-        token = self._journal.stage()
-        try:
+        with self._journal.staged() as token:
             return self._publish(frame, columns, batch, batch_id, token)
-        except BaseException:
-            self._journal.discard(token)
-            raise
 
     def _publish(
         self, frame: DataFrame | None, columns: Columns, batch: ShardSpans, batch_id: str, token: str
@@ -91,17 +86,16 @@ class FileSink:
                 token,
                 layout=self._layout,
                 columns=self._widened(head, columns),
-                moves=self._moves(head.number + 1 if head else 1, [name for name, _ in files]),
+                moves=self._moves(head.number + 1 if head else 1, files),
                 batch_id=batch_id,
-                writer=writer(),
-                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                **signature(self._now()),
                 rows=rows,
             )
             self._accompany(entry, token)
             return entry
 
         entry = self._journal.commit(token, follow)
-        return Published(self._admission.marks(entry), entry.number, rows, len(files), sum(size for _, size in files))
+        return Published(self._admission.marks(entry), entry.number, rows)
 
     def _write(self, frame: DataFrame, token: str) -> int:
         stage("staging")
@@ -115,13 +109,13 @@ class FileSink:
             partition_by=self._spec.partition_by,
         )
 
-    def _clean(self, token: str, rows: int) -> list[tuple[str, int]]:
+    def _clean(self, token: str, rows: int) -> list[str]:
         """Keep the data files only, make them durable, and list them."""
         stage("staged")
         data = self._journal.data(token)
         try:
-            found = self._store.files(data) if self._store.exists(data) else []
-            files = [] if not rows else [(name, size) for name, size in found if not _hidden(name)]
+            found = [name for name, _ in self._store.files(data)] if self._store.exists(data) else []
+            files = [name for name in found if not _hidden(name)] if rows else []
             if rows and not files:
                 self._journal.check_owned(token)
                 raise SinkRefused(
@@ -133,9 +127,8 @@ class FileSink:
                     f"sink {self.name}: a batch of {rows} rows makes {len(files)} files; partition by something coarser"
                 )
             if files:
-                kept = {name for name, _ in files}
-                for name, _ in found:
-                    if name not in kept:
+                for name in found:
+                    if _hidden(name):
                         self._store.remove(f"{data}/{name}")
                 self._store.sync_below(data)
                 self._store.sync(str(PurePosixPath(data).parent))

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from processors.spark.commit.admission import admission_of
-from processors.spark.commit.journal import Journal, writer
+from processors.spark.commit.journal import Journal, signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit.store import Store
 from processors.spark.commit_stages import stage
@@ -71,7 +70,6 @@ class GenericSink:
         if not self._journal:
             self._marks = advanced(self._marks, batch)
             return 0
-        token = self._journal.stage()
 
         def follow(head: LedgerEntry | None) -> LedgerEntry:
             return self._admission.following(
@@ -80,15 +78,11 @@ class GenericSink:
                 token,
                 layout=self._spec.format,
                 batch_id=batch_id,
-                writer=writer(),
-                at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                **signature(self._now()),
                 rows=rows,
             )
 
-        try:
+        with self._journal.staged() as token:
             entry = self._journal.commit(token, follow)
-        except BaseException:
-            self._journal.discard(token)
-            raise
         self._marks = self._admission.marks(entry)
         return entry.number

@@ -18,13 +18,12 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import admission_of
-from processors.spark.commit.journal import UPGRADE, writer
+from processors.spark.commit.journal import UPGRADE, signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans, advanced
@@ -112,8 +111,7 @@ class LakeSink:
             uuid4().hex,
             layout=self._spec.format,
             batch_id=batch_id,
-            writer=writer(),
-            at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+            **signature(self._now()),
         )
         stage("staging")
         self._commit(frame, entry)

@@ -1,4 +1,4 @@
-"""From the settings to an engine of the streaming mode, with what can be told wrong before the first record."""
+"""Makes the engine of the streaming mode from the settings, and refuses before the first record what cannot work."""
 
 from __future__ import annotations
 

@@ -20,13 +20,12 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from processors.spark.commit import ledger
 from processors.spark.commit.admission import Admission
-from processors.spark.commit.journal import LEDGER, Journal, writer
+from processors.spark.commit.journal import LEDGER, Journal, signature
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit.store import PosixStore, as_sink_error
 from processors.spark.commit_stages import stage
@@ -53,7 +52,6 @@ class Inbox:
         identity: WriterIdentity | None = None,
         *,
         private: bool = False,
-        now: Callable[[], float] = time.time,
     ) -> None:
         """`private`: for this user alone, which executors of a cluster may not be."""
         self._admission = Admission(
@@ -63,10 +61,9 @@ class Inbox:
             "State and progress in it are one stream's: use another directory",
         )
         self._root = root
-        self._now = now
         self._home = PosixStore(root, private=private)
         self._store = PosixStore(root / NAME, private=private)
-        self._journal = Journal(self._store, NAME, now=now)
+        self._journal = Journal(self._store, NAME)
 
     def make_home(self, name: str) -> None:
         """A directory beside the inbox, into which others write: as private as the inbox."""
@@ -98,8 +95,7 @@ class Inbox:
     def publish(self, batch: ShardSpans, write: Callable[[BinaryIO], None], batch_id: str) -> LedgerEntry:
         """Publish the records of a batch. Raises Fenced if a shard is not where the batch was trimmed."""
         self._admission.check(self._journal.head(), batch)
-        token = self._journal.stage()
-        try:
+        with self._journal.staged() as token:
             stage("staging")
             path = self._write(token, write)
             stage("durable")
@@ -115,14 +111,10 @@ class Inbox:
                     layout=LAYOUT,
                     moves=(ledger.FileMove(f"data/{DATA}", name_of(number)),),
                     batch_id=batch_id,
-                    writer=writer(),
-                    at=datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
+                    **signature(time.time()),
                 )
 
             return self._journal.commit(token, follow)
-        except BaseException:
-            self._journal.discard(token)
-            raise
 
     def _write(self, token: str, write: Callable[[BinaryIO], None]) -> Path:
         data = self._journal.data(token)

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from processors.spark.batch.attempts import BACKOFF_MIN_S, pause_s
 from processors.spark.commit_stages import stage
 from processors.spark.pipeline import PipelineError, PipelineFailed
 from processors.spark.session.handover import SchemaRefused
@@ -24,7 +25,6 @@ log = logging.getLogger("mld.spark")
 
 POLL_S = 0.1
 """How often those who wait look for the progress of a leader elsewhere, and a leader for batches of others."""
-BACKOFF_MAX_S = 30.0
 KEEP_S = 60.0
 """A file stays so long after its commit: the last batch of a leader that has just been killed may still look for it on
 another machine, and Spark takes a file that is gone for an empty one."""
@@ -54,7 +54,7 @@ class QueryLeader:
         self._lead = lead
         self._queries = queries
         self._attempts_max = attempts_max
-        self._backoff_s = max(backoff_s, 0.01)
+        self._backoff_s = max(backoff_s, BACKOFF_MIN_S)
         self._poll_s = poll_s
         self._keep_s = keep_s
         self._kept: deque[tuple[float, int]] = deque()
@@ -142,7 +142,7 @@ class QueryLeader:
                 log.warning("attempt %d of %d: %s", failures, self._attempts_max, error)
             except SinkError as error:
                 log.error("%s; trying again", error)
-            self._stopping.wait(min(BACKOFF_MAX_S, self._backoff_s * 2 ** min(failures, 20)))
+            self._stopping.wait(pause_s(self._backoff_s, failures + 1))
 
     def _attempt(self, progress: int) -> None:
         head = self._inbox.open()

@@ -16,12 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from processors.spark.batch.attempts import pause_s, until_published
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import QUERY, RecordPosition, ShardSpan, StreamShard
 from processors.spark.pipeline import Batch, Pipeline, PipelineError
 from processors.spark.session import handover
 from processors.spark.settings import SparkSettings
-from processors.spark.sink_port import Fenced, JobFailed, Sink, SinkError, SinkRefused
+from processors.spark.sink_port import JobFailed, Sink, SinkError, SinkRefused
 from processors.spark.spark_errors import failure
 from processors.spark.streaming import source_log
 from processors.spark.streaming.inbox import QUERIES
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mld.spark")
 
-FENCED_MAX = 100
 CONF = {
     "spark.sql.streaming.pollingDelay": "250ms",  # how often a query without work looks into the inbox; default 10 ms
     "spark.sql.streaming.numRecentProgressUpdates": "8",
@@ -41,9 +41,7 @@ FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """The default one starts some thirty processes for each batch to look for links, without Hadoop's native library."""
 FILES_REMEMBERED = "100000s"
-"""Of so many files Spark remembers in its heap that it has taken them; the time of a file is its number."""
-WAIT_MAX_S = 30.0
-"""Longest pause between attempts at a sink that cannot take anything now."""
+"""How many taken files Spark remembers in its heap: as seconds, because the time of a file is its number."""
 
 
 def configuration(spark: SparkSession) -> dict[str, str]:
@@ -237,26 +235,21 @@ class SparkQueries:
     def _publish(self, sink: Sink, frame: DataFrame, number: int, query: str) -> None:
         """A batch into its sink, unless it is there; a sink that cannot now is waited for."""
         shard, upto = StreamShard(QUERY, query), RecordPosition(number)
-        fenced = waits = 0
-        while True:
-            try:
-                mark = sink.open().get(shard)
-                if mark is None or mark < upto:
-                    batch_id = f"{self._settings.application}-query-{number}"
-                    rows = sink.publish(frame, {shard: ShardSpan(mark, upto)}, batch_id).rows
-                    if sink is self._dead and rows:
-                        where = self._settings.dead_letter
-                        log.warning("%d records cannot be decoded and are in the dead letter %s", rows, where)
-                return
-            except Fenced as error:
-                fenced += 1
-                if fenced > FENCED_MAX:
-                    raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
-            except (SinkRefused, JobFailed):
-                raise
-            except SinkError as error:
-                waits += 1
-                log.error("%s; trying again", error)
-                pause = max(self._settings.retry_backoff_s, 0.01) * 2 ** min(waits - 1, 20)
-                if self._stopping.wait(min(WAIT_MAX_S, pause)):
-                    raise
+
+        def attempt() -> None:
+            mark = sink.open().get(shard)
+            if mark is None or mark < upto:
+                batch_id = f"{self._settings.application}-query-{number}"
+                rows = sink.publish(frame, {shard: ShardSpan(mark, upto)}, batch_id).rows
+                if sink is self._dead and rows:
+                    where = self._settings.dead_letter
+                    log.warning("%d records cannot be decoded and are in the dead letter %s", rows, where)
+
+        def wait(error: SinkError, waits: int) -> None:
+            if isinstance(error, JobFailed):
+                raise error
+            log.error("%s; trying again", error)
+            if self._stopping.wait(pause_s(self._settings.retry_backoff_s, waits)):
+                raise error
+
+        until_published(attempt, wait)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processors.spark.batch.engine import PIPELINE, POISON_IN_A_ROW_MAX, Stopped
+from processors.spark.batch.attempts import Stopped
+from processors.spark.batch.engine import PIPELINE, POISON_IN_A_ROW_MAX
 from processors.spark.batch.spool import SpoolError
 from processors.spark.high_water_marks import RecordPosition, StreamShard
 from processors.spark.session.spark_session import SessionGone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.batch.micro_batch import Offer, by_shard, halves, held, is_due, piece_of, plan
+from processors.spark.batch.micro_batch import Offer, halves, held, is_due, piece_of, plan
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 
 A, B = StreamShard("s", "a"), StreamShard("s", "b")
@@ -84,4 +84,3 @@ def test_taking_apart():
     rows = [(RecordPosition(n), b"") for n in range(5)]
     first, second = halves(rows)
     assert [*first, *second] == rows and len(first) == 2
-    assert list(by_shard({B: rows, A: rows})) == [{A: rows}, {B: rows}]

@@ -131,6 +131,13 @@ def numbers(bed, shard="a"):
     return [number for key, number, _ in bed.sinks["out"].rows if key == shard]
 
 
+def hold_publications(bed):
+    """Until the event that it returns is set."""
+    held, publish = threading.Event(), bed.sinks["out"].publish
+    bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+    return held
+
+
 async def until(condition):
     async with asyncio.timeout(BOUND_S):
         while not condition():
@@ -200,9 +207,7 @@ async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
 
 async def test_without_its_commits_a_shard_does_not_end(tmp_path):
     async with serving(tmp_path, QUICK, "mld.spark.drainTimeoutMillis = 50") as world:
-        held = threading.Event()
-        publish = world.bed.sinks["out"].publish
-        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        held = hold_publications(world.bed)
         daemon = Daemon(world.connection)
         await world.call(daemon.initialize)
         await world.call(daemon.say, line_of([1], lag=9))
@@ -228,9 +233,7 @@ async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
     line = line_of(range(1, 4), lag=9)
     keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line)}", f"mld.spark.maxInFlightBytes = {2 * len(line)}")
     async with serving(tmp_path, *keys) as world:
-        held = threading.Event()
-        publish = world.bed.sinks["out"].publish
-        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        held = hold_publications(world.bed)
         daemons = [Daemon(world.connection) for _ in range(4)]
         for i, one in enumerate(daemons):
             await world.call(one.initialize, f"s{i}")
@@ -250,9 +253,7 @@ async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_
     line = line_of(range(1, 4), lag=9)
     keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
     async with serving(tmp_path, *keys) as world:
-        held = threading.Event()
-        publish = world.bed.sinks["out"].publish
-        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        held = hold_publications(world.bed)
         daemons = [Daemon(world.connection) for _ in range(4)]
         for i, one in enumerate(daemons):
             await world.call(one.initialize, f"s{i}")
@@ -271,9 +272,7 @@ async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
     line = line_of(range(1, 4), lag=9)
     keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
     async with serving(tmp_path, *keys) as world:
-        held = threading.Event()
-        publish = world.bed.sinks["out"].publish
-        world.bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
+        held = hold_publications(world.bed)
         running, waiting = Daemon(world.connection), Daemon(world.connection)
         for one, shard in ((running, "a"), (waiting, "b")):
             await world.call(one.initialize, shard)

@@ -10,7 +10,6 @@ import threading
 
 import pytest
 
-from processors.spark.batch.micro_batch import plan
 from processors.spark.batch.spool import Spool
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
 from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
@@ -85,14 +84,7 @@ class Worker:
         self.engine = StreamingEngine(self.settings, self.inbox, self.leader, self.health, self.spool)
         self.engine.start()
 
-    offer = Bed.offer
-
-    def run(self, *offers):
-        marks = {o.shard: mark for o in offers if (mark := self.engine.mark_of(o.shard)) is not None}
-        batch = plan(offers, marks)
-        number, length = self.spool.cut()
-        exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
-        return self.engine.run(batch, self.spool.path(number) if exact else None)
+    offer, run = Bed.offer, Bed.run
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from typing import Any
 
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.micro_batch import Offer, plan
+from processors.spark.batch.outcome import BatchOutcome
+from processors.spark.batch.record_lines import split
 from processors.spark.batch.spool import Spool
 from processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
 from processors.spark.pipeline import Pipeline
@@ -18,6 +20,7 @@ from processors.spark.session.handover import Handed
 from processors.spark.session.spark_session import SessionGone
 from processors.spark.settings import SparkSettings, make
 from processors.spark.sink_port import Fenced, Published, SinkSpec
+from processors.spark.streaming.engine import StreamingEngine
 from properties.grammar import parse
 from properties.spark import read
 from protocol.codec import encode_process_records
@@ -164,21 +167,32 @@ class Bed:
         self.frames.poison = self.sinks["out"].poison = is_poison
 
     def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
-        from processors.spark.batch.record_lines import split
+        return offer_to(self.spool, StreamShard(STREAM, shard), numbers, data)
 
-        key = StreamShard(STREAM, shard)
-        line = line_of(numbers, data)
-        batch = split(line, key)
-        assert batch.first and batch.last
-        file, start, stop = self.spool.append(batch.records)
-        return Offer(1, 1, key, batch.first, batch.last, batch.count, len(line), file, start, stop)
+    def run(self, *offers: Offer) -> BatchOutcome:
+        return run_offers(self.engine, self.spool, *offers)
 
-    def run(self, *offers: Offer):
-        marks = {o.shard: mark for o in offers if (mark := self.engine.mark_of(o.shard)) is not None}
-        batch = plan(offers, marks)
-        number, length = self.spool.cut()
-        exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
-        return self.engine.run(batch, self.spool.path(number) if exact else None)
+
+def offer_to(spool: Spool, shard: StreamShard, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
+    """Records of these sequence numbers, as a host takes them from a child."""
+    line = line_of(numbers, data)
+    batch = split(line, shard)
+    assert batch.first and batch.last
+    file, start, stop = spool.append(batch.records)
+    return Offer(1, 1, shard, batch.first, batch.last, batch.count, len(line), file, start, stop)
+
+
+def run_offers(engine: Engine | StreamingEngine, spool: Spool, *offers: Offer) -> BatchOutcome:
+    """One micro-batch, as a host plans it."""
+    batch = plan(offers, {o.shard: mark for o in offers if (mark := engine.mark_of(o.shard)) is not None})
+    number, length = spool.cut()
+    exact = length == sum(piece.offer.stop - piece.offer.start for piece in batch.slices)
+    return engine.run(batch, spool.path(number) if exact else None)
+
+
+def run_data(engine: Engine | StreamingEngine, spool: Spool, data: Mapping[int, bytes], shard: str) -> BatchOutcome:
+    """One micro-batch of one shard's records, by their sequence numbers."""
+    return run_offers(engine, spool, offer_to(spool, StreamShard(STREAM, shard), data, data))
 
 
 def line_of(numbers: Iterable[int], data: Mapping[int, bytes] = {}, lag: int | None = 0) -> bytes:

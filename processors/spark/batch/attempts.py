@@ -1,0 +1,90 @@
+"""Attempts at a publication: what both engines do if another writer was faster, a sink cannot now, or the host ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from processors.spark.sink_port import Fenced, SinkError, SinkRefused
+
+log = logging.getLogger("mld.spark")
+
+BACKOFF_MAX_S = 30.0
+"""Longest pause between attempts at a sink that cannot take anything now."""
+BACKOFF_MIN_S = 0.01
+FENCED_MAX = 100
+"""Times in a row that others may move our shards under one batch; more is a fault, not a fleet."""
+
+Result = TypeVar("Result")
+
+
+class Stopped(Exception):
+    """The host ends; the batch is given up where it is."""
+
+
+class HealthCheck(Protocol):
+    """`spark_session.SessionHealth`; both raise SessionGone."""
+
+    def check(self) -> None: ...
+    def probe(self) -> None: ...
+
+
+def pause_s(base_s: float, failures: int) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(BACKOFF_MAX_S, max(base_s, BACKOFF_MIN_S) * 2.0 ** min(failures - 1, 20))
+
+
+def bound_fences(error: Fenced, fenced: int) -> None:
+    """Raises SinkRefused if one batch was fenced more often than other workers explain."""
+    if fenced > FENCED_MAX:
+        raise SinkRefused(f"{error}; this has happened {fenced} times in a row") from error
+
+
+def until_published(attempt: Callable[[], Result], wait: Callable[[SinkError, int], None]) -> Result:
+    """What the attempt returns once it succeeds: it is repeated at once if another writer has moved a shard, and after
+    `wait(error, waits)` if the sink cannot now. Raises SinkRefused, and what `wait` raises."""
+    fenced = waits = 0
+    while True:
+        try:
+            return attempt()
+        except Fenced as error:
+            fenced += 1
+            bound_fences(error, fenced)
+            log.info("%s", error)
+        except SinkRefused:
+            raise
+        except SinkError as error:
+            waits += 1
+            wait(error, waits)
+
+
+class Patience:
+    """Waits between attempts, which end when the host ends or its session is gone. `stop` is called on any thread."""
+
+    def __init__(self, backoff_s: float, health: HealthCheck) -> None:
+        self._backoff_s = backoff_s
+        self._health = health
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Wake a wait; it ends in Stopped."""
+        self._stopping.set()
+
+    def check(self) -> None:
+        """Raises SessionGone, or Stopped if the host ends: then no attempt can help."""
+        if self._stopping.is_set():
+            raise Stopped
+        self._health.check()
+
+    def pause(self, failures: int) -> None:
+        """Raises Stopped."""
+        if self._stopping.wait(pause_s(self._backoff_s, failures)):
+            raise Stopped
+
+    def wait(self, error: Exception, waits: int) -> None:
+        """Say what the next attempt waits for, and pause. Raises SessionGone and Stopped."""
+        self.check()
+        log.error("%s; trying again", error)
+        self.pause(waits)
