@@ -49,7 +49,7 @@ CONFIRM_SHARE = 0.4
 FRESH_SHARE = 0.5
 """Rows are marked only while this share of the heartbeat's validity has not passed: a mark gives the lease no more."""
 REFRESH_S = 600.0
-"""How often a carried lease is written for its throughput's sake, by which leaders balance; checkpoints do it too."""
+"""How often a carried lease is written to store its throughput, by which leaders balance; checkpoints do that too."""
 FIRST_REFRESH_DURATIONS = 2
 SECOND_REFRESH_S = 90.0
 """The same for a lease just acquired, the first in lease durations: before a leader can move it on by the figure of its
@@ -58,10 +58,10 @@ REFRESH_JITTER = 0.2
 CHECKPOINT_KBPS_S = 60.0
 """The least time between two figures of the throughput: a single sample, taken in a burst, would stand for minutes."""
 CHANGED_S = 120.0
-"""The same if the throughput has become another one, by a factor of `CHANGE`: leaders balance by what stands there."""
+"""The same if the throughput has changed by a factor of `CHANGE`: leaders balance by the stored figure."""
 CHANGE = 2.0
 SAMPLES_MAX = 36
-"""Those of two minutes by default: so long a time is the mean of."""
+"""Two minutes of samples by default: the mean covers that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def is_carried(row: Lease, beat: Beat | None) -> bool:
 
 
 def valid_until(confirmed_at: float, carried_by: Beat | None, lease_duration_s: float) -> float:
-    """Until when the holder may believe; `carried_by` None: a lease renewed by itself."""
+    """When the holder must stop believing; `carried_by` None: the lease is renewed by itself."""
     since = confirmed_at if carried_by is None else min(confirmed_at, carried_by.sent_at)
     return since + lease_duration_s
 
@@ -91,13 +91,13 @@ def mark_for(beat: Beat | None, now: float, lease_duration_s: float) -> str | No
 
 
 def refresh_s(figures: int, lease_duration_s: float) -> float:
-    """How long after its last write a carried lease is written for its throughput's sake, `figures` being so many."""
+    """How long after its last figure a carried lease is written for the next one; `figures` were written so far."""
     first_s = FIRST_REFRESH_DURATIONS * lease_duration_s
     return (first_s, max(first_s, SECOND_REFRESH_S), REFRESH_S)[min(figures, 2)]
 
 
 def is_refresh_due(told_kbps: float | None, samples: Sequence[float], told_s: float, refresh_s: float) -> bool:
-    """Whether a carried lease is to be written for its throughput's sake, `told_s` after the last figure."""
+    """Whether to write a carried lease for its throughput, `told_s` after the last figure."""
     if not samples or told_s < min(refresh_s, CHANGED_S):
         return False
     if told_s >= refresh_s or told_kbps is None:

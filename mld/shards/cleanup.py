@@ -48,7 +48,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Look again next time. `missing_child` names a child that has no row although its parent is over."""
+    """LookTime again next time. `missing_child` names a child that has no row although its parent is over."""
 
     reason: str
     missing_child: str | None = None
@@ -136,7 +136,7 @@ class LeaseCleanup:
         self._completed_interval_s = completed_interval_s
         self._garbage_interval_s = garbage_interval_s
         self._on_missing_child = on_missing_child
-        self._queue: dict[str, Look] = {}
+        self._queue: dict[str, LookTime] = {}
         self._garbage_round = _Round(clock.monotonic())
 
     @property
@@ -150,7 +150,7 @@ class LeaseCleanup:
             _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
             return
         now_s = self._clock.monotonic()
-        self._queue.setdefault(lease.key, Look(now_s + self._completed_interval_s, self._completed_interval_s))
+        self._queue.setdefault(lease.key, LookTime(now_s + self._completed_interval_s, self._completed_interval_s))
 
     async def run(self) -> None:
         """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
@@ -160,7 +160,7 @@ class LeaseCleanup:
             await self._clock.sleep(max(0.0, started_s + self._tick_s - self._clock.monotonic()))
 
     async def tick(self) -> None:
-        """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
+        """LookTime at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
         now_s = self._clock.monotonic()
         self._garbage_round.start_if_due(now_s, self._garbage_interval_s, self._queue)
         due = self._due(now_s)
@@ -248,15 +248,15 @@ class LeaseCleanup:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookTime:
     """When an entry's rows are looked at next, and how long to wait after that."""
 
     at_s: float
     then_s: float
 
-    def after(self, now_s: float) -> Look:
+    def after(self, now_s: float) -> LookTime:
         """The next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
-        return Look(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
+        return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
 
 
 @dataclass(frozen=True, slots=True)

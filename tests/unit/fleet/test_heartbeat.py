@@ -1,4 +1,4 @@
-"""Worker heartbeats: values, observation, fencing, strangers, and whole workers in virtual time (`leases.carried`)."""
+"""Worker heartbeats: values, observation, fences, Java workers, whole workers in virtual time (`leases.carried`)."""
 
 from __future__ import annotations
 
@@ -722,7 +722,7 @@ def test_a_java_leader_is_noticed_without_anybody_telling() -> None:
     run_virtual(story())
 
 
-def test_an_mld_leader_without_a_report_yet_is_no_stranger() -> None:
+def test_an_mld_leader_without_a_report_yet_is_no_java_worker() -> None:
     async def story() -> None:
         async with fleet(4, **WORKER) as world:
             world.start("w1")

@@ -199,7 +199,7 @@ async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list
     return dynamo, report.taken, [operation for sender, operation in dynamo.calls if sender == "me"]
 
 
-def test_a_victim_is_read_again_before_it_is_robbed() -> None:
+def test_a_victim_is_read_again_before_its_lease_is_stolen() -> None:
     async def main() -> None:
         _, taken, operations = await steal_slowly("renewed")
         assert len(taken) == 1
