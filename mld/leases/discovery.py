@@ -5,8 +5,8 @@ Here the row is renewed first, and the lease is held from the sending of that re
 read alone.
 
 The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
-whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. Who has looked
-at the whole table tells us what it shows (`saw_table`), and the next query is a period after that.
+whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. The lookout
+tells us what the whole table shows (`saw_table`), and the next query is made a period after that.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LeaseDiscovery:
             self._list_due.set()
 
     def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
-        """Every row as just read. `is_alone`: nobody else is there who could assign a lease to us."""
+        """All rows were just read. `is_alone`: there is no other worker that could assign a lease to us."""
         self._shown_at = self._clock.monotonic()
         self._is_alone = is_alone
         held = self._keeper.held()
@@ -106,7 +106,7 @@ class LeaseDiscovery:
                     break
 
     def _next_list_at(self) -> float:
-        # Nobody gives anything to who is alone: only what we have lost ourselves could be found.
+        # Nobody assigns leases to a worker that is alone: all it can find is what it has lost itself.
         period_s = self._period_s * (ALONE_PERIODS if self._is_alone else 1)
         return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + period_s)
 

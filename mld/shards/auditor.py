@@ -27,7 +27,7 @@ from mld.turns import in_turns
 _log = logging.getLogger(__name__)
 
 INTERVAL_S = 120.0  # leasesRecoveryAuditorExecutionFrequencyMillis
-LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; who leads is remembered by whoever decides it
+LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; the election remembers who leads
 RETRY_S = 10.0  # after an audit that could not be completed: one scan, far from every second
 FILLS_MAX = 1000  # rows of KCL before 2.3 that one audit completes; at some 5 ms each a few seconds
 
@@ -47,7 +47,7 @@ class _Memory:
     """What one leadership knows. It ends with it."""
 
     sightings: Mapping[HashRange, int] = field(default_factory=dict)
-    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # of rows without one; None: shard not listed
+    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # for rows that lack one; None: shard not listed
     hopeless: frozenset[str] = frozenset()  # missing children that are not listed any more: nothing to create
     finished: Mapping[str, int] = field(default_factory=dict)  # completed rows and their counters
 

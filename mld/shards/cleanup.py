@@ -41,14 +41,14 @@ _START_SENTINELS = (TRIM_HORIZON_NAME, AT_TIMESTAMP_NAME)
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the row, if it is still at SHARD_END."""
+    """Delete the row if it is still at SHARD_END."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """LookTime again next time. `missing_child` names a child that has no row although its parent is over."""
+    """Look again next time. `missing_child` names a child that has no row although its parent is over."""
 
     reason: str
     missing_child: str | None = None
@@ -56,14 +56,14 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nothing to do any more."""
+    """Take the entry off the queue: there is nothing left to do."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskService:
-    """The rows do not decide; the shard list may."""
+    """The rows do not decide; the list of shards may."""
 
 
 Decision = Delete | Keep | Forget | AskService
@@ -113,7 +113,7 @@ class LeaseCleanup:
     `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Looks happen on
     ticks, `tick_s` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
     the list of shards for all of them once every `garbage_interval_s`. Each look restarts its stopwatch, whatever comes
-    of it. `on_missing_child` hears of a child without a row, which a shard sync restores.
+    of it. `on_missing_child` is told of a child without a row, which a shard sync restores.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class LeaseCleanup:
             await self._clock.sleep(max(0.0, started_s + self._tick_s - self._clock.monotonic()))
 
     async def tick(self) -> None:
-        """LookTime at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
+        """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
         now_s = self._clock.monotonic()
         self._garbage_round.start_if_due(now_s, self._garbage_interval_s, self._queue)
         due = self._due(now_s)

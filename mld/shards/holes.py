@@ -25,7 +25,7 @@ from mld.steps import SLICE, Steps
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 SIGHTINGS_MIN = 3
-"""leasesRecoveryAuditorInconsistencyConfidenceThreshold: so many audits in a row make an unexplained hole urgent."""
+"""leasesRecoveryAuditorInconsistencyConfidenceThreshold: audits in a row that make an unexplained hole urgent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Worker heartbeats: the attribute of a worker's report, its conditional writes, and who is no mld worker. Pure.
+"""Worker heartbeats: the attribute of a worker's report, its conditional writes, and which workers are Java's. Pure.
 
 Why it is safe: `leases.carried`. Nothing here concerns a fleet whose workers all renew lease by lease.
 
@@ -95,7 +95,7 @@ def may_assign(current: str | None, marks: Collection[str]) -> bool:
     return epoch_of(current) not in marks
 
 
-# --- who is no mld worker ---------------------------------------------------------------------------------------------
+# --- Java workers -----------------------------------------------------------------------------------------------------
 
 
 def java_workers(found: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> list[str]:
@@ -114,7 +114,7 @@ def unreported_owners(
 ) -> dict[str, tuple[str, int]]:
     """Owners of living leases that have no report: (key, counter) of one lease of each. Young mld workers look so, too.
 
-    Others report within seconds, so who goes on renewing without a report belongs to another kind.
+    Those report within seconds, so a worker that goes on renewing without a report is a Java worker.
     """
     known = {report.worker for report in found}
     owners: dict[str, tuple[str, int]] = {}

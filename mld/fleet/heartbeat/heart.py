@@ -159,7 +159,7 @@ class Heartbeat:
                 if observed is None or now - observed[1] > self._lease_duration_s:
                     claimed = await self._try_claim(row.value)
                     if claimed is not None:
-                        return claimed  # else not at once again: what refuses it may stand there for ever
+                        return claimed  # else wait before the next try: what refuses the claim may stay there for ever
             except Exception as error:
                 failure = survived(error, "claiming a heartbeat")
                 log.info("no heartbeat yet: %s", failure, extra={"action": "heartbeat_claim_failed"})

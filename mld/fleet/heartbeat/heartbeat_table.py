@@ -29,7 +29,7 @@ class BeatRefusal:
 
 @raises_only(TableUnavailableError)
 class HeartbeatTable:
-    """The heartbeats in the lease table `table_name`; `worker_id` is who fences."""
+    """The heartbeats in the lease table `table_name`; `worker_id` is ours, for the fences."""
 
     def __init__(self, service: Service, table_name: str, worker_id: str, *, request_timeout_s: float) -> None:
         self._calls = TableCalls(service, table_name, request_timeout_s)
