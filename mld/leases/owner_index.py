@@ -1,7 +1,7 @@
 """The owner index of the lease table: creates it, asks for its status, reads it, and does without it.
 
 Rules: leases#owner-index. While the index is missing, still filling, or forbidden to us, a scan answers instead. A scan
-reads the whole table, so one is begun at most once in `scan_spacing_s`, and it serves every worker asked for.
+reads the whole table, so one is begun at most once in `SCAN_SPACING_S`, and it serves every worker asked for.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ _OWNED_KEYS = {
 class OwnerIndex:
     """See the methods of the same names of `LeaseTable`."""
 
-    def __init__(self, calls: TableCalls, clock: Clock, *, scan_timeout_s: float, scan_spacing_s: float) -> None:
+    def __init__(self, calls: TableCalls, clock: Clock, *, scan_timeout_s: float) -> None:
         self._calls = calls
         self._clock = clock
         self._scan_timeout_s = scan_timeout_s
-        self._scan_spacing_s = scan_spacing_s
         self._scanned: dict[str, tuple[str, ...]] | None = None
         self._scan_due_at = clock.monotonic()
         self._scanning = asyncio.Lock()
@@ -127,7 +126,7 @@ class OwnerIndex:
         async with self._scanning:
             now = self._clock.monotonic()
             if now >= self._scan_due_at:
-                self._scan_due_at = now + self._scan_spacing_s
+                self._scan_due_at = now + SCAN_SPACING_S
                 self._scanned = None
                 self._scanned = await self._scan()
             if self._scanned is None:

@@ -111,8 +111,8 @@ class LeaseCleanup:
     """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
 
     `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Looks happen on
-    ticks, `tick_s` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
-    the list of shards for all of them once every `garbage_interval_s`. Each look restarts its stopwatch, whatever comes
+    ticks, `TICK_S` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
+    the list of shards for all of them once every `GARBAGE_INTERVAL_S`. Each look restarts its stopwatch, whatever comes
     of it. `on_missing_child` is told of a child without a row, which a shard sync restores.
     """
 
@@ -123,18 +123,14 @@ class LeaseCleanup:
         clock: Clock,
         *,
         enabled: bool = True,
-        tick_s: float = TICK_S,
         completed_interval_s: float = COMPLETED_INTERVAL_S,
-        garbage_interval_s: float = GARBAGE_INTERVAL_S,
         on_missing_child: Callable[[str], None] | None = None,
     ) -> None:
         self._table = table
         self._detector = detector
         self._clock = clock
         self._enabled = enabled
-        self._tick_s = tick_s
         self._completed_interval_s = completed_interval_s
-        self._garbage_interval_s = garbage_interval_s
         self._on_missing_child = on_missing_child
         self._queue: dict[str, LookTime] = {}
         self._garbage_round = _Round(clock.monotonic())
@@ -157,12 +153,12 @@ class LeaseCleanup:
         while True:
             started_s = self._clock.monotonic()
             await self.tick()
-            await self._clock.sleep(max(0.0, started_s + self._tick_s - self._clock.monotonic()))
+            await self._clock.sleep(max(0.0, started_s + TICK_S - self._clock.monotonic()))
 
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
         now_s = self._clock.monotonic()
-        self._garbage_round.start_if_due(now_s, self._garbage_interval_s, self._queue)
+        self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
         due = self._due(now_s)
         survey = _TickSurvey(self._table, self._detector)
         for _ in range(ENTRIES_PER_TICK_MAX):

@@ -130,9 +130,9 @@ def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> di
     return counts
 
 
-def is_urgent(counts: Mapping[HashRange, int], sightings_min: int = SIGHTINGS_MIN) -> bool:
+def is_urgent(counts: Mapping[HashRange, int]) -> bool:
     """Whether some hole was seen often enough for a sync with a listing of its own."""
-    return any(count >= sightings_min for count in counts.values())
+    return any(count >= SIGHTINGS_MIN for count in counts.values())
 
 
 def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str, HashRange]:
