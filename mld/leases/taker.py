@@ -113,7 +113,7 @@ class LeaseTaker:
             wanted = [
                 choice
                 for choice in plan.choices
-                if choice.lease.key not in held and not self._keeper.resumer.is_resuming(choice.lease.key)
+                if choice.lease.key not in held and not self._keeper.is_resuming(choice.lease.key)
             ]
             taken = await self._take_all(wanted)
             return TakeReport(plan, taken, scan.corrupt)

@@ -9,7 +9,8 @@ from typing import Any
 
 from mld.clock import Clock, LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.keeper import HANDOFF_TIMEOUT_S, HeldLease, LeaseKeeper
+from mld.leases.holding import HeldLease
+from mld.leases.keeper import HANDOFF_TIMEOUT_S, LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker

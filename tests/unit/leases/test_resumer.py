@@ -148,7 +148,7 @@ def test_a_worker_that_stops_brings_nothing_back() -> None:
         async with running(me):
             plan.always = throttled()
             await asyncio.sleep(DURATION_S + 1)
-            me.keeper.resumer.close()
+            me.keeper.resume_no_more()
             plan.always = None
             await asyncio.sleep(2 * DURATION_S)
             assert me.keeper.held() == {}
