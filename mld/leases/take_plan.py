@@ -138,18 +138,16 @@ def decide(
     )
 
 
-def is_available(lease: Lease, seen: SeenRow, now: float, lease_duration_s: float) -> bool:
-    """Without owner, or its counter has stood still for more than a lease duration."""
-    return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s
-
-
 def _survey(
     leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, lease_duration_s: float
 ) -> tuple[list[Lease], dict[str, int]]:
-    """(available leases, how many of the others each live worker has), in one walk over the table."""
+    """(available leases, how many of the others each live worker has), in one walk over the table.
+
+    Available is a lease without an owner, or whose counter has not moved for more than a lease duration.
+    """
     available = []
     loads = {me: 0}
-    for lease in leases:  # `is_available`, written out: a call per row would double the time
+    for lease in leases:  # a call per row would double the time
         owner, changed_at = lease.owner, seen[lease.key].changed_at
         if owner is None or changed_at is None or now - changed_at > lease_duration_s:
             available.append(lease)

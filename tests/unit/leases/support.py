@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from mld.clock import Clock, LoopClock
@@ -88,6 +90,18 @@ class Worker:
             assert adopted is not None
             held.append(adopted)
         return held
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    """The keepers' loops."""
+    tasks = [asyncio.create_task(worker.keeper.run()) for worker in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def new_dynamo(**options: Any) -> MemoryDynamo:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.leases.lease import Lease
-from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, is_available, observe, shares_of
+from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, observe, shares_of
 from mld.positions import TRIM_HORIZON
 
 DURATION_S = 10.0
@@ -78,8 +78,8 @@ def test_rows_that_are_gone_are_forgotten() -> None:
 
 @pytest.mark.parametrize(("age_s", "expected"), [(DURATION_S, False), (DURATION_S + 0.001, True)])
 def test_a_lease_is_expired_after_more_than_its_duration(age_s: float, expected: bool) -> None:
-    lease = Lease("shard", TRIM_HORIZON, 5, "bar")
-    assert is_available(lease, SeenRow(5, NOW - age_s), NOW, DURATION_S) is expected
+    lease = Lease("bar-0", TRIM_HORIZON, 5, "bar")
+    assert plan([lease], ages={"bar": age_s}).available == expected
 
 
 # --- worked examples (leases#stealing-of-leases)
