@@ -26,7 +26,8 @@ from mld.errors import (
     TableMissingError,
 )
 from mld.fleet.fleet import Fleet
-from mld.leases.keeper import HeldLease, LeaseKeeper
+from mld.leases.holding import HeldLease
+from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.shards.auditor import Auditor
 from mld.shards.bootstrap import SyncMode, leases_exist, syncs_at_start
@@ -363,7 +364,7 @@ class Worker:
 
     async def _release_rest(self) -> None:
         """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""
-        self._parts.keeper.resumer.close()
+        self._parts.keeper.resume_no_more()
         for key, holding in self._parts.keeper.held().items():
             self._release(key, holding.token)
         if self._releasing:

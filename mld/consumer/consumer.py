@@ -32,7 +32,7 @@ from mld.errors import (
     TableThrottledError,
 )
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
-from mld.leases.keeper import HeldLease
+from mld.leases.holding import HeldLease
 from mld.positions import Position
 from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
 from mld.retrieval.reader import ShardReader

@@ -19,7 +19,7 @@ from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.consumer.stopping import Stopping
 from mld.errors import DeadLetterError
 from mld.leases.checkpoints import CheckpointRange, Write
-from mld.leases.keeper import HeldLease
+from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.positions import Position
 from mld.streams import ChildBatch

@@ -132,7 +132,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         lease_duration_s=lease_duration_s,
         interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
         leader=_reader_of_leader(needs, migration),
-        strangers=java_peers,
+        java_peers=java_peers,
     )
     return Fleet(
         FleetParts(

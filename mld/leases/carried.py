@@ -5,7 +5,7 @@ report: `mldHeartbeat` = "epoch.number". An *epoch* is a random name for one unb
 is conditional on the value that the one before has left. A lease row that carries the epoch as its mark
 (`mldHeartbeat`) is *carried*: it lives as long as its actual owner's heartbeat is of that epoch and moves. The mark is
 written and taken away by the holder's renewals only, and goes when the owner changes; a mark of another epoch than the
-actual owner's heartbeat means nothing. So rows renewed one by one and carried rows can stand side by side, also under
+actual owner's heartbeat means nothing. So rows that are renewed one by one and carried rows can coexist, even under
 one owner, and workers of both settings can share a table.
 
 Why nobody believes in a lease while somebody else may act on it. D is the lease duration.
@@ -25,13 +25,12 @@ Why nobody believes in a lease while somebody else may act on it. D is the lease
    exactly the value sent is our own success, counted from the first sending. What is still ours in the table is found
    again by discovery and renewed, under a new epoch. An epoch that was replaced (a restart under the same id) is no
    proof of death: observers wait D from when they see the change.
-4. One lease that is taken from a living holder, without a handoff: by the force that ends a stuck handoff, by hand, by
-   a twin. Nothing of it shows in the heartbeat. By 1 the holder stops at the latest D after its last look at the row,
-   hence D after the change at most, as with renewals; it looks when half of that
-   is over, and at once at a lease that the owner
-   index does not name as its own any more (usually a second later). Its checkpoints are refused from the first moment,
-   because the owner's change has raised the counter. A handoff is no such case: until the holder has seen it and given
-   the lease away it stays the actual owner, and its heartbeat counts.
+4. One lease that is taken from a living holder without a handoff: by the force that ends a stuck handoff, by hand, by a
+   twin. The heartbeat shows nothing of it. By 1 the holder stops at the latest D after its last look at the row, hence
+   D after the change at most, as with renewals; it looks after 0.6 D at the latest, and at once at a lease that the
+   owner index does not name as its own any more (usually a second later). Its checkpoints are refused from the first
+   moment, because the change of owner has raised the counter. A handoff is no such case: until the holder has seen it
+   and given the lease away, it stays the actual owner and its heartbeat counts.
 5. Java knows nothing of all this and would judge the rows by their counters. Hence the mode ends when a Java worker
    appears (`fleet.heartbeat.heart`): every lease is renewed and its mark removed while the heartbeat still goes on.
 """
@@ -45,23 +44,24 @@ from statistics import fmean
 from mld.leases.lease import Lease
 
 CONFIRM_SHARE = 0.4
-"""Share of the lease duration after which a carried row is read: time for a request to time out and to be repeated."""
+"""How often carried rows are read, as a share of the lease duration; rows confirmed less than half of that ago are left
+out. So a row is read after 0.6 D at the latest: a request may time out and be repeated."""
 FRESH_SHARE = 0.5
 """Rows are marked only while this share of the heartbeat's validity has not passed: a mark gives the lease no more."""
 REFRESH_S = 600.0
-"""How often a carried lease is written for its throughput's sake, by which leaders balance; checkpoints do it too."""
+"""How often a carried lease is written to store its throughput, by which leaders balance; checkpoints do that too."""
 FIRST_REFRESH_DURATIONS = 2
 SECOND_REFRESH_S = 90.0
 """The same for a lease just acquired, the first in lease durations: before a leader can move it on by the figure of its
 former holder, as it would again and again."""
 REFRESH_JITTER = 0.2
 CHECKPOINT_KBPS_S = 60.0
-"""The least time between two figures of the throughput: a single sample, taken in a burst, would stand for minutes."""
+"""The least time between two stored figures: one sample, taken in a burst, would otherwise stay there for minutes."""
 CHANGED_S = 120.0
-"""The same if the throughput has become another one, by a factor of `CHANGE`: leaders balance by what stands there."""
+"""The same if the throughput has changed by a factor of `CHANGE`: leaders balance by the stored figure."""
 CHANGE = 2.0
 SAMPLES_MAX = 36
-"""Those of two minutes by default: so long a time is the mean of."""
+"""Two minutes of samples by default: the mean covers that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def is_carried(row: Lease, beat: Beat | None) -> bool:
 
 
 def valid_until(confirmed_at: float, carried_by: Beat | None, lease_duration_s: float) -> float:
-    """Until when the holder may believe; `carried_by` None: a lease renewed by itself."""
+    """When the holder must stop believing; `carried_by` None: the lease is renewed by itself."""
     since = confirmed_at if carried_by is None else min(confirmed_at, carried_by.sent_at)
     return since + lease_duration_s
 
@@ -91,13 +91,13 @@ def mark_for(beat: Beat | None, now: float, lease_duration_s: float) -> str | No
 
 
 def refresh_s(figures: int, lease_duration_s: float) -> float:
-    """How long after its last write a carried lease is written for its throughput's sake, `figures` being so many."""
+    """How long after its last figure a carried lease is written for the next one; `figures` were written so far."""
     first_s = FIRST_REFRESH_DURATIONS * lease_duration_s
     return (first_s, max(first_s, SECOND_REFRESH_S), REFRESH_S)[min(figures, 2)]
 
 
 def is_refresh_due(told_kbps: float | None, samples: Sequence[float], told_s: float, refresh_s: float) -> bool:
-    """Whether a carried lease is to be written for its throughput's sake, `told_s` after the last figure."""
+    """Whether to write a carried lease for its throughput, `told_s` after the last figure."""
     if not samples or told_s < min(refresh_s, CHANGED_S):
         return False
     if told_s >= refresh_s or told_kbps is None:

@@ -51,7 +51,7 @@ class Confirmer:
         await asyncio.gather(*(self._read(batch) for batch in _batches(list(keys))))
 
     async def run(self) -> None:
-        """Read each carried lease before half of its time is over, unless something else has confirmed it."""
+        """Read the carried leases again and again, except those that something else has confirmed lately."""
         pause_s = CONFIRM_SHARE * self._validity.lease_duration_s
         while True:
             await self._validity.has_heartbeat.wait()

@@ -5,8 +5,8 @@ Here the row is renewed first, and the lease is held from the sending of that re
 read alone.
 
 The index is eventually consistent: it may name rows that are not ours any more, which costs a read and no more. A row
-whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. Who has looked
-at the whole table tells us what it shows (`saw_table`), and the next query is a period after that.
+whose previous owner is still finishing is read again twice a second until it is ours or somebody else's. The lookout
+tells us what the whole table shows (`saw_table`), and the next query is made a period after that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GETS_CONCURRENT_MAX = 10  # leaves half of the renewals' requests to the renewal
 
 
 class LeaseDiscovery:
-    """Looks for new leases once per `period_s`, earlier when woken."""
+    """Looks for new leases once per `PERIOD_S`, earlier when woken."""
 
     def __init__(
         self,
@@ -41,17 +41,11 @@ class LeaseDiscovery:
         clock: Clock,
         *,
         worker_id: str,
-        period_s: float = PERIOD_S,
-        pending_poll_s: float = PENDING_POLL_S,
-        gets_concurrent_max: int = GETS_CONCURRENT_MAX,
     ) -> None:
         self._table = table
         self._keeper = keeper
         self._clock = clock
         self._worker_id = worker_id
-        self._period_s = period_s
-        self._pending_poll_s = pending_poll_s
-        self._gets_concurrent_max = gets_concurrent_max
         self._list_due = asyncio.Event()
         self._listed_at = clock.monotonic()
         self._shown_at = clock.monotonic()
@@ -71,7 +65,7 @@ class LeaseDiscovery:
             self._list_due.set()
 
     def saw_table(self, leases: Iterable[Lease], *, is_alone: bool) -> None:
-        """Every row as just read. `is_alone`: nobody else is there who could assign a lease to us."""
+        """All rows were just read. `is_alone`: there is no other worker that could assign a lease to us."""
         self._shown_at = self._clock.monotonic()
         self._is_alone = is_alone
         held = self._keeper.held()
@@ -84,7 +78,7 @@ class LeaseDiscovery:
         To be ended before leases are given away, else those that could not be given come back.
         """
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(self._gets_concurrent_max):
+            for _ in range(GETS_CONCURRENT_MAX):
                 tasks.create_task(self._look_forever())
             tasks.create_task(self._poll_pending_forever())
             await self._list_forever()
@@ -106,8 +100,8 @@ class LeaseDiscovery:
                     break
 
     def _next_list_at(self) -> float:
-        # Nobody gives anything to who is alone: only what we have lost ourselves could be found.
-        period_s = self._period_s * (ALONE_PERIODS if self._is_alone else 1)
+        # Nobody assigns leases to a worker that is alone: all it can find is what it has lost itself.
+        period_s = PERIOD_S * (ALONE_PERIODS if self._is_alone else 1)
         return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + period_s)
 
     async def _list(self) -> None:
@@ -185,5 +179,5 @@ class LeaseDiscovery:
         self._look_again(lease.key)
 
     def _look_again(self, key: str) -> None:
-        self._pending[key] = self._clock.monotonic() + self._pending_poll_s
+        self._pending[key] = self._clock.monotonic() + PENDING_POLL_S
         self._pending_changed.set()

@@ -20,7 +20,7 @@ from mld.clock import Clock
 from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes
 from mld.leases.lease import Failing, Lease
-from mld.leases.owner_index import FORBIDDEN_CODES, SCAN_SPACING_S, OwnerIndex
+from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
 from mld.positions import Position
@@ -66,14 +66,12 @@ class DynamoLeaseTable:
         point_in_time_recovery: bool = False,
         tags: Mapping[str, str] | None = None,
         scan_segments: int = 0,
-        consistent_scans: bool = False,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         renewal_timeout_s: float | None = None,
         scan_timeout_s: float = SCAN_TIMEOUT_S,
-        index_scan_spacing_s: float = SCAN_SPACING_S,
     ) -> None:
         self._calls = TableCalls(service, table_name, request_timeout_s)
-        self._index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s, scan_spacing_s=index_scan_spacing_s)
+        self._index = OwnerIndex(self._calls, clock, scan_timeout_s=scan_timeout_s)
         self._renewal_timeout_s = renewal_timeout_s
         self._clock = clock
         self._table_name = table_name
@@ -83,7 +81,6 @@ class DynamoLeaseTable:
         self._point_in_time_recovery = point_in_time_recovery
         self._tags = dict(tags or {})
         self._scan_segments = scan_segments
-        self._consistent_scans = consistent_scans
         self._scan_timeout_s = scan_timeout_s
         self._had_many_pages = False
         self._told_no_batches = False
@@ -159,21 +156,19 @@ class DynamoLeaseTable:
 
     async def scan(self) -> TableScan:
         """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
-        found = await self._scan_table(consistent=self._consistent_scans)
+        found = await self._scan_table()
         return TableScan(tuple(found.leases), tuple(found.corrupt))
 
     async def fleet_scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> FleetScan:
         """See `LeaseTable.fleet_scan`. Raises TableError; a corrupt row is reported, not raised."""
-        found = await self._scan_table(consistent=False, part=part, timeout_s=timeout_s)
+        found = await self._scan_table(part=part, timeout_s=timeout_s)
         return FleetScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
 
-    async def _scan_table(
-        self, *, consistent: bool, part: tuple[int, int] | None = None, timeout_s: float | None = None
-    ) -> _Found:
+    async def _scan_table(self, *, part: tuple[int, int] | None = None, timeout_s: float | None = None) -> _Found:
         timeout_s = self._scan_timeout_s if timeout_s is None else timeout_s
         segments = 1 if part is not None else await self._segments()
         found = _Found()
-        params: dict[str, Any] = {"ConsistentRead": consistent}
+        params: dict[str, Any] = {"ConsistentRead": False}
         if part is not None:
             params |= {"Segment": part[0], "TotalSegments": part[1]}
         if segments == 1:

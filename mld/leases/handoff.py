@@ -1,4 +1,4 @@
-"""How a holder parts with its row: it completes a pending handoff, hands the lease over by name, or releases it.
+"""How a holder gives its row away: it completes a pending handoff, hands the lease over by name, or releases it.
 
 Rules: leases#handoff-on-the-owner-side, leases#handoff-deadline, leases#release-on-stop. These writes are conditional
 on the owners, not on the counter, so that they also work right after a renewal whose reply was lost. Whose turn it is,

@@ -16,6 +16,19 @@ from mld.leases.table import Refusal
 from mld.leases.throughput import Throughput
 
 
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease of ours at one moment. `token` names the holding: a later one of the same key has another."""
+
+    lease: Lease
+    token: str
+
+    @property
+    def handoff_to(self) -> str | None:
+        """The worker that waits for this lease, once we know of it."""
+        return self.lease.handoff_to
+
+
 @dataclass(slots=True)
 class Carried:
     """How the worker's heartbeat stands for the renewals of a holding. `HeartbeatValidity` writes it."""

@@ -24,13 +24,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import LeaseLostError, MldError
 from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
-from mld.leases.holding import Holding, RowsWritten
+from mld.leases.holding import HeldLease, Holding, RowsWritten
 from mld.leases.lease import Failing, Lease
 from mld.leases.resumer import Resumer
 from mld.leases.retries import may_be_applied, retry_delay_s
@@ -49,19 +49,6 @@ STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
 Send = Callable[[Lease, bool], Awaitable[Lease | Refusal]]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLease:
-    """A lease of ours at one moment. `token` names the holding: a later one of the same key has another."""
-
-    lease: Lease
-    token: str
-
-    @property
-    def handoff_to(self) -> str | None:
-        """The worker that waits for this lease, once we know of it."""
-        return self.lease.handoff_to
 
 
 class LeaseKeeper:
@@ -101,7 +88,7 @@ class LeaseKeeper:
         self._receivers: Mapping[str, str] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._confirmer = Confirmer(table, clock, rng, self, self._holdings, validity, self._slots)
-        self.resumer = Resumer(
+        self._resumer = Resumer(
             table,
             clock,
             rng,
@@ -145,11 +132,11 @@ class LeaseKeeper:
             log.warning(
                 "lease %s expired before its answer came", lease.key, extra=self._about(lease.key, "lease_late")
             )
-            self.resumer.lapsed(lease)
+            self._resumer.lapsed(lease)
             return None
         holding.token = self._new_token()
         self._holdings[lease.key] = holding
-        self.resumer.adopted(lease.key)
+        self._resumer.adopted(lease.key)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self._on_change()
@@ -217,10 +204,6 @@ class LeaseKeeper:
     # --- giving a lease away ------------------------------------------------------------------------------------------
     # Whatever the outcome, it is not ours any more afterwards. True if the row is known to be in other hands, or free.
 
-    def leave_to(self, receivers: Mapping[str, str]) -> None:
-        """This worker leaves its fleet: each lease that is released goes to its receiver, by key."""
-        self._receivers = receivers
-
     async def release(self, key: str, token: str) -> bool:
         """Give the lease to its receiver, or back to the table so that others may take it at once."""
         receiver = self._receivers.get(key)
@@ -235,6 +218,10 @@ class LeaseKeeper:
     async def hand_over(self, key: str, token: str, to: str) -> bool:
         """Give the lease to the live worker `to`; release it if that does not work."""
         return await self._part(key, token, lambda lease, until: self._parting.hand_over(lease, to, until))
+
+    def leave_to(self, receivers: Mapping[str, str]) -> None:
+        """This worker leaves its fleet: each lease that is released goes to its receiver, by key."""
+        self._receivers = receivers
 
     async def _part(self, key: str, token: str, give: Callable[[Lease, float], Awaitable[bool]]) -> bool:
         holding = self._holding(key, token)
@@ -251,7 +238,15 @@ class LeaseKeeper:
 
     async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
         """Resume the leases that the table says are ours; returns the keys held by this call. See `Resumer`."""
-        return await self.resumer.reacquire(leases)
+        return await self._resumer.reacquire(leases)
+
+    def is_resuming(self, key: str) -> bool:
+        """Whether the lease is about to be brought back."""
+        return self._resumer.is_resuming(key)
+
+    def resume_no_more(self) -> None:
+        """This worker stops: what it does not hold now must not come back to it."""
+        self._resumer.close()
 
     # --- leases carried by the worker's heartbeat ---------------------------------------------------------------------
 
@@ -350,8 +345,8 @@ class LeaseKeeper:
             for holding in list(self._holdings.values()):
                 if self.is_current(holding) and self._due_at(holding) <= now:
                     self._force_handoff(holding, tasks)
-            for lease in self.resumer.due():
-                tasks.create_task(self.resumer.resume(lease))
+            for lease in self._resumer.due():
+                tasks.create_task(self._resumer.resume(lease))
             now = self._clock.monotonic()
             next_s = min((self._due_at(holding) - now for holding in self._holdings.values()), default=None)
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
@@ -449,13 +444,13 @@ class LeaseKeeper:
         holding.expired = True
         log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
         if not holding.leaving:
-            self.resumer.lapsed(holding.lease)
+            self._resumer.lapsed(holding.lease)
         self.forget(holding)
         return False
 
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
-            self.resumer.note_loss(holding.lease.key, refusal)
+            self._resumer.note_loss(holding.lease.key, refusal)
             self.forget(holding)
 
     def forget(self, holding: Holding) -> None:

@@ -23,18 +23,18 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A note on a row whose record processor fails on and on, for the next owner and for who looks at the table.
+    """A note on a row whose record processor keeps failing, for the next owner and for people who read the table.
 
-    It is about one `checkpoint`: once the row stands elsewhere, there was progress and the note means nothing any more.
+    It is about one `checkpoint`: once the row has another, there was progress, and the note means nothing any more.
     """
 
     failures: int
-    """In a row, without checkpoint progress."""
+    """Failures in a row without checkpoint progress."""
     since_s: int
-    """Epoch seconds of the first of them."""
+    """When the first of them happened, in epoch seconds."""
     checkpoint: Position
     attempts: int = 0
-    """Of the batch that fails; 0 if no batch was in the processor's hands."""
+    """How often the batch was tried; 0 if the processor had no batch."""
     first: Position | None = None
     """The first record of that batch."""
 
@@ -78,7 +78,7 @@ class Lease:
         return None if self.failing is None or self.failing.checkpoint != self.checkpoint else self.failing
 
     def lacking(self, note: Failing | None) -> Failing | None:
-        """`note` if it is about this row as it stands and is not on it yet."""
+        """`note` if it is about this row as it is now and not on it yet."""
         is_due = note is not None and note != self.failing and note.checkpoint == self.checkpoint
         return note if is_due else None
 

@@ -1,7 +1,7 @@
-"""The owner index of the lease table: made, asked about, read, and done without.
+"""The owner index of the lease table: creates it, asks for its status, reads it, and does without it.
 
 Rules: leases#owner-index. While the index is missing, still filling, or forbidden to us, a scan answers instead. A scan
-reads the whole table, so one is begun at most once in `scan_spacing_s`, and it serves every worker asked for.
+reads the whole table, so one is begun at most once in `SCAN_SPACING_S`, and it serves every worker asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ INDEX_NAME = "LeaseOwnerToLeaseKeyIndex"
 SCAN_SPACING_S = 10.0  # Java's discovery period: a fleet without the index costs no more than a few takers' scans
 ROWS_PER_SLICE = 256  # keys noted before the loop gets a turn: well below 2 ms
 FORBIDDEN_CODES = ("AccessDeniedException", "AccessDenied")
-BUSY_CODES = ("ResourceInUseException", "ValidationException", "LimitExceededException")  # what a late creator gets
+BUSY_CODES = (
+    "ResourceInUseException",
+    "ValidationException",
+    "LimitExceededException",
+)  # what a creator gets that comes too late
 UNUSABLE_CODES = ("ValidationException", *FORBIDDEN_CODES)
 _QUERY = {
     "IndexName": INDEX_NAME,
@@ -40,11 +44,10 @@ _OWNED_KEYS = {
 class OwnerIndex:
     """See the methods of the same names of `LeaseTable`."""
 
-    def __init__(self, calls: TableCalls, clock: Clock, *, scan_timeout_s: float, scan_spacing_s: float) -> None:
+    def __init__(self, calls: TableCalls, clock: Clock, *, scan_timeout_s: float) -> None:
         self._calls = calls
         self._clock = clock
         self._scan_timeout_s = scan_timeout_s
-        self._scan_spacing_s = scan_spacing_s
         self._scanned: dict[str, tuple[str, ...]] | None = None
         self._scan_due_at = clock.monotonic()
         self._scanning = asyncio.Lock()
@@ -123,7 +126,7 @@ class OwnerIndex:
         async with self._scanning:
             now = self._clock.monotonic()
             if now >= self._scan_due_at:
-                self._scan_due_at = now + self._scan_spacing_s
+                self._scan_due_at = now + SCAN_SPACING_S
                 self._scanned = None
                 self._scanned = await self._scan()
             if self._scanned is None:
@@ -134,7 +137,7 @@ class OwnerIndex:
             return self._scanned
 
     async def _scan(self) -> dict[str, tuple[str, ...]]:
-        """Keys by owner, of the whole table."""
+        """The keys of the whole table by owner."""
         params: dict[str, Any] = dict(_OWNED_KEYS)
         found: dict[str, list[str]] = {}
         while True:
@@ -171,7 +174,7 @@ def creation(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_in(table: Mapping[str, Any]) -> IndexStatus:
-    """How the index stands in a DescribeTable answer. While its capacity is changed it can be read."""
+    """The status of the index in a DescribeTable answer. It can be read while its capacity is being changed."""
     index = _find(table)
     match None if index is None else index.get("IndexStatus", "ACTIVE"):
         case None | "DELETING":

@@ -32,8 +32,10 @@ from mld.surviving import survived
 
 log = logging.getLogger(__name__)
 
-REACQUIRE_ATTEMPTS_MAX = 6  # what fails here is found again
-PAUSE_SHARE_MIN = 0.5  # of the renewal interval, and at most all of it: a lapsed lease costs what a held one does
+REACQUIRE_ATTEMPTS_MAX = 6  # a lease that fails here is found again later
+PAUSE_SHARE_MIN = 0.5
+"""The shortest pause between two tries for a lapsed lease, as a share of the renewal interval, which is the longest: so
+it costs what a held lease does."""
 
 
 class Resumer:
@@ -66,7 +68,7 @@ class Resumer:
         self._lapsed: dict[str, Lease] = {}
         """As we wrote them last."""
         self._contested: dict[str, tuple[int, float]] = {}
-        """Leases that a twin goes on with: the counter seen last, and since when it stands still."""
+        """Leases that a twin renews: the counter seen last, and since when it has not moved."""
         self._closed = False
 
     # --- what the keeper says -----------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class Resumer:
     # --- lapsed leases ------------------------------------------------------------------------------------------------
 
     def due(self) -> list[Lease]:
-        """The lapsed leases that nobody tries to bring back yet; each is to be given to `resume`."""
+        """The lapsed leases that are not being brought back yet. The caller must pass each of them to `resume`."""
         found = [lease for key, lease in self._lapsed.items() if key not in self._under_way]
         self._under_way.update(lease.key for lease in found)
         return found
@@ -209,11 +211,11 @@ class Resumer:
                 raise
             self._rows.settled(key)
             if isinstance(answer, Refusal):
-                # Of a lapsed lease we have not read the row since: who has written it need not be a twin.
+                # We have not read the row of a lapsed lease since it lapsed, so its writer need not be a twin.
                 self.note_loss(key, replace(answer, by_twin=answer.by_twin and not is_lapsed))
                 return False
             if answer.checkpoint_owner is not None:
-                return False  # a handoff began meanwhile: nobody reads, so let it stand still for who may take it
+                return False  # a handoff began meanwhile: nobody reads the shard, so let the lease expire and be taken
             if resent:
                 return answer
             if self._validity.has_lost_mark(answer):

@@ -2,8 +2,8 @@
 
 Each write is fenced by its condition. A `Refusal` or False means *refused*: somebody else changed the row. An exception
 (`errors.TableError`) means *unknown*, except `TableThrottledError` and `TableMissingError`, which mean *not applied*.
-Implementations do not retry by themselves: who retries after an unknown outcome says so with `resent=True`, and only
-then is a row that an earlier attempt of ours left behind accepted as our own success (leases#lost-replies).
+Implementations do not retry by themselves: a caller that retries after an unknown outcome passes `resent=True`, and
+only then is a row that an earlier attempt of ours left behind accepted as our own success (leases#lost-replies).
 """
 
 from __future__ import annotations

@@ -6,18 +6,19 @@ merely free or expired is taken up to the target at once, where Java comes back 
 differ from Java and are off by default here: bounding the very-old rule by the target, and even shares, which the
 daemon switches on.
 
-*Even shares.* Java's target is the fair share rounded up, for everyone, and nobody robs a worker that is at it. When
-500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good: half
-the fleet, possibly another cluster or machine size, carries 60 % of the load. With even shares the shares are whole
-numbers that add up: `leases mod workers` workers have the fair share rounded up, the others rounded down. Which ones is
-a lottery by hash of worker id that everybody draws alike, so age and cluster have no part in it. A worker below its own
-share robs one above its own, but not of its only lease: with fewer leases than workers nothing would be gained.
+*Even shares.* Java's target is the fair share rounded up, for everyone, and nobody steals from a worker that has it.
+When 500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good:
+half the fleet, possibly another cluster or machine size, carries 60 % of the load. With even shares the shares are
+whole numbers that add up: `leases mod workers` workers have the fair share rounded up, the others rounded down. Which
+ones is a lottery by hash of worker id that everybody draws alike, so age and cluster have no part in it. A worker below
+its own share steals from one above its own, but not its only lease: with fewer leases than workers nothing would be
+gained.
 
-Java workers in the same table know nothing of it and need not: the write is the same conditional take, and they rob as
-before. The two kinds cannot keep a lease going round. A robbery of Java's kind makes the loads more even (from a worker
-to one with at least two less). One by share never makes them less even (to one with at least one less) and brings both
-workers nearer to their shares. So each robbery lowers the pair (unevenness, distance from the shares), and they end;
-`test_take_plan` walks through random mixed fleets. It costs at most one more move for each worker.
+Java workers in the same table know nothing of it and need not: the write is the same conditional take, and they steal
+as before. The two kinds cannot keep a lease going round. A steal of Java's kind makes the loads more even (from a
+worker to one with at least two less). One by share never makes them less even (to one with at least one less) and
+brings both workers nearer to their shares. So each steal lowers the pair (unevenness, distance from the shares), and
+they end; `test_take_plan` walks through random mixed fleets. It costs at most one more move for each worker.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def decide(
         chosen += [Choice(lease) for lease in _some(rest, needed - len(chosen), rng)]
     else:
         victim, count = _victim(loads, me, target, rng, rules)
-        robbed = (lease for lease in leases if lease.owner == victim) if count else ()
-        chosen = [Choice(lease, is_steal=True) for lease in _some(robbed, count, rng)]
+        stolen = (lease for lease in leases if lease.owner == victim) if count else ()
+        chosen = [Choice(lease, is_steal=True) for lease in _some(stolen, count, rng)]
     return TakePlan(
         choices=tuple(chosen),
         leases=len(leases),
@@ -137,18 +138,16 @@ def decide(
     )
 
 
-def is_available(lease: Lease, seen: SeenRow, now: float, lease_duration_s: float) -> bool:
-    """Without owner, or its counter has stood still for more than a lease duration."""
-    return lease.owner is None or seen.changed_at is None or now - seen.changed_at > lease_duration_s
-
-
 def _survey(
     leases: Iterable[Lease], seen: Mapping[str, SeenRow], me: str, now: float, lease_duration_s: float
 ) -> tuple[list[Lease], dict[str, int]]:
-    """(available leases, how many of the others each live worker has), in one walk over the table."""
+    """(available leases, how many of the others each live worker has), in one walk over the table.
+
+    Available is a lease without an owner, or whose counter has not moved for more than a lease duration.
+    """
     available = []
     loads = {me: 0}
-    for lease in leases:  # `is_available`, written out: a call per row would double the time
+    for lease in leases:  # a call per row would double the time
         owner, changed_at = lease.owner, seen[lease.key].changed_at
         if owner is None or changed_at is None or now - changed_at > lease_duration_s:
             available.append(lease)
@@ -174,7 +173,7 @@ def _very_old(available: Iterable[Lease], seen: Mapping[str, SeenRow], now: floa
 def _victim(
     loads: Mapping[str, int], me: str, target: int, rng: random.Random, rules: TakingRules
 ) -> tuple[str | None, int]:
-    """Whom to rob, and of how many leases (leases#stealing-of-leases). Every lease has a live owner here."""
+    """From whom to steal, and how many leases (leases#stealing-of-leases). Every lease has a live owner here."""
     most = max(loads.values())
     needed = target - loads[me]
     if needed <= 0 or most < target:

@@ -46,7 +46,7 @@ class TakeReport:
 
 
 class LeaseTaker:
-    """Takes leases once per `period_s` (default: twice the lease duration), earlier when woken."""
+    """Takes leases once in two lease durations, earlier when woken."""
 
     def __init__(
         self,
@@ -57,9 +57,6 @@ class LeaseTaker:
         *,
         worker_id: str,
         rules: TakingRules,
-        period_s: float | None = None,
-        start_jitter_s: float = START_JITTER_S,
-        takes_concurrent_max: int = TAKES_CONCURRENT_MAX,
     ) -> None:
         self._table = table
         self._keeper = keeper
@@ -67,9 +64,7 @@ class LeaseTaker:
         self._rng = rng
         self._worker_id = worker_id
         self._rules = rules
-        self._period_s = (rules.lease_duration_s + EPSILON_S) * 2 if period_s is None else period_s
-        self._start_jitter_s = start_jitter_s
-        self._takes_concurrent_max = takes_concurrent_max
+        self._period_s = (rules.lease_duration_s + EPSILON_S) * 2
         self._pass_lock = asyncio.Lock()
         self._woken = asyncio.Event()
         self._seen: dict[str, SeenRow] = {}
@@ -86,7 +81,7 @@ class LeaseTaker:
         if self._passes:  # the start made a pass already: spread the later ones over the period
             first_delay_s = self._rng.uniform(self._period_s / 2, self._period_s)
         else:
-            first_delay_s = self._rng.uniform(0.0, self._start_jitter_s)
+            first_delay_s = self._rng.uniform(0.0, START_JITTER_S)
         await wait_for_event(self._woken, first_delay_s)
         failures = 0
         while True:
@@ -118,7 +113,7 @@ class LeaseTaker:
             wanted = [
                 choice
                 for choice in plan.choices
-                if choice.lease.key not in held and not self._keeper.resumer.is_resuming(choice.lease.key)
+                if choice.lease.key not in held and not self._keeper.is_resuming(choice.lease.key)
             ]
             taken = await self._take_all(wanted)
             return TakeReport(plan, taken, scan.corrupt)
@@ -152,7 +147,7 @@ class LeaseTaker:
                 if (key := await self._take(choice)) is not None:
                     taken.append(key)
 
-        await asyncio.gather(*(take_waiting() for _ in range(min(len(choices), self._takes_concurrent_max))))
+        await asyncio.gather(*(take_waiting() for _ in range(min(len(choices), TAKES_CONCURRENT_MAX))))
         return tuple(taken)
 
     async def _take(self, choice: Choice) -> str | None:

@@ -14,7 +14,7 @@ _SIX_DECIMALS = Decimal("0.000001")
 
 
 class Throughput:
-    """The statistics of one holding. They begin with the value of the previous holder, if the row has one."""
+    """Measures one holding. It starts from the value of the previous holder, if the row has one."""
 
     def __init__(self, seed_kbps: float | None, interval_s: float) -> None:
         self._interval_s = interval_s

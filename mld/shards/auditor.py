@@ -27,7 +27,7 @@ from mld.turns import in_turns
 _log = logging.getLogger(__name__)
 
 INTERVAL_S = 120.0  # leasesRecoveryAuditorExecutionFrequencyMillis
-LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; who leads is remembered by whoever decides it
+LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; the election remembers who leads
 RETRY_S = 10.0  # after an audit that could not be completed: one scan, far from every second
 FILLS_MAX = 1000  # rows of KCL before 2.3 that one audit completes; at some 5 ms each a few seconds
 
@@ -47,7 +47,7 @@ class _Memory:
     """What one leadership knows. It ends with it."""
 
     sightings: Mapping[HashRange, int] = field(default_factory=dict)
-    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # of rows without one; None: shard not listed
+    ranges: dict[str, HashRange | None] = field(default_factory=dict)  # for rows that lack one; None: shard not listed
     hopeless: frozenset[str] = frozenset()  # missing children that are not listed any more: nothing to create
     finished: Mapping[str, int] = field(default_factory=dict)  # completed rows and their counters
 
@@ -68,9 +68,6 @@ class Auditor:
         *,
         on_created: Callable[[], None] | None = None,
         on_abandoned: Callable[[Lease], None] | None = None,
-        interval_s: float = INTERVAL_S,
-        leadership_poll_s: float = LEADERSHIP_POLL_S,
-        retry_s: float = RETRY_S,
     ) -> None:
         self._table = table
         self._detector = detector
@@ -79,13 +76,10 @@ class Auditor:
         self._is_leader = is_leader
         self._on_created = on_created
         self._on_abandoned = on_abandoned
-        self._interval_s = interval_s
-        self._leadership_poll_s = leadership_poll_s
-        self._retry_s = min(retry_s, interval_s)
         self._memory = _Memory()
 
     async def run(self) -> None:
-        """Audit at once when leadership is won, then every `interval_s` while it lasts."""
+        """Audit at once when leadership is won, then every `INTERVAL_S` while it lasts."""
         next_at_s: float | None = None  # None: does not lead
         while True:
             if not await self._is_leader():
@@ -93,8 +87,8 @@ class Auditor:
                 self._memory = _Memory()
             elif next_at_s is None or self._clock.monotonic() >= next_at_s:
                 completed = await self._audit_or_log()
-                next_at_s = self._clock.monotonic() + (self._interval_s if completed else self._retry_s)
-            await self._clock.sleep(self._leadership_poll_s)
+                next_at_s = self._clock.monotonic() + (INTERVAL_S if completed else RETRY_S)
+            await self._clock.sleep(LEADERSHIP_POLL_S)
 
     async def _audit_or_log(self) -> bool:
         try:

@@ -2,7 +2,7 @@
 
 Rules: shards#bootstrap-decision. Java lets every worker wait up to 30 s for rows to appear, has the leader
 sync then, and lets the leader sleep for another 60 s. Here the leader syncs at once and nobody sleeps: a worker that
-does not lead goes on without leases, and hears of the rows that the leader makes.
+does not lead goes on without leases, and finds the rows once the leader has created them.
 """
 
 from __future__ import annotations

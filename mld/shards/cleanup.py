@@ -41,7 +41,7 @@ _START_SENTINELS = (TRIM_HORIZON_NAME, AT_TIMESTAMP_NAME)
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the row, if it is still at SHARD_END."""
+    """Delete the row if it is still at SHARD_END."""
 
     reason: str
 
@@ -56,14 +56,14 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nothing to do any more."""
+    """Take the entry off the queue: there is nothing left to do."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskService:
-    """The rows do not decide; the shard list may."""
+    """The rows do not decide; the list of shards may."""
 
 
 Decision = Delete | Keep | Forget | AskService
@@ -111,9 +111,9 @@ class LeaseCleanup:
     """The queue of finished leases of one worker and one stream. `run` ends only by cancellation.
 
     `enabled` is cleanupLeasesUponShardCompletion: without it only rows of trimmed shards are deleted. Looks happen on
-    ticks, `tick_s` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
-    the list of shards for all of them once every `garbage_interval_s`. Each look restarts its stopwatch, whatever comes
-    of it. `on_missing_child` hears of a child without a row, which a shard sync restores.
+    ticks, `TICK_S` apart: at an entry's rows `completed_interval_s` after it was queued and then ever less often, at
+    the list of shards for all of them once every `GARBAGE_INTERVAL_S`. Each look restarts its stopwatch, whatever comes
+    of it. `on_missing_child` is told of a child without a row, which a shard sync restores.
     """
 
     def __init__(
@@ -123,20 +123,16 @@ class LeaseCleanup:
         clock: Clock,
         *,
         enabled: bool = True,
-        tick_s: float = TICK_S,
         completed_interval_s: float = COMPLETED_INTERVAL_S,
-        garbage_interval_s: float = GARBAGE_INTERVAL_S,
         on_missing_child: Callable[[str], None] | None = None,
     ) -> None:
         self._table = table
         self._detector = detector
         self._clock = clock
         self._enabled = enabled
-        self._tick_s = tick_s
         self._completed_interval_s = completed_interval_s
-        self._garbage_interval_s = garbage_interval_s
         self._on_missing_child = on_missing_child
-        self._queue: dict[str, Look] = {}
+        self._queue: dict[str, LookTime] = {}
         self._garbage_round = _Round(clock.monotonic())
 
     @property
@@ -150,19 +146,19 @@ class LeaseCleanup:
             _log.warning("lease cleanup queue is full", extra={"action": "cleanup_queue_full", "shard": lease.key})
             return
         now_s = self._clock.monotonic()
-        self._queue.setdefault(lease.key, Look(now_s + self._completed_interval_s, self._completed_interval_s))
+        self._queue.setdefault(lease.key, LookTime(now_s + self._completed_interval_s, self._completed_interval_s))
 
     async def run(self) -> None:
         """Tick for ever, the first time at once; a slow tick delays the next instead of doubling it."""
         while True:
             started_s = self._clock.monotonic()
             await self.tick()
-            await self._clock.sleep(max(0.0, started_s + self._tick_s - self._clock.monotonic()))
+            await self._clock.sleep(max(0.0, started_s + TICK_S - self._clock.monotonic()))
 
     async def tick(self) -> None:
         """Look at the entries that are due, at most `ENTRIES_PER_TICK_MAX`; an entry's error concerns it alone."""
         now_s = self._clock.monotonic()
-        self._garbage_round.start_if_due(now_s, self._garbage_interval_s, self._queue)
+        self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
         due = self._due(now_s)
         survey = _TickSurvey(self._table, self._detector)
         for _ in range(ENTRIES_PER_TICK_MAX):
@@ -248,15 +244,15 @@ class LeaseCleanup:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookTime:
     """When an entry's rows are looked at next, and how long to wait after that."""
 
     at_s: float
     then_s: float
 
-    def after(self, now_s: float) -> Look:
+    def after(self, now_s: float) -> LookTime:
         """The next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
-        return Look(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
+        return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
 
 
 @dataclass(frozen=True, slots=True)

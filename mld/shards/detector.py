@@ -21,8 +21,7 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
-from mld.shards.graph import children_in
-from mld.streams import ChildShard, Shard, ShardFilter, ShardsPage, Streams
+from mld.streams import Shard, ShardFilter, ShardsPage, Streams
 from mld.surviving import ours
 
 _log = logging.getLogger(__name__)
@@ -93,19 +92,6 @@ class ShardDetector:
                 f"Kinesis knows no such stream ({error}); check streamName or streamArn, regionName, kinesisEndpoint "
                 "and the AWS account of the credentials"
             )
-
-    async def child_shards_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """The listed shards that name `shard_id` as a parent; none if it has not ended, or if they are trimmed too.
-
-        Raises StreamInUseError or StreamNotFoundError where `list_all` has an answer of its own for them.
-        """
-        match await self.list_all():
-            case ShardsListed(shards):
-                return children_in(shards, shard_id)
-            case StreamNotReady(reason):
-                raise StreamInUseError(reason)
-            case StreamMissing(reason):
-                raise StreamNotFoundError(reason)
 
     async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
         for restart in range(RESTARTS_MAX + 1):

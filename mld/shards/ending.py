@@ -141,7 +141,7 @@ class ShardEnding:
         return await self._look_up(lease)
 
     async def _look_up(self, lease: Lease) -> Preparation:
-        """The end without children: is the shard over, and who follows it? Rows are read before the listing."""
+        """An end without children: is the shard over, and which shards follow it? Rows are read before the listing."""
         scan = await self._table.scan()
         listing = await self._detector.list_all()
         shards = listing.shards if isinstance(listing, ShardsListed) else None

@@ -25,7 +25,7 @@ from mld.steps import SLICE, Steps
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 SIGHTINGS_MIN = 3
-"""leasesRecoveryAuditorInconsistencyConfidenceThreshold: so many audits in a row make an unexplained hole urgent."""
+"""leasesRecoveryAuditorInconsistencyConfidenceThreshold: audits in a row that make an unexplained hole urgent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ def sightings(before: Mapping[HashRange, int], holes: Sequence[HashRange]) -> di
     return counts
 
 
-def is_urgent(counts: Mapping[HashRange, int], sightings_min: int = SIGHTINGS_MIN) -> bool:
+def is_urgent(counts: Mapping[HashRange, int]) -> bool:
     """Whether some hole was seen often enough for a sync with a listing of its own."""
-    return any(count >= sightings_min for count in counts.values())
+    return any(count >= SIGHTINGS_MIN for count in counts.values())
 
 
 def ranges_to_fill(leases: Sequence[Lease], shards: Iterable[Shard]) -> dict[str, HashRange]:

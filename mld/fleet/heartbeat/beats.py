@@ -1,4 +1,4 @@
-"""Worker heartbeats: the attribute of a worker's report, its conditional writes, and who is no mld worker. Pure.
+"""Worker heartbeats: the attribute of a worker's report, its conditional writes, and which workers are Java's. Pure.
 
 Why it is safe: `leases.carried`. Nothing here concerns a fleet whose workers all renew lease by lease.
 
@@ -42,7 +42,7 @@ class HeartbeatRow:
     """What a worker's report says about heartbeats. `value` None: it sends none."""
 
     value: str | None
-    stranger: str | None = None
+    java_worker: str | None = None
     is_mld: bool = True
 
 
@@ -95,7 +95,7 @@ def may_assign(current: str | None, marks: Collection[str]) -> bool:
     return epoch_of(current) not in marks
 
 
-# --- who is no mld worker ---------------------------------------------------------------------------------------------
+# --- Java workers -----------------------------------------------------------------------------------------------------
 
 
 def java_workers(found: Iterable[WorkerReport], now_s: float, rules: ReportRules) -> list[str]:
@@ -114,7 +114,7 @@ def unreported_owners(
 ) -> dict[str, tuple[str, int]]:
     """Owners of living leases that have no report: (key, counter) of one lease of each. Young mld workers look so, too.
 
-    Others report within seconds, so who goes on renewing without a report belongs to another kind.
+    Those report within seconds, so a worker that goes on renewing without a report is a Java worker.
     """
     known = {report.worker for report in found}
     owners: dict[str, tuple[str, int]] = {}
@@ -127,10 +127,10 @@ def unreported_owners(
     return owners
 
 
-def refusal_text(stranger: str) -> str:
+def refusal_text(java_worker: str) -> str:
     """Why a worker does not start, with the remedy."""
     return (
-        f"mld.heartbeat=worker, but {stranger} shares the lease table and is no mld worker: Java workers would take "
+        f"mld.heartbeat=worker, but {java_worker} shares the lease table and is no mld worker: Java workers would take "
         "leases that are not renewed one by one for dead. Set mld.heartbeat=lease, or stop the Java workers and wait "
         "until their reports have expired (a minute)"
     )
@@ -171,10 +171,10 @@ def fence(worker: str, seen: str, by: str) -> Request:
     return _update(worker, f"#{HEARTBEAT} = :seen", f"SET #{HEARTBEAT} = :fence", values)
 
 
-def tell(worker: str, stranger: str) -> Request:
-    """Let a worker that sends heartbeats know that `stranger` is no mld worker."""
+def tell(worker: str, java_worker: str) -> Request:
+    """Let a worker that sends heartbeats know that `java_worker` is no mld worker."""
     condition = f"{_IS_OURS} AND attribute_exists(#{HEARTBEAT})"
-    return _update(worker, condition, f"SET #{STRANGER} = :stranger", _REPORT | {":stranger": {"S": stranger}})
+    return _update(worker, condition, f"SET #{STRANGER} = :stranger", _REPORT | {":stranger": {"S": java_worker}})
 
 
 def _update(worker: str, condition: str, update: str, values: Mapping[str, Any]) -> Request:

@@ -1,11 +1,11 @@
 """`Heartbeat`: one conditional write every third of the lease duration, for all leases of this worker.
 
-Rules: `leases.carried` says why it is safe, `heartbeats` what is written. The way of it:
+Rules: `leases.carried` says why it is safe, `beats` what is written. What follows what:
 
     our report is written -> an epoch is claimed on it -> heartbeats; the keeper marks its leases as it renews them
     a heartbeat is refused -> everything carried is dropped at once, a new epoch is claimed
-    a worker of another kind is seen -> every lease is renewed by itself, the heartbeats go on until no lease rests on
-    them, and end for good
+    a Java worker is seen -> every lease is renewed by itself, the heartbeats go on until no lease rests on them, and
+    end for good
 
 A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
 stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
@@ -33,9 +33,10 @@ from mld.surviving import survived
 log = logging.getLogger(__name__)
 
 LOOKS_PER_DURATION = 2
-"""At the leader's lock. A new Java leader holds nothing for expired before two lease durations have passed."""
+"""Looks at the leader's lock. A new Java leader considers no lease expired before two lease durations have passed."""
 UNREPORTED_SHARE = 0.45
-"""Of the lease duration: so long a leader may be without a report, as young mld workers are. One look later it is."""
+"""How long a leader may go without a report, as young mld workers do, as a share of the lease duration. A leader that
+is still without one at the next look is a Java worker."""
 CLAIM_POLL_SHARE = 0.2
 
 
@@ -57,7 +58,7 @@ class Heartbeat:
         lease_duration_s: float,
         interval_s: float,
         leader: Callable[[], Awaitable[str | None]],
-        strangers: JavaPeers,
+        java_peers: JavaPeers,
     ) -> None:
         self._table = table
         self._keeper = keeper
@@ -68,9 +69,9 @@ class Heartbeat:
         self._lease_duration_s = lease_duration_s
         self._interval_s = interval_s
         self._leader = leader
-        self._strangers = strangers
+        self._java_peers = java_peers
         self._reported = asyncio.Event()
-        self._stranger: str | None = None
+        self._java_worker: str | None = None
         self._known_leader: str | None = None
         self._unreported: tuple[str, float] | None = None
         self._claims: dict[str, float] = {}
@@ -85,11 +86,6 @@ class Heartbeat:
         assert self._validity_if_wanted is not None, "no heartbeat is sent unless the settings ask for it"
         return self._validity_if_wanted
 
-    @property
-    def stranger(self) -> str | None:
-        """The worker of another kind that has ended the heartbeats."""
-        return self._stranger
-
     async def admit(self, place: Place | None, legacy: Callable[[], Awaitable[Sequence[WorkerReport]]]) -> None:
         """Raises StartupError if heartbeats cannot stand for renewals here, TableError if it cannot be known now.
 
@@ -102,7 +98,7 @@ class Heartbeat:
                 "mld.heartbeat=worker needs the worker reports beside the leases, but this fleet keeps them in tables "
                 "of KCL 3.0 to 3.4. Finish the migration (migrateAllEntitiesToLeaseTable), or set mld.heartbeat=lease"
             )
-        await self._strangers.refuse(legacy)
+        await self._java_peers.refuse(legacy)
 
     def check_mode(self, version: ClientVersion) -> None:
         """Raises StartupError if the fleet is not in 3.x mode for good."""
@@ -116,25 +112,25 @@ class Heartbeat:
         """Our report is in the table."""
         self._reported.set()
 
-    def leave(self, stranger: str) -> None:
+    def leave(self, java_worker: str) -> None:
         """A worker that is not mld is there: renew each lease again, for as long as this process runs."""
-        if self._stranger is not None:
+        if self._java_worker is not None:
             return
-        self._stranger = stranger
+        self._java_worker = java_worker
         log.warning(
             "%s is no mld worker: mld.heartbeat=worker ends here, each lease is renewed by itself again. When only mld "
             "workers are left, restart this one to return to worker heartbeats",
-            stranger,
-            extra={"action": "heartbeat_left", "worker": stranger},
+            java_worker,
+            extra={"action": "heartbeat_left", "worker": java_worker},
         )
         self._validity.stop_marking()
         self._keeper.renew_each()
 
     async def run(self) -> None:
-        """Claim and beat until cancelled."""
+        """Claim epochs and send heartbeats until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(self._look_at_leaders())
-            while self._stranger is None:
+            while self._java_worker is None:
                 value, sent_at = await self._claim()
                 await self._beat_on(value, sent_at)
             looking.cancel()
@@ -163,7 +159,7 @@ class Heartbeat:
                 if observed is None or now - observed[1] > self._lease_duration_s:
                     claimed = await self._try_claim(row.value)
                     if claimed is not None:
-                        return claimed  # else not at once again: what refuses it may stand there for ever
+                        return claimed  # else wait before the next try: what refuses the claim may stay there for ever
             except Exception as error:
                 failure = survived(error, "claiming a heartbeat")
                 log.info("no heartbeat yet: %s", failure, extra={"action": "heartbeat_claim_failed"})
@@ -181,13 +177,13 @@ class Heartbeat:
         return value, sent_at
 
     async def _beat_on(self, value: str, sent_at: float) -> None:
-        """Heartbeats of one epoch, until it is fenced, or until nothing rests on it after a stranger was seen."""
+        """Heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java worker was seen."""
         epoch = beats.epoch_of(value)
         assert epoch is not None
         number = int(value.rpartition(".")[2])
         while True:
             self._validity.carry(Beat(epoch, sent_at))
-            if self._stranger is not None and not self._keeper.carried():
+            if self._java_worker is not None and not self._keeper.carried():
                 await self._end(value)
                 return
             await self._clock.sleep(max(0.0, sent_at + self._interval_s - self._clock.monotonic()))
@@ -221,8 +217,8 @@ class Heartbeat:
                 if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
                     return first_sent_at
                 return None
-            if answer.stranger is not None:
-                self.leave(answer.stranger)
+            if answer.java_worker is not None:
+                self.leave(answer.java_worker)
             return sent_at
 
     def _drop(self) -> None:
@@ -245,21 +241,21 @@ class Heartbeat:
             failure = survived(error, "clearing the heartbeat")
             log.info("heartbeat not cleared: %s", failure, extra={"action": "heartbeat_not_cleared"})
 
-    # --- strangers ----------------------------------------------------------------------------------------------------
+    # --- Java workers -------------------------------------------------------------------------------------------------
 
     async def _look_at_leaders(self) -> None:
-        while self._stranger is None:
+        while self._java_worker is None:
             await self._clock.sleep(self._lease_duration_s / LOOKS_PER_DURATION)
             try:
-                stranger = await self._stranger_who_leads()
+                java_worker = await self._java_worker_that_leads()
             except Exception as error:
                 failure = survived(error, "looking at the leader")
                 log.debug("leader unknown: %s", failure, extra={"action": "leader_unknown"})
                 continue
-            if stranger is not None:
-                self.leave(stranger)
+            if java_worker is not None:
+                self.leave(java_worker)
 
-    async def _stranger_who_leads(self) -> str | None:
+    async def _java_worker_that_leads(self) -> str | None:
         leader = await self._leader()
         if leader is None or leader == self._worker_id or leader == self._known_leader:
             self._unreported = None

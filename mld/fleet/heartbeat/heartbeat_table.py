@@ -29,7 +29,7 @@ class BeatRefusal:
 
 @raises_only(TableUnavailableError)
 class HeartbeatTable:
-    """The heartbeats in the lease table `table_name`; `worker_id` is who fences."""
+    """The heartbeats in the lease table `table_name`; `worker_id` is ours, for the fences."""
 
     def __init__(self, service: Service, table_name: str, worker_id: str, *, request_timeout_s: float) -> None:
         self._calls = TableCalls(service, table_name, request_timeout_s)
@@ -53,9 +53,9 @@ class HeartbeatTable:
         """End our epoch ourselves. Raises TableError."""
         return isinstance(await self._write(worker, beats.clear(worker, last)), HeartbeatRow)
 
-    async def tell(self, worker: str, stranger: str) -> bool:
+    async def tell(self, worker: str, java_worker: str) -> bool:
         """Say that a worker of another kind is there. Raises TableError."""
-        return isinstance(await self._write(worker, beats.tell(worker, stranger)), HeartbeatRow)
+        return isinstance(await self._write(worker, beats.tell(worker, java_worker)), HeartbeatRow)
 
     async def fence(self, worker: str, seen: str | None, marks: Collection[str]) -> bool:
         """Whether leases of `worker` with these marks may be given to others now.

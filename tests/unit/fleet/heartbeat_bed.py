@@ -71,7 +71,7 @@ def _heartbeat(dynamo, worker: Worker) -> Heartbeat:
         lease_duration_s=DURATION_S,
         interval_s=DURATION_S / 3,
         leader=leader,
-        strangers=JavaPeers(worker.table, table, LoopClock(), lease_duration_s=DURATION_S, rules=ReportRules()),
+        java_peers=JavaPeers(worker.table, table, LoopClock(), lease_duration_s=DURATION_S, rules=ReportRules()),
     )
     heartbeat.on_own_report()
     return heartbeat

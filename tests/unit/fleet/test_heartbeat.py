@@ -1,4 +1,4 @@
-"""Worker heartbeats: values, observation, fencing, strangers, and whole workers in virtual time (`leases.carried`)."""
+"""Worker heartbeats: values, observation, fences, Java workers, whole workers in virtual time (`leases.carried`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.fleet import TABLE, Fleet, fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.unit.fleet.heartbeat_bed import KeepersAtWork
 from tests.unit.leases.support import new_dynamo
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 E1, E2 = "a" * 16, "b" * 16
 D = 10.0
@@ -133,26 +133,24 @@ class WallClock(LoopClock):
         return NOW + self.monotonic()
 
 
-def test_a_leader_tells_of_owners_that_go_on_without_a_report_and_of_no_young_worker() -> None:
-    async def main() -> None:
-        dynamo, clock = await new_dynamo(), WallClock()
-        table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
-        beats = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
-        java_peers = JavaPeers(table, beats, clock, lease_duration_s=D, rules=ReportRules())
-        ours = replace(report("w"), mld={"version": "1", "heartbeat": f"{E1}.1"})
+@virtual
+async def test_a_leader_tells_of_owners_that_go_on_without_a_report_and_of_no_young_worker() -> None:
+    dynamo, clock = await new_dynamo(), WallClock()
+    table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
+    beats = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    java_peers = JavaPeers(table, beats, clock, lease_duration_s=D, rules=ReportRules())
+    ours = replace(report("w"), mld={"version": "1", "heartbeat": f"{E1}.1"})
 
-        def look(*leases: Lease, found: WorkerReport = ours) -> object:
-            return java_peers.look(FleetSnapshot(leases, (found,), frozenset()))
+    def look(*leases: Lease, found: WorkerReport = ours) -> object:
+        return java_peers.look(FleetSnapshot(leases, (found,), frozenset()))
 
-        assert look(carried("a", "x", 5, None)) is None
-        await clock.sleep(D)
-        assert look(carried("a", "x", 9, None)) is None, "it may be young"
-        await clock.sleep(0.1)
-        assert look(carried("a", "x", 5, None)) is None, "nothing shows that it lives"
-        assert look(carried("a", "x", 9, None)) == ("x", ("w",))
-        assert look(carried("a", "x", 9, None), found=report("w")) is None, "nobody sends heartbeats"
-
-    run_virtual(main())
+    assert look(carried("a", "x", 5, None)) is None
+    await clock.sleep(D)
+    assert look(carried("a", "x", 9, None)) is None, "it may be young"
+    await clock.sleep(0.1)
+    assert look(carried("a", "x", 5, None)) is None, "nothing shows that it lives"
+    assert look(carried("a", "x", 9, None)) == ("x", ("w",))
+    assert look(carried("a", "x", 9, None), found=report("w")) is None, "nobody sends heartbeats"
 
 
 # --- what a leader observes
@@ -249,47 +247,41 @@ def heartbeat_row(dynamo, value: str | None) -> None:
         (f"{E1}.1", None, {E1}, False, f"{E1}.1"),
     ],
 )
-def test_a_fence_needs_the_heartbeat_as_it_was_observed(
+@virtual
+async def test_a_fence_needs_the_heartbeat_as_it_was_observed(
     now: str | None, seen: str | None, marks: set[str], may: bool, after: str | None
 ) -> None:
-    async def main() -> None:
-        dynamo = await new_dynamo()
-        heartbeat_row(dynamo, now)
-        table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
-        assert await table.fence("w", seen, marks) is may
-        row = await table.read("w")
-        assert row is not None
-        assert row.value == after
-
-    run_virtual(main())
+    dynamo = await new_dynamo()
+    heartbeat_row(dynamo, now)
+    table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    assert await table.fence("w", seen, marks) is may
+    row = await table.read("w")
+    assert row is not None
+    assert row.value == after
 
 
-def test_a_fence_of_unknown_outcome_is_an_error_and_no_leave() -> None:
-    async def main() -> None:
-        dynamo = await new_dynamo()
-        heartbeat_row(dynamo, f"{E1}.1")
-        dynamo.faults = lambda sender, operation, params: lost_reply()
-        table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
-        with pytest.raises(TableUnavailableError):
-            await table.fence("w", f"{E1}.1", {E1})
-        dynamo.faults = None
-        assert await table.fence("w", f"{E1}.1", {E1}), "the row says so"
-
-    run_virtual(main())
+@virtual
+async def test_a_fence_of_unknown_outcome_is_an_error_and_no_leave() -> None:
+    dynamo = await new_dynamo()
+    heartbeat_row(dynamo, f"{E1}.1")
+    dynamo.faults = lambda sender, operation, params: lost_reply()
+    table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    with pytest.raises(TableUnavailableError):
+        await table.fence("w", f"{E1}.1", {E1})
+    dynamo.faults = None
+    assert await table.fence("w", f"{E1}.1", {E1}), "the row says so"
 
 
-def test_only_our_own_kind_of_report_is_written() -> None:
-    async def main() -> None:
-        dynamo = await new_dynamo()
-        table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
-        for row in (None, {"leaseKey": {"S": "w"}, "entityType": {"S": "LEADER"}, "mldVersion": {"S": "1"}}):
-            if row is not None:
-                dynamo.put_row(TABLE, row)
-            assert not isinstance(await table.claim("w", None, f"{E1}.1"), beats.HeartbeatRow)
-            assert not await table.tell("w", "java")
-            assert dynamo.row(TABLE, "w") == row
-
-    run_virtual(main())
+@virtual
+async def test_only_our_own_kind_of_report_is_written() -> None:
+    dynamo = await new_dynamo()
+    table = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
+    for row in (None, {"leaseKey": {"S": "w"}, "entityType": {"S": "LEADER"}, "mldVersion": {"S": "1"}}):
+        if row is not None:
+            dynamo.put_row(TABLE, row)
+        assert not isinstance(await table.claim("w", None, f"{E1}.1"), beats.HeartbeatRow)
+        assert not await table.tell("w", "java")
+        assert dynamo.row(TABLE, "w") == row
 
 
 # --- the leader's writes
@@ -331,44 +323,38 @@ def expired(*rows: Lease) -> list[Move]:
     return [Move(row, "new", False, Why.EXPIRED) for row in rows]
 
 
-def test_leases_of_an_owner_that_cannot_be_fenced_stay() -> None:
-    async def main() -> None:
-        rows = [carried("a", "dead"), carried("b", "alive"), carried("c", "alive", mark=E2), carried("d", "odd")]
-        rows += [carried("e", "alive", mark=None)]
-        fences = Fences(dead=True, alive=False, odd=TableUnavailableError("no answer"))
-        beats = {"dead": f"{E1}.1", "alive": f"{E1}.9"}
-        answer, owners = await written(fences, expired(*rows), rows, beats)
-        assert owners == {"a": "new", "b": "alive", "c": "alive", "d": "odd", "e": "new"}
-        assert sorted(answer.done) == ["a", "e"]
-        assert answer.refused == 3
-        assert [str(error) for error in answer.errors] == ["no answer"]
-        assert fences.asked == [("alive", f"{E1}.9", {E1, E2}), ("dead", f"{E1}.1", {E1}), ("odd", None, {E1})]
-
-    run_virtual(main())
+@virtual
+async def test_leases_of_an_owner_that_cannot_be_fenced_stay() -> None:
+    rows = [carried("a", "dead"), carried("b", "alive"), carried("c", "alive", mark=E2), carried("d", "odd")]
+    rows += [carried("e", "alive", mark=None)]
+    fences = Fences(dead=True, alive=False, odd=TableUnavailableError("no answer"))
+    beats = {"dead": f"{E1}.1", "alive": f"{E1}.9"}
+    answer, owners = await written(fences, expired(*rows), rows, beats)
+    assert owners == {"a": "new", "b": "alive", "c": "alive", "d": "odd", "e": "new"}
+    assert sorted(answer.done) == ["a", "e"]
+    assert answer.refused == 3
+    assert [str(error) for error in answer.errors] == ["no answer"]
+    assert fences.asked == [("alive", f"{E1}.9", {E1, E2}), ("dead", f"{E1}.1", {E1}), ("odd", None, {E1})]
 
 
-def test_a_marked_lease_that_was_written_since_it_was_seen_stays() -> None:
-    async def main() -> None:
-        now, seen = carried("a", counter=6), carried("a", counter=5)
-        answer, owners = await written(Fences(w=True), expired(seen), [now], {})
-        assert owners == {"a": "w"}
-        assert answer.refused == 1
-
-    run_virtual(main())
+@virtual
+async def test_a_marked_lease_that_was_written_since_it_was_seen_stays() -> None:
+    now, seen = carried("a", counter=6), carried("a", counter=5)
+    answer, owners = await written(Fences(w=True), expired(seen), [now], {})
+    assert owners == {"a": "w"}
+    assert answer.refused == 1
 
 
-def test_who_lives_is_not_fenced_for_moves_that_do_not_say_otherwise() -> None:
-    async def main() -> None:
-        rows = [carried("a"), replace(carried("b"), owner=None)]
-        moves = [Move(rows[0], "new", True, Why.BALANCE), Move(rows[1], "new", False, Why.FREE)]
-        fences = Fences()
-        answer, owners = await written(fences, moves, rows, {"w": f"{E1}.1"})
-        assert owners == {"a": "new", "b": "new"}
-        assert not fences.asked
-        assert answer.done["a"].checkpoint_owner == "w"
-        assert answer.done["a"].heartbeat == E1
-
-    run_virtual(main())
+@virtual
+async def test_who_lives_is_not_fenced_for_moves_that_do_not_say_otherwise() -> None:
+    rows = [carried("a"), replace(carried("b"), owner=None)]
+    moves = [Move(rows[0], "new", True, Why.BALANCE), Move(rows[1], "new", False, Why.FREE)]
+    fences = Fences()
+    answer, owners = await written(fences, moves, rows, {"w": f"{E1}.1"})
+    assert owners == {"a": "new", "b": "new"}
+    assert not fences.asked
+    assert answer.done["a"].checkpoint_owner == "w"
+    assert answer.done["a"].heartbeat == E1
 
 
 # --- settings
@@ -427,103 +413,93 @@ async def settled(world: Fleet, *workers: str) -> None:
     await world.until(lambda: None not in marks(world) and len(marks(world)) == len(workers), 60)
 
 
-def test_leases_stand_still_while_heartbeats_move_and_records_flow() -> None:
-    async def story() -> None:
-        async with fleet(6, **WORKER) as world:
-            world.start("w1")
-            world.start("w2", seed=2)
-            await settled(world, "w1", "w2")
-            await world.advance(30)
-            before, owned = counters(world), owners(world)
-            await world.advance(300)
-            assert counters(world) == before
-            assert owners(world) == owned
-            world.put(30)
-            await world.until(world.all_delivered)
-            assert sum(len(running.worker.held()) for running in world.running) == 6
-
-    run_virtual(story())
+@virtual
+async def test_leases_stand_still_while_heartbeats_move_and_records_flow() -> None:
+    async with fleet(6, **WORKER) as world:
+        world.start("w1")
+        world.start("w2", seed=2)
+        await settled(world, "w1", "w2")
+        await world.advance(30)
+        before, owned = counters(world), owners(world)
+        await world.advance(300)
+        assert counters(world) == before
+        assert owners(world) == owned
+        world.put(30)
+        await world.until(world.all_delivered)
+        assert sum(len(running.worker.held()) for running in world.running) == 6
 
 
-def test_a_killed_worker_is_noticed_within_failover_and_two_seconds_even_if_it_led() -> None:
-    async def story() -> None:
-        async with fleet(9, **WORKER) as world:
-            first = world.start("w1")
-            others = [world.start("w2", seed=2), world.start("w3", seed=3)]
-            await settled(world, "w1", "w2", "w3")
-            await world.advance(90)
-            await first.crash()
-            took = await world.until(
-                lambda: "w1" not in owners(world).values() and sum(len(o.worker.held()) for o in others) == 9, 60
-            )
-            assert took <= 12.3, took
-            assert (beat_of(world, "w1") or "").startswith("fenced by")
-            world.put(30)
-            await world.until(world.all_delivered)
-
-    run_virtual(story())
+@virtual
+async def test_a_killed_worker_is_noticed_within_failover_and_two_seconds_even_if_it_led() -> None:
+    async with fleet(9, **WORKER) as world:
+        first = world.start("w1")
+        others = [world.start("w2", seed=2), world.start("w3", seed=3)]
+        await settled(world, "w1", "w2", "w3")
+        await world.advance(90)
+        await first.crash()
+        took = await world.until(
+            lambda: "w1" not in owners(world).values() and sum(len(o.worker.held()) for o in others) == 9, 60
+        )
+        assert took <= 12.3, took
+        assert (beat_of(world, "w1") or "").startswith("fenced by")
+        world.put(30)
+        await world.until(world.all_delivered)
 
 
-def test_a_leaving_worker_gives_its_leases_to_the_others_at_once_without_their_marks() -> None:
-    async def story() -> None:
-        async with fleet(6, **WORKER) as world:
-            first, second = world.start("w1"), world.start("w2", seed=2)
-            await settled(world, "w1", "w2")
-            await first.stop()
-            assert set(owners(world).values()) == {"w2"}
-            assert await world.until(lambda: len(second.worker.held()) == 6) <= 2.0
-            await settled(world, "w2")
-            assert world.dynamo.row(TABLE, "w1") is None
-
-    run_virtual(story())
+@virtual
+async def test_a_leaving_worker_gives_its_leases_to_the_others_at_once_without_their_marks() -> None:
+    async with fleet(6, **WORKER) as world:
+        first, second = world.start("w1"), world.start("w2", seed=2)
+        await settled(world, "w1", "w2")
+        await first.stop()
+        assert set(owners(world).values()) == {"w2"}
+        assert await world.until(lambda: len(second.worker.held()) == 6) <= 2.0
+        await settled(world, "w2")
+        assert world.dynamo.row(TABLE, "w1") is None
 
 
-def test_lost_replies_of_heartbeats_cost_nothing() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            world.start("w1")
-            await settled(world, "w1")
-            number = 0
+@virtual
+async def test_lost_replies_of_heartbeats_cost_nothing() -> None:
+    async with fleet(4, **WORKER) as world:
+        world.start("w1")
+        await settled(world, "w1")
+        number = 0
 
-            def faults(sender: str, operation: str, params: object) -> Fault | None:
-                nonlocal number
-                if operation == "UpdateItem" and "mldHeartbeat" in str(params):
-                    number += 1
-                    return lost_reply() if number % 3 else None
-                return None
+        def faults(sender: str, operation: str, params: object) -> Fault | None:
+            nonlocal number
+            if operation == "UpdateItem" and "mldHeartbeat" in str(params):
+                number += 1
+                return lost_reply() if number % 3 else None
+            return None
 
-            world.dynamo.faults = faults
-            before = counters(world)
-            await world.advance(120)
-            assert counters(world) == before
-            assert len(world.running[0].worker.held()) == 4
-
-    run_virtual(story())
+        world.dynamo.faults = faults
+        before = counters(world)
+        await world.advance(120)
+        assert counters(world) == before
+        assert len(world.running[0].worker.held()) == 4
 
 
-def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            first, second = world.start("w1"), world.start("w2", seed=2)
-            await settled(world, "w1", "w2")
-            await world.advance(40)
-            epoch = beats.epoch_of(beat_of(world, "w1"))
-            cut_at = world.clock.monotonic()
-            world.dynamo.faults = lambda sender, *_: lost_request() if sender == "w1" else None
+@virtual
+async def test_cut_off_a_worker_stops_in_time_and_comes_back_under_a_new_epoch() -> None:
+    async with fleet(4, **WORKER) as world:
+        first, second = world.start("w1"), world.start("w2", seed=2)
+        await settled(world, "w1", "w2")
+        await world.advance(40)
+        epoch = beats.epoch_of(beat_of(world, "w1"))
+        cut_at = world.clock.monotonic()
+        world.dynamo.faults = lambda sender, *_: lost_request() if sender == "w1" else None
 
-            def nobody_doubly() -> bool:
-                both = first.worker.held() & second.worker.held()
-                assert not both, both
-                return len(second.worker.held()) == 4
+        def nobody_doubly() -> bool:
+            both = first.worker.held() & second.worker.held()
+            assert not both, both
+            return len(second.worker.held()) == 4
 
-            await world.until(nobody_doubly, 60)
-            assert not first.worker.held()
-            assert world.clock.monotonic() - cut_at <= 13.0
-            world.dynamo.faults = None
-            await world.until(lambda: beats.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
-            await settled(world, "w1", "w2")
-
-    run_virtual(story())
+        await world.until(nobody_doubly, 60)
+        assert not first.worker.held()
+        assert world.clock.monotonic() - cut_at <= 13.0
+        world.dynamo.faults = None
+        await world.until(lambda: beats.epoch_of(beat_of(world, "w1")) not in (None, epoch), 30)
+        await settled(world, "w1", "w2")
 
 
 def tokens(worker: Any) -> set[str]:
@@ -531,211 +507,187 @@ def tokens(worker: Any) -> set[str]:
     return {holding.token for holding in worker.worker._parts.keeper.held().values()}
 
 
-def test_fenced_by_mistake_it_drops_everything_and_finds_it_again() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            first = world.start("w1")
-            await settled(world, "w1")
-            await world.advance(5)
-            epoch, row = beats.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
-            world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"S": "fenced by somebody"}})
-            before = tokens(first)
-            await world.until(lambda: len(tokens(first)) == 4 and not before & tokens(first), 7)
-            await world.until(lambda: marks(world) not in ({epoch}, {None}) and len(marks(world)) == 1, 10)
-            world.put(10)
-            await world.until(world.all_delivered)
-
-    run_virtual(story())
+@virtual
+async def test_fenced_by_mistake_it_drops_everything_and_finds_it_again() -> None:
+    async with fleet(4, **WORKER) as world:
+        first = world.start("w1")
+        await settled(world, "w1")
+        await world.advance(5)
+        epoch, row = beats.epoch_of(beat_of(world, "w1")), world.dynamo.row(TABLE, "w1")
+        world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"S": "fenced by somebody"}})
+        before = tokens(first)
+        await world.until(lambda: len(tokens(first)) == 4 and not before & tokens(first), 7)
+        await world.until(lambda: marks(world) not in ({epoch}, {None}) and len(marks(world)) == 1, 10)
+        world.put(10)
+        await world.until(world.all_delivered)
 
 
-def test_a_deleted_report_is_as_good_as_a_fence() -> None:
-    async def story() -> None:
-        async with fleet(2, **WORKER) as world:
-            first = world.start("w1")
-            await settled(world, "w1")
-            world.dynamo.delete_row(TABLE, "w1")
-            await world.until(lambda: not first.worker.held(), 4)
-            await world.until(lambda: len(first.worker.held()) == 2, 3)
-            await world.until(lambda: beat_of(world, "w1") is not None, 35)
-            await settled(world, "w1")
-
-    run_virtual(story())
+@virtual
+async def test_a_deleted_report_is_as_good_as_a_fence() -> None:
+    async with fleet(2, **WORKER) as world:
+        first = world.start("w1")
+        await settled(world, "w1")
+        world.dynamo.delete_row(TABLE, "w1")
+        await world.until(lambda: not first.worker.held(), 4)
+        await world.until(lambda: len(first.worker.held()) == 2, 3)
+        await world.until(lambda: beat_of(world, "w1") is not None, 35)
+        await settled(world, "w1")
 
 
-def test_a_heartbeat_that_cannot_be_read_is_not_claimed_over_and_over() -> None:
-    async def story() -> None:
-        async with fleet(2, **WORKER) as world:
-            first = world.start("w1")
-            await settled(world, "w1")
-            row = world.dynamo.row(TABLE, "w1")
-            world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"N": "1"}})
-            world.dynamo.calls.clear()
-            await world.advance(60)
-            assert len(world.dynamo.calls) < 10 * 60, "each lease is renewed by itself, and few claims"
-            assert len(first.worker.held()) == 2
-
-    run_virtual(story())
+@virtual
+async def test_a_heartbeat_that_cannot_be_read_is_not_claimed_over_and_over() -> None:
+    async with fleet(2, **WORKER) as world:
+        first = world.start("w1")
+        await settled(world, "w1")
+        row = world.dynamo.row(TABLE, "w1")
+        world.dynamo.put_row(TABLE, {**row, "mldHeartbeat": {"N": "1"}})
+        world.dynamo.calls.clear()
+        await world.advance(60)
+        assert len(world.dynamo.calls) < 10 * 60, "each lease is renewed by itself, and few claims"
+        assert len(first.worker.held()) == 2
 
 
-def test_restarted_under_its_id_a_worker_resumes_at_once_and_takes_over_the_heartbeat() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            first = world.start("w1")
-            await settled(world, "w1")
-            epoch = beats.epoch_of(beat_of(world, "w1"))
-            await first.crash()
-            await world.advance(2)
-            again = world.start("w1", seed=9)
-            assert await world.until(lambda: len(again.worker.held()) == 4) <= 2.0
-            assert marks(world) == {None}
-            await settled(world, "w1")
-            assert epoch not in marks(world)
-
-    run_virtual(story())
+@virtual
+async def test_restarted_under_its_id_a_worker_resumes_at_once_and_takes_over_the_heartbeat() -> None:
+    async with fleet(4, **WORKER) as world:
+        first = world.start("w1")
+        await settled(world, "w1")
+        epoch = beats.epoch_of(beat_of(world, "w1"))
+        await first.crash()
+        await world.advance(2)
+        again = world.start("w1", seed=9)
+        assert await world.until(lambda: len(again.worker.held()) == 4) <= 2.0
+        assert marks(world) == {None}
+        await settled(world, "w1")
+        assert epoch not in marks(world)
 
 
-def test_a_row_changed_by_hand_is_noticed_by_the_index() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            first = world.start("w1")
-            await settled(world, "w1")
-            key = sorted(owners(world))[0]
-            row = world.dynamo.row(TABLE, key)
-            world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
-            assert await world.until(lambda: key not in first.worker.held(), 10) <= 2.6
-
-    run_virtual(story())
+@virtual
+async def test_a_row_changed_by_hand_is_noticed_by_the_index() -> None:
+    async with fleet(4, **WORKER) as world:
+        first = world.start("w1")
+        await settled(world, "w1")
+        key = sorted(owners(world))[0]
+        row = world.dynamo.row(TABLE, key)
+        world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
+        assert await world.until(lambda: key not in first.worker.held(), 10) <= 2.6
 
 
-def test_where_the_index_is_forbidden_it_is_noticed_within_a_lease_duration() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            first = world.start("w1")
-            await settled(world, "w1")
-            world.dynamo.forbidden = {("Query", TABLE), ("Scan", TABLE)}
-            await world.advance(20)
-            key = sorted(owners(world))[0]
-            row = world.dynamo.row(TABLE, key)
-            world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
-            assert await world.until(lambda: key not in first.worker.held(), 20) <= 10.0
-
-    run_virtual(story())
+@virtual
+async def test_where_the_index_is_forbidden_it_is_noticed_within_a_lease_duration() -> None:
+    async with fleet(4, **WORKER) as world:
+        first = world.start("w1")
+        await settled(world, "w1")
+        world.dynamo.forbidden = {("Query", TABLE), ("Scan", TABLE)}
+        await world.advance(20)
+        key = sorted(owners(world))[0]
+        row = world.dynamo.row(TABLE, key)
+        world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}})
+        assert await world.until(lambda: key not in first.worker.held(), 20) <= 10.0
 
 
 # --- beside others
 
 
-def test_both_settings_share_a_table_and_the_setting_is_changed_one_by_one() -> None:
-    async def story() -> None:
-        async with fleet(6, **V3X) as world:
-            running = [world.start("w1"), world.start("w2", seed=2)]
-            await world.until(lambda: is_shared(world, "w1", "w2"), 200)
-            await world.advance(40)
-            for setting in ("worker", "lease"):
-                for number in range(2):
-                    held = running[number].worker_id
-                    await running[number].stop()
-                    running[number] = world.start(f"{held}x", seed=20 + number, mld__heartbeat=setting)
-                    await world.until(
-                        lambda: (
-                            set(owners(world).values()) == {one.worker_id for one in running}
-                            and sum(len(one.worker.held()) for one in running) == 6
-                        ),
-                        250,
-                    )
-                    world.put(12)
-                    await world.until(world.all_delivered)
-                    await world.advance(45)
-                assert (marks(world) == {None}) is (setting == "lease")
-                before = sum(counters(world).values())
-                await world.advance(60)
-                assert (sum(counters(world).values()) - before < 25) is (setting == "worker")
-
-    run_virtual(story())
-
-
-def test_a_worker_of_the_other_setting_takes_over_from_a_dead_one() -> None:
-    async def story() -> None:
-        async with fleet(6, **V3X) as world:
-            first = world.start("w1", mld__heartbeat="worker")
-            second = world.start("w2", seed=2)
-            await world.until(lambda: is_shared(world, "w1", "w2"), 250)
-            await world.advance(90)
-            assert len(marks(world)) == 2
-            await first.crash()
-            assert await world.until(lambda: len(second.worker.held()) == 6, 60) <= 12.0
-            assert marks(world) == {None}
-
-    run_virtual(story())
-
-
-def test_beside_a_java_worker_it_refuses_to_start() -> None:
-    async def story() -> None:
-        async with fleet(2, **V3X) as world:
-            world.start("w1")
-            await world.until(lambda: is_shared(world, "w1"), 60)
-            java_report(world)
-            second = world.start("w2", seed=2, mld__heartbeat="worker")
-            with pytest.raises(StartupError, match=r"mld\.heartbeat=worker, but java .*mld\.heartbeat=lease"):
-                await second.task
-            java_report(world)
-            await world.advance(70)
-            world.start("w3", seed=3, mld__heartbeat="worker")
-            await world.until(lambda: beat_of(world, "w3") is not None, 60)
-
-    run_virtual(story())
-
-
-def test_when_a_java_worker_joins_the_leader_tells_all_and_each_lease_is_renewed_again() -> None:
-    async def story() -> None:
-        async with fleet(6, **WORKER) as world:
-            running = [world.start("w1"), world.start("w2", seed=2)]
-            await settled(world, "w1", "w2")
-            await world.advance(40)
-            java_report(world)
-            took = await world.until(lambda: marks(world) == {None}, 60)
-            assert took <= 20 + 5, took
-            assert await world.until(lambda: beat_of(world, "w1") is None and beat_of(world, "w2") is None, 5) <= 4.0
-            assert {world.dynamo.row(TABLE, one)["mldStranger"]["S"] for one in ("w1", "w2")} == {"java"}
-            world.dynamo.delete_row(TABLE, "java")
-            await world.until(lambda: sum(len(one.worker.held()) for one in running) == 6, 60)
-            before = counters(world)
-            await world.advance(35)
-            assert all(counter >= before[key] + 10 for key, counter in counters(world).items())
-            assert not any(one.task.done() for one in running)
-
-    run_virtual(story())
-
-
-def test_a_java_leader_is_noticed_without_anybody_telling() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            first = world.start("w1")
-            await settled(world, "w1")
-            await world.advance(20)
-            lock = world.dynamo.row(TABLE, "Leader")
-            world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "java"}, "recordVersionNumber": {"S": "v"}})
-            took = await world.until(lambda: marks(world) == {None}, 60)
-            assert took <= 10.5, "a Java leader judges by two runs, 20 s apart"
-            assert len(first.worker.held()) == 4
-
-    run_virtual(story())
-
-
-def test_an_mld_leader_without_a_report_yet_is_no_stranger() -> None:
-    async def story() -> None:
-        async with fleet(4, **WORKER) as world:
-            world.start("w1")
-            await settled(world, "w1")
-            lock = world.dynamo.row(TABLE, "Leader")
-            world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "young"}, "recordVersionNumber": {"S": "v"}})
-            await world.advance(6)
-            row = reports.attributes(reports.own_report("young", {}, world.clock.wall(), "1"))
-            world.dynamo.put_row(TABLE, {"leaseKey": {"S": "young"}, **row})
+@virtual
+async def test_both_settings_share_a_table_and_the_setting_is_changed_one_by_one() -> None:
+    async with fleet(6, **V3X) as world:
+        running = [world.start("w1"), world.start("w2", seed=2)]
+        await world.until(lambda: is_shared(world, "w1", "w2"), 200)
+        await world.advance(40)
+        for setting in ("worker", "lease"):
+            for number in range(2):
+                held = running[number].worker_id
+                await running[number].stop()
+                running[number] = world.start(f"{held}x", seed=20 + number, mld__heartbeat=setting)
+                await world.until(
+                    lambda: (
+                        set(owners(world).values()) == {one.worker_id for one in running}
+                        and sum(len(one.worker.held()) for one in running) == 6
+                    ),
+                    250,
+                )
+                world.put(12)
+                await world.until(world.all_delivered)
+                await world.advance(45)
+            assert (marks(world) == {None}) is (setting == "lease")
+            before = sum(counters(world).values())
             await world.advance(60)
-            assert beat_of(world, "w1") is not None
+            assert (sum(counters(world).values()) - before < 25) is (setting == "worker")
 
-    run_virtual(story())
+
+@virtual
+async def test_a_worker_of_the_other_setting_takes_over_from_a_dead_one() -> None:
+    async with fleet(6, **V3X) as world:
+        first = world.start("w1", mld__heartbeat="worker")
+        second = world.start("w2", seed=2)
+        await world.until(lambda: is_shared(world, "w1", "w2"), 250)
+        await world.advance(90)
+        assert len(marks(world)) == 2
+        await first.crash()
+        assert await world.until(lambda: len(second.worker.held()) == 6, 60) <= 12.0
+        assert marks(world) == {None}
+
+
+@virtual
+async def test_beside_a_java_worker_it_refuses_to_start() -> None:
+    async with fleet(2, **V3X) as world:
+        world.start("w1")
+        await world.until(lambda: is_shared(world, "w1"), 60)
+        java_report(world)
+        second = world.start("w2", seed=2, mld__heartbeat="worker")
+        with pytest.raises(StartupError, match=r"mld\.heartbeat=worker, but java .*mld\.heartbeat=lease"):
+            await second.task
+        java_report(world)
+        await world.advance(70)
+        world.start("w3", seed=3, mld__heartbeat="worker")
+        await world.until(lambda: beat_of(world, "w3") is not None, 60)
+
+
+@virtual
+async def test_when_a_java_worker_joins_the_leader_tells_all_and_each_lease_is_renewed_again() -> None:
+    async with fleet(6, **WORKER) as world:
+        running = [world.start("w1"), world.start("w2", seed=2)]
+        await settled(world, "w1", "w2")
+        await world.advance(40)
+        java_report(world)
+        took = await world.until(lambda: marks(world) == {None}, 60)
+        assert took <= 20 + 5, took
+        assert await world.until(lambda: beat_of(world, "w1") is None and beat_of(world, "w2") is None, 5) <= 4.0
+        assert {world.dynamo.row(TABLE, one)["mldStranger"]["S"] for one in ("w1", "w2")} == {"java"}
+        world.dynamo.delete_row(TABLE, "java")
+        await world.until(lambda: sum(len(one.worker.held()) for one in running) == 6, 60)
+        before = counters(world)
+        await world.advance(35)
+        assert all(counter >= before[key] + 10 for key, counter in counters(world).items())
+        assert not any(one.task.done() for one in running)
+
+
+@virtual
+async def test_a_java_leader_is_noticed_without_anybody_telling() -> None:
+    async with fleet(4, **WORKER) as world:
+        first = world.start("w1")
+        await settled(world, "w1")
+        await world.advance(20)
+        lock = world.dynamo.row(TABLE, "Leader")
+        world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "java"}, "recordVersionNumber": {"S": "v"}})
+        took = await world.until(lambda: marks(world) == {None}, 60)
+        assert took <= 10.5, "a Java leader judges by two runs, 20 s apart"
+        assert len(first.worker.held()) == 4
+
+
+@virtual
+async def test_an_mld_leader_without_a_report_yet_is_no_java_worker() -> None:
+    async with fleet(4, **WORKER) as world:
+        world.start("w1")
+        await settled(world, "w1")
+        lock = world.dynamo.row(TABLE, "Leader")
+        world.dynamo.put_row(TABLE, {**lock, "ownerName": {"S": "young"}, "recordVersionNumber": {"S": "v"}})
+        await world.advance(6)
+        row = reports.attributes(reports.own_report("young", {}, world.clock.wall(), "1"))
+        world.dynamo.put_row(TABLE, {"leaseKey": {"S": "young"}, **row})
+        await world.advance(60)
+        assert beat_of(world, "w1") is not None
 
 
 # --- the price

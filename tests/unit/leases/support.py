@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from mld.clock import Clock, LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.keeper import HANDOFF_TIMEOUT_S, HeldLease, LeaseKeeper
+from mld.leases.holding import HeldLease
+from mld.leases.keeper import HANDOFF_TIMEOUT_S, LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
@@ -87,6 +90,18 @@ class Worker:
             assert adopted is not None
             held.append(adopted)
         return held
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    """The keepers' loops."""
+    tasks = [asyncio.create_task(worker.keeper.run()) for worker in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def new_dynamo(**options: Any) -> MemoryDynamo:

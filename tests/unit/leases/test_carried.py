@@ -35,7 +35,7 @@ from tests.unit.leases.support import (
     counter_of,
     new_dynamo,
 )
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 EPOCH, OTHER = "0" * 16, "1" * 16
 ROW = Lease("a", TRIM_HORIZON, counter=7, owner="me", heartbeat=EPOCH)
@@ -176,237 +176,211 @@ async def started() -> tuple[MemoryDynamo, Worker]:
     return dynamo, Worker(dynamo, "me", sends_heartbeats=True)
 
 
-def test_a_carried_lease_is_marked_once_and_then_only_read() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a", "b")
-        async with running(me):
-            await asyncio.sleep(2 * INTERVAL_S)
-            await asyncio.sleep(1.0)
-            dynamo.forget_usage()
-            await asyncio.sleep(20 * DURATION_S)
-            assert set(me.keeper.held()) == {"a", "b"}
-            assert dynamo.usage(operation="UpdateItem").requests == 0
-            assert 40 <= dynamo.usage(operation="BatchGetItem").requests <= 60
+@virtual
+async def test_a_carried_lease_is_marked_once_and_then_only_read() -> None:
+    dynamo, me = await started()
+    await me.hold("a", "b")
+    async with running(me):
+        await asyncio.sleep(2 * INTERVAL_S)
+        await asyncio.sleep(1.0)
+        dynamo.forget_usage()
+        await asyncio.sleep(20 * DURATION_S)
+        assert set(me.keeper.held()) == {"a", "b"}
+        assert dynamo.usage(operation="UpdateItem").requests == 0
+        assert 40 <= dynamo.usage(operation="BatchGetItem").requests <= 60
+    assert attribute(dynamo, "a", "mldHeartbeat") == EPOCH
+    assert counter_of(dynamo, "a") <= 3
+
+
+@virtual
+async def test_without_heartbeats_carried_leases_end_a_lease_duration_after_the_last_one_was_sent() -> None:
+    _, me = await started()
+    (held,) = await me.hold("a")
+    async with running(me, beats=False):
+        await asyncio.sleep(0.1)
+        me.by_heartbeat.carry(Beat(EPOCH, 0.1))
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        assert me.keeper.carried() == ("a",)
+        await asyncio.sleep(0.1 + DURATION_S - LoopClock().monotonic() - 0.05)
+        assert me.keeper.is_held("a", held.token)
+        await asyncio.sleep(0.06)
+        assert not me.keeper.is_held("a", held.token)
+
+
+@virtual
+async def test_a_checkpoint_does_not_prolong_a_carried_lease() -> None:
+    _, me = await started()
+    (held,) = await me.hold("a")
+    async with running(me, beats=False):
+        me.by_heartbeat.carry(Beat(EPOCH, LoopClock().monotonic()))
+        await asyncio.sleep(INTERVAL_S + DURATION_S / 2)
+        await me.keeper.checkpoint("a", held.token, Position("5"))
+        await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
+        assert not me.keeper.is_held("a", held.token)
+
+
+@virtual
+async def test_heartbeats_alone_do_not_keep_a_lease_whose_row_cannot_be_read() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        faults = FaultPlan(dynamo)
+        faults.when = lambda operation, _: operation == "BatchGetItem"
+        faults.always = lost_request()
+        await asyncio.sleep(DURATION_S)
+        assert not me.keeper.is_held("a", held.token)
+
+
+@virtual
+async def test_a_lease_taken_by_hand_is_given_up_within_a_lease_duration() -> None:
+    dynamo, me = await started()
+    await me.hold("a", "b")
+    async with running(me):
+        await asyncio.sleep(3 * DURATION_S + 0.3)
+        row = dynamo.row(TABLE, "a")
+        assert row is not None
+        dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "thief"}})
+        await asyncio.sleep(DURATION_S)
+        assert set(me.keeper.held()) == {"b"}
+
+
+@virtual
+async def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
+    dynamo, me = await started()
+    other = Worker(dynamo, "other")
+    held, _ = await me.hold("a", "b")
+    async with running(me):
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        seen = await other.table.get("a")
+        assert seen is not None
+        await other.table.begin_handoff(seen, "other")
+        await me.keeper.confirm(["a", "b"])
+        assert me.handoffs == [("a", held.token, "other")]
+        assert me.keeper.held()["a"].handoff_to == "other"
+        await asyncio.sleep(2 * DURATION_S)
+        assert me.keeper.is_held("a", held.token), "it goes on until it has given the lease away"
+        assert await me.keeper.transfer("a", held.token)
+    assert attribute(dynamo, "a", "leaseOwner") == "other"
+    assert attribute(dynamo, "a", "mldHeartbeat") is None
+
+
+@virtual
+async def test_fenced_it_drops_what_is_or_may_be_carried_and_nothing_else() -> None:
+    dynamo, me = await started()
+    await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        await me.hold("b")  # held, and not marked yet
+        me.by_heartbeat.end_epoch()
+        assert me.keeper.drop_carried() == ("a",)
+        assert set(me.keeper.held()) == {"b"}
+        assert dynamo.usage(operation="UpdateItem").requests
+
+
+@virtual
+async def test_a_mark_whose_reply_is_lost_already_limits_the_belief() -> None:
+    dynamo, me = await started()
+    await me.hold("a")
+    async with running(me, beats=False):
+        await asyncio.sleep(0.01)
+        me.by_heartbeat.carry(Beat(EPOCH, 0.0))
+        faults = FaultPlan(dynamo)
+        faults.always = lost_reply()
+        await asyncio.sleep(INTERVAL_S + 0.1)
         assert attribute(dynamo, "a", "mldHeartbeat") == EPOCH
-        assert counter_of(dynamo, "a") <= 3
-
-    run_virtual(main())
-
-
-def test_without_heartbeats_carried_leases_end_a_lease_duration_after_the_last_one_was_sent() -> None:
-    async def main() -> None:
-        _, me = await started()
-        (held,) = await me.hold("a")
-        async with running(me, beats=False):
-            await asyncio.sleep(0.1)
-            me.by_heartbeat.carry(Beat(EPOCH, 0.1))
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            assert me.keeper.carried() == ("a",)
-            await asyncio.sleep(0.1 + DURATION_S - LoopClock().monotonic() - 0.05)
-            assert me.keeper.is_held("a", held.token)
-            await asyncio.sleep(0.06)
-            assert not me.keeper.is_held("a", held.token)
-
-    run_virtual(main())
+        assert me.keeper.carried() == ("a",)
+        await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
+        assert not me.keeper.held()
 
 
-def test_a_checkpoint_does_not_prolong_a_carried_lease() -> None:
-    async def main() -> None:
-        _, me = await started()
-        (held,) = await me.hold("a")
-        async with running(me, beats=False):
-            me.by_heartbeat.carry(Beat(EPOCH, LoopClock().monotonic()))
-            await asyncio.sleep(INTERVAL_S + DURATION_S / 2)
+@virtual
+async def test_after_heartbeats_every_lease_is_renewed_by_itself_before_it_stops_resting_on_them() -> None:
+    dynamo, me = await started()
+    await me.hold("a", "b")
+    async with running(me):
+        await asyncio.sleep(2 * INTERVAL_S)
+        faults = FaultPlan(dynamo)
+        faults.next(throttled())
+        me.by_heartbeat.stop_marking()
+        me.keeper.renew_each()
+        await asyncio.sleep(0.01)
+        assert len(me.keeper.carried()) == 1
+        await asyncio.sleep(1.0)
+        assert me.keeper.carried() == ()
+        assert [attribute(dynamo, key, "mldHeartbeat") for key in "ab"] == [None, None]
+        before = counter_of(dynamo, "a")
+        await asyncio.sleep(10 * INTERVAL_S)
+        assert counter_of(dynamo, "a") == before + 10
+
+
+@virtual
+async def test_throughput_is_written_soon_then_now_and_then_and_with_checkpoints() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    expected = pytest.approx(100 / INTERVAL_S, rel=0.05)
+
+    def stored() -> float:
+        return float(attribute(dynamo, "a", "throughputKBps") or "nan")
+
+    async with running(me):
+        await asyncio.sleep(INTERVAL_S + 1.0)
+        before = counter_of(dynamo, "a")
+        for count, writes_so_far in ((8, 1), (35, 2), (240, 3)):
+            for _ in range(count):
+                me.keeper.record_delivery("a", 102_400)
+                await asyncio.sleep(INTERVAL_S)
+            assert counter_of(dynamo, "a") == before + writes_so_far
+            assert stored() == expected
+        me.keeper.record_delivery("a", 1 << 30)
+        await asyncio.sleep(INTERVAL_S)
+        await me.keeper.checkpoint("a", held.token, Position("11"))
+        if stored() != expected:
+            assert stored() < 100_000, "a mean, not the burst"
+        await asyncio.sleep(2 * CHECKPOINT_KBPS_S)
+        await me.keeper.checkpoint("a", held.token, Position("12"))
+        assert stored() != expected
+
+
+@virtual
+async def test_an_unknown_checkpoint_is_cleared_up_by_a_renewal() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        faults = FaultPlan(dynamo)
+        faults.next(lost_reply(), lost_reply(), lost_reply(), lost_reply())
+        with pytest.raises(Exception, match="reset"):
             await me.keeper.checkpoint("a", held.token, Position("5"))
-            await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
-            assert not me.keeper.is_held("a", held.token)
-
-    run_virtual(main())
-
-
-def test_heartbeats_alone_do_not_keep_a_lease_whose_row_cannot_be_read() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            faults = FaultPlan(dynamo)
-            faults.when = lambda operation, _: operation == "BatchGetItem"
-            faults.always = lost_request()
-            await asyncio.sleep(DURATION_S)
-            assert not me.keeper.is_held("a", held.token)
-
-    run_virtual(main())
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert me.keeper.is_held("a", held.token)
+        assert me.keeper.held()["a"].lease.checkpoint == Position("5")
 
 
-def test_a_lease_taken_by_hand_is_given_up_within_a_lease_duration() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a", "b")
-        async with running(me):
-            await asyncio.sleep(3 * DURATION_S + 0.3)
-            row = dynamo.row(TABLE, "a")
-            assert row is not None
-            dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "thief"}})
-            await asyncio.sleep(DURATION_S)
-            assert set(me.keeper.held()) == {"b"}
-
-    run_virtual(main())
+@virtual
+async def test_rows_of_a_batch_that_are_left_out_are_asked_for_again() -> None:
+    dynamo, me = await started()
+    keys = [f"k{number}" for number in range(7)]
+    for key in keys:
+        await me.table.create(Lease(key, TRIM_HORIZON))
+    dynamo.batch_rows_max = 3
+    assert sorted(await me.table.get_many([*keys, "absent"])) == keys
+    assert dynamo.usage(operation="BatchGetItem").requests == 3
+    dynamo.forbidden = {"BatchGetItem"}
+    assert sorted(await me.table.get_many(keys)) == keys
 
 
-def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        other = Worker(dynamo, "other")
-        held, _ = await me.hold("a", "b")
-        async with running(me):
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            seen = await other.table.get("a")
-            assert seen is not None
-            await other.table.begin_handoff(seen, "other")
-            await me.keeper.confirm(["a", "b"])
-            assert me.handoffs == [("a", held.token, "other")]
-            assert me.keeper.held()["a"].handoff_to == "other"
-            await asyncio.sleep(2 * DURATION_S)
-            assert me.keeper.is_held("a", held.token), "it goes on until it has given the lease away"
-            assert await me.keeper.transfer("a", held.token)
-        assert attribute(dynamo, "a", "leaseOwner") == "other"
-        assert attribute(dynamo, "a", "mldHeartbeat") is None
-
-    run_virtual(main())
-
-
-def test_fenced_it_drops_what_is_or_may_be_carried_and_nothing_else() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            await me.hold("b")  # held, and not marked yet
-            me.by_heartbeat.end_epoch()
-            assert me.keeper.drop_carried() == ("a",)
-            assert set(me.keeper.held()) == {"b"}
-            assert dynamo.usage(operation="UpdateItem").requests
-
-    run_virtual(main())
-
-
-def test_a_mark_whose_reply_is_lost_already_limits_the_belief() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        async with running(me, beats=False):
-            await asyncio.sleep(0.01)
-            me.by_heartbeat.carry(Beat(EPOCH, 0.0))
-            faults = FaultPlan(dynamo)
-            faults.always = lost_reply()
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            assert attribute(dynamo, "a", "mldHeartbeat") == EPOCH
-            assert me.keeper.carried() == ("a",)
-            await asyncio.sleep(DURATION_S - LoopClock().monotonic() + 0.01)
-            assert not me.keeper.held()
-
-    run_virtual(main())
-
-
-def test_after_heartbeats_every_lease_is_renewed_by_itself_before_it_stops_resting_on_them() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a", "b")
-        async with running(me):
-            await asyncio.sleep(2 * INTERVAL_S)
-            faults = FaultPlan(dynamo)
-            faults.next(throttled())
-            me.by_heartbeat.stop_marking()
-            me.keeper.renew_each()
-            await asyncio.sleep(0.01)
-            assert len(me.keeper.carried()) == 1
-            await asyncio.sleep(1.0)
-            assert me.keeper.carried() == ()
-            assert [attribute(dynamo, key, "mldHeartbeat") for key in "ab"] == [None, None]
-            before = counter_of(dynamo, "a")
-            await asyncio.sleep(10 * INTERVAL_S)
-            assert counter_of(dynamo, "a") == before + 10
-
-    run_virtual(main())
-
-
-def test_throughput_is_written_soon_then_now_and_then_and_with_checkpoints() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        expected = pytest.approx(100 / INTERVAL_S, rel=0.05)
-
-        def stored() -> float:
-            return float(attribute(dynamo, "a", "throughputKBps") or "nan")
-
-        async with running(me):
-            await asyncio.sleep(INTERVAL_S + 1.0)
-            before = counter_of(dynamo, "a")
-            for count, writes_so_far in ((8, 1), (35, 2), (240, 3)):
-                for _ in range(count):
-                    me.keeper.record_delivery("a", 102_400)
-                    await asyncio.sleep(INTERVAL_S)
-                assert counter_of(dynamo, "a") == before + writes_so_far
-                assert stored() == expected
-            me.keeper.record_delivery("a", 1 << 30)
-            await asyncio.sleep(INTERVAL_S)
-            await me.keeper.checkpoint("a", held.token, Position("11"))
-            if stored() != expected:
-                assert stored() < 100_000, "a mean, not the burst"
-            await asyncio.sleep(2 * CHECKPOINT_KBPS_S)
-            await me.keeper.checkpoint("a", held.token, Position("12"))
-            assert stored() != expected
-
-    run_virtual(main())
-
-
-def test_an_unknown_checkpoint_is_cleared_up_by_a_renewal() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            faults = FaultPlan(dynamo)
-            faults.next(lost_reply(), lost_reply(), lost_reply(), lost_reply())
-            with pytest.raises(Exception, match="reset"):
-                await me.keeper.checkpoint("a", held.token, Position("5"))
-            await asyncio.sleep(2 * INTERVAL_S)
-            assert me.keeper.is_held("a", held.token)
-            assert me.keeper.held()["a"].lease.checkpoint == Position("5")
-
-    run_virtual(main())
-
-
-def test_rows_of_a_batch_that_are_left_out_are_asked_for_again() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        keys = [f"k{number}" for number in range(7)]
-        for key in keys:
-            await me.table.create(Lease(key, TRIM_HORIZON))
-        dynamo.batch_rows_max = 3
-        assert sorted(await me.table.get_many([*keys, "absent"])) == keys
-        assert dynamo.usage(operation="BatchGetItem").requests == 3
-        dynamo.forbidden = {"BatchGetItem"}
-        assert sorted(await me.table.get_many(keys)) == keys
-
-    run_virtual(main())
-
-
-def test_a_note_of_failures_is_the_one_thing_written_for_a_carried_lease() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(2 * INTERVAL_S)
-            before = counter_of(dynamo, "a")
-            me.keeper.note_failing("a", held.token, Failing(1, 0, TRIM_HORIZON))
-            await asyncio.sleep(5 * INTERVAL_S)
-            row = dynamo.row(TABLE, "a")
-            assert row is not None
-            assert row["mldFailing"]["M"]["failures"] == {"N": "1"}
-            assert row["mldHeartbeat"] == {"S": EPOCH}
-            assert counter_of(dynamo, "a") == before + 1
-
-    run_virtual(main())
+@virtual
+async def test_a_note_of_failures_is_the_one_thing_written_for_a_carried_lease() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(2 * INTERVAL_S)
+        before = counter_of(dynamo, "a")
+        me.keeper.note_failing("a", held.token, Failing(1, 0, TRIM_HORIZON))
+        await asyncio.sleep(5 * INTERVAL_S)
+        row = dynamo.row(TABLE, "a")
+        assert row is not None
+        assert row["mldFailing"]["M"]["failures"] == {"N": "1"}
+        assert row["mldHeartbeat"] == {"S": EPOCH}
+        assert counter_of(dynamo, "a") == before + 1

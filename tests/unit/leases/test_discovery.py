@@ -18,7 +18,7 @@ from mld.leases.table import IndexStatus
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
 from tests.unit.leases.support import DURATION_S, INTERVAL_S, TABLE, FaultPlan, Worker, new_dynamo
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 
 class ListedTable(DynamoLeaseTable):
@@ -86,277 +86,247 @@ async def fleet() -> Fleet:
     return Fleet(await new_dynamo())
 
 
-def test_an_assigned_lease_is_held_within_one_period_and_renewed_at_once() -> None:
-    async def main() -> None:
-        f = await fleet()
-        async with f.running():
-            await asyncio.sleep(3.3)
-            await f.assigned("a")
-            f.index.listed = ("a",)
-            assert await f.until(lambda: f.held() == {"a"}, PERIOD_S + 0.01) > 0.1
-            assert f.me.keeper.held()["a"].lease.counter == 2
-            assert [applied.sender for applied in f.dynamo.history] == ["leader", "leader", "me"]
-
-    run_virtual(main())
-
-
-def test_a_wake_finds_leases_without_waiting_for_the_period() -> None:
-    async def main() -> None:
-        f = await fleet()
-        async with f.running():
-            await asyncio.sleep(0.1)
-            await f.assigned("a", "b")
-            f.discovery.wake(["a"])
-            await f.until(lambda: f.held() == {"a"}, 0.02)
-            f.index.listed = ("a", "b")
-            f.discovery.wake()
-            await f.until(lambda: f.held() == {"a", "b"}, 0.02)
-
-    run_virtual(main())
-
-
-def test_the_lease_is_believed_from_the_sending_of_the_first_renewal_and_not_from_the_read() -> None:
-    async def main() -> None:
-        f = await fleet()
+@virtual
+async def test_an_assigned_lease_is_held_within_one_period_and_renewed_at_once() -> None:
+    f = await fleet()
+    async with f.running():
+        await asyncio.sleep(3.3)
         await f.assigned("a")
         f.index.listed = ("a",)
-        plan = FaultPlan(f.dynamo, "me")
-        plan.next(Fault(delay_after_s=2.0))
-        plan.always = lost_request()
-        async with f.running():
-            await asyncio.sleep(1.9)
-            assert f.held() == set()
-            await asyncio.sleep(0.2)
-            assert f.held() == {"a"}
-            f.index.listed = ()
-            await asyncio.sleep(DURATION_S - 2.1 - 0.01)
-            assert f.held() == {"a"}
-            await asyncio.sleep(0.05)
-            assert f.held() == set()
-
-    run_virtual(main())
+        assert await f.until(lambda: f.held() == {"a"}, PERIOD_S + 0.01) > 0.1
+        assert f.me.keeper.held()["a"].lease.counter == 2
+        assert [applied.sender for applied in f.dynamo.history] == ["leader", "leader", "me"]
 
 
-def test_a_lagging_index_costs_reads_and_no_writes(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        f = await fleet()
-        await f.other.hold("theirs")
-        await f.leader.create(Lease("free", TRIM_HORIZON))
-        f.index.listed = ("theirs", "free", "deleted")
-        async with f.running():
-            await asyncio.sleep(5 * PERIOD_S + 0.1)
-        assert f.reads() == 3 * 6
-        assert "me" not in {applied.sender for applied in f.dynamo.history}
-        assert f.held() == set()
-        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-    run_virtual(main())
-
-
-def test_a_held_lease_is_not_read_again() -> None:
-    async def main() -> None:
-        f = await fleet()
-        await f.assigned("a")
-        f.index.listed = ("a",)
-        async with f.running():
-            await asyncio.sleep(29.5)
-        assert f.reads() == 1
-        assert f.index.queries == 30
-
-    run_virtual(main())
-
-
-def test_a_row_whose_old_owner_is_finishing_is_polled_until_it_is_ours() -> None:
-    async def main() -> None:
-        f = await fleet()
-        token = await f.handed_off("a")
-        f.index.listed = ("a",)
-        async with f.running():
-            await asyncio.sleep(4.2)
-            assert f.discovery.pending == {"a"}
-            assert f.held() == set()
-            assert f.reads() == 1 + int(4.2 / PENDING_POLL_S)
-            assert "me" not in {applied.sender for applied in f.dynamo.history}
-            assert await f.other.keeper.transfer("a", token)
-            assert await f.until(lambda: f.held() == {"a"}, PENDING_POLL_S + 0.01) > 0
-            assert f.discovery.pending == set()
-            reads = f.reads()
-            await asyncio.sleep(5)
-            assert f.reads() == reads
-
-    run_virtual(main())
-
-
-def test_a_pending_row_that_goes_to_somebody_else_is_forgotten() -> None:
-    async def main() -> None:
-        f = await fleet()
-        await f.handed_off("a")
-        f.index.listed = ("a",)
-        async with f.running():
-            await asyncio.sleep(1.2)
-            row = await f.leader.get("a")
-            assert row is not None
-            assert isinstance(await f.leader.assign(row, "third"), Lease)
-            f.index.listed = ()
-            await f.until(lambda: f.discovery.pending == set(), 0.6)
-            reads = f.reads()
-            await asyncio.sleep(5)
-            assert (f.reads(), f.held()) == (reads, set())
-
-    run_virtual(main())
-
-
-def test_pending_rows_are_polled_on_while_the_index_and_the_reads_fail() -> None:
-    async def main() -> None:
-        f = await fleet()
-        token = await f.handed_off("a")
-        f.index.listed = ("a",)
-        async with f.running():
-            await asyncio.sleep(0.2)
-            f.index.listed = TableUnavailableError("no index today")
-            plan = FaultPlan(f.dynamo, "me")
-            plan.when = lambda operation, _: operation == "GetItem"
-            plan.always = lost_reply()
-            assert await f.other.keeper.transfer("a", token)
-            await asyncio.sleep(3)
-            assert f.held() == set()
-            plan.always = None
-            await f.until(lambda: f.held() == {"a"}, PENDING_POLL_S + 0.1)
-
-    run_virtual(main())
-
-
-def test_an_error_costs_one_period(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        f = await fleet()
+@virtual
+async def test_a_wake_finds_leases_without_waiting_for_the_period() -> None:
+    f = await fleet()
+    async with f.running():
+        await asyncio.sleep(0.1)
         await f.assigned("a", "b")
+        f.discovery.wake(["a"])
+        await f.until(lambda: f.held() == {"a"}, 0.02)
+        f.index.listed = ("a", "b")
+        f.discovery.wake()
+        await f.until(lambda: f.held() == {"a", "b"}, 0.02)
+
+
+@virtual
+async def test_the_lease_is_believed_from_the_sending_of_the_first_renewal_and_not_from_the_read() -> None:
+    f = await fleet()
+    await f.assigned("a")
+    f.index.listed = ("a",)
+    plan = FaultPlan(f.dynamo, "me")
+    plan.next(Fault(delay_after_s=2.0))
+    plan.always = lost_request()
+    async with f.running():
+        await asyncio.sleep(1.9)
+        assert f.held() == set()
+        await asyncio.sleep(0.2)
+        assert f.held() == {"a"}
+        f.index.listed = ()
+        await asyncio.sleep(DURATION_S - 2.1 - 0.01)
+        assert f.held() == {"a"}
+        await asyncio.sleep(0.05)
+        assert f.held() == set()
+
+
+@virtual
+async def test_a_lagging_index_costs_reads_and_no_writes(caplog: pytest.LogCaptureFixture) -> None:
+    f = await fleet()
+    await f.other.hold("theirs")
+    await f.leader.create(Lease("free", TRIM_HORIZON))
+    f.index.listed = ("theirs", "free", "deleted")
+    async with f.running():
+        await asyncio.sleep(5 * PERIOD_S + 0.1)
+    assert f.reads() == 3 * 6
+    assert "me" not in {applied.sender for applied in f.dynamo.history}
+    assert f.held() == set()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@virtual
+async def test_a_held_lease_is_not_read_again() -> None:
+    f = await fleet()
+    await f.assigned("a")
+    f.index.listed = ("a",)
+    async with f.running():
+        await asyncio.sleep(29.5)
+    assert f.reads() == 1
+    assert f.index.queries == 30
+
+
+@virtual
+async def test_a_row_whose_old_owner_is_finishing_is_polled_until_it_is_ours() -> None:
+    f = await fleet()
+    token = await f.handed_off("a")
+    f.index.listed = ("a",)
+    async with f.running():
+        await asyncio.sleep(4.2)
+        assert f.discovery.pending == {"a"}
+        assert f.held() == set()
+        assert f.reads() == 1 + int(4.2 / PENDING_POLL_S)
+        assert "me" not in {applied.sender for applied in f.dynamo.history}
+        assert await f.other.keeper.transfer("a", token)
+        assert await f.until(lambda: f.held() == {"a"}, PENDING_POLL_S + 0.01) > 0
+        assert f.discovery.pending == set()
+        reads = f.reads()
+        await asyncio.sleep(5)
+        assert f.reads() == reads
+
+
+@virtual
+async def test_a_pending_row_that_goes_to_somebody_else_is_forgotten() -> None:
+    f = await fleet()
+    await f.handed_off("a")
+    f.index.listed = ("a",)
+    async with f.running():
+        await asyncio.sleep(1.2)
+        row = await f.leader.get("a")
+        assert row is not None
+        assert isinstance(await f.leader.assign(row, "third"), Lease)
+        f.index.listed = ()
+        await f.until(lambda: f.discovery.pending == set(), 0.6)
+        reads = f.reads()
+        await asyncio.sleep(5)
+        assert (f.reads(), f.held()) == (reads, set())
+
+
+@virtual
+async def test_pending_rows_are_polled_on_while_the_index_and_the_reads_fail() -> None:
+    f = await fleet()
+    token = await f.handed_off("a")
+    f.index.listed = ("a",)
+    async with f.running():
+        await asyncio.sleep(0.2)
         f.index.listed = TableUnavailableError("no index today")
         plan = FaultPlan(f.dynamo, "me")
         plan.when = lambda operation, _: operation == "GetItem"
-        plan.next(lost_request())
-        async with f.running():
-            await asyncio.sleep(0.1)
-            f.index.listed = ("a", "b")
-            await asyncio.sleep(PERIOD_S)
-            assert f.held() == {"b"}
-            await asyncio.sleep(PERIOD_S)
-            assert f.held() == {"a", "b"}
-        assert [getattr(r, "action", "") for r in caplog.records if r.levelno == logging.WARNING] == [
-            "discovery_failed",
-            "discovery_failed",
-        ]
-
-    run_virtual(main())
-
-
-def test_a_lease_that_expired_here_and_is_still_ours_comes_back_under_a_new_token() -> None:
-    async def main() -> None:
-        f = await fleet()
-        await f.assigned("a")
-        f.index.listed = ("a",)
-        async with f.running():
-            await asyncio.sleep(0.1)
-            token = f.me.keeper.held()["a"].token
-            plan = FaultPlan(f.dynamo, "me")
-            plan.always = lost_request()
-            await asyncio.sleep(DURATION_S + INTERVAL_S)
-            assert f.held() == set()
-            plan.always = None
-            await f.until(lambda: f.held() == {"a"}, 5)
-            assert f.me.keeper.held()["a"].token != token
-
-    run_virtual(main())
-
-
-def test_a_thousand_assigned_leases_are_read_a_few_at_a_time() -> None:
-    async def main() -> None:
-        f = await fleet()
-        keys = [f"shardId-{number:012d}" for number in range(1000)]
-        await f.assigned(*keys)
-        f.index.listed = tuple(keys)
-        plan = FaultPlan(f.dynamo, "me")
-        plan.when = lambda operation, _: operation in ("GetItem", "UpdateItem")
-        plan.always = Fault(delay_after_s=0.005)
-        most = under_way = 0
-        get = f.index.get
-
-        async def counted(key: str) -> Lease | None:
-            nonlocal most, under_way
-            under_way += 1
-            most = max(most, under_way)
-            try:
-                return await get(key)
-            finally:
-                under_way -= 1
-
-        f.index.get = counted  # type: ignore[method-assign]
-        async with f.running():
-            await f.until(lambda: len(f.held()) == 1000, 3)
-        assert most == GETS_CONCURRENT_MAX
-
-    run_virtual(main())
-
-
-def test_a_hanging_read_does_not_hold_up_the_others() -> None:
-    async def main() -> None:
-        f = await fleet()
-        await f.assigned("a", "b", "c")
-        f.index.listed = ("a", "b", "c")
-        plan = FaultPlan(f.dynamo, "me")
-        plan.when = lambda operation, params: operation == "GetItem" and params["Key"]["leaseKey"]["S"] == "a"
-        plan.always = Fault(delay_before_s=60)
-        async with f.running():
-            await asyncio.sleep(0.1)
-            assert f.held() == {"b", "c"}
-
-    run_virtual(main())
-
-
-def test_discovery_may_end_and_begin_again() -> None:
-    async def main() -> None:
-        f = await fleet()
-        f.index.listed = ("a",)
-        async with f.running():
-            await asyncio.sleep(0.1)
-        await f.assigned("a")
-        await asyncio.sleep(5)
+        plan.always = lost_reply()
+        assert await f.other.keeper.transfer("a", token)
+        await asyncio.sleep(3)
         assert f.held() == set()
-        async with f.running():
-            await asyncio.sleep(0.1)
-            assert f.held() == {"a"}
-
-    run_virtual(main())
+        plan.always = None
+        await f.until(lambda: f.held() == {"a"}, PENDING_POLL_S + 0.1)
 
 
-def test_an_index_that_lags_delays_a_lease_and_never_gives_a_wrong_one() -> None:
-    async def main() -> None:
-        f = Fleet(await new_dynamo(index_lag=lambda: 2.5))
-        assert await f.leader.ensure_owner_index() is not IndexStatus.FORBIDDEN
-        f.discovery = LeaseDiscovery(f.me.table, f.me.keeper, LoopClock(), worker_id="me")
-        async with f.running():
-            await asyncio.sleep(0.5)
-            await f.assigned("a")
-            assert await f.until(lambda: f.held() == {"a"}, 2.5 + PERIOD_S) >= 2.5
-            await f.leader.assign(f.me.keeper.held()["a"].lease, "other")
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            writes = len([applied for applied in f.dynamo.history if applied.sender == "me"])
-            await asyncio.sleep(2.5)
-            assert f.held() == set()
-            assert len([applied for applied in f.dynamo.history if applied.sender == "me"]) == writes
+@virtual
+async def test_an_error_costs_one_period(caplog: pytest.LogCaptureFixture) -> None:
+    f = await fleet()
+    await f.assigned("a", "b")
+    f.index.listed = TableUnavailableError("no index today")
+    plan = FaultPlan(f.dynamo, "me")
+    plan.when = lambda operation, _: operation == "GetItem"
+    plan.next(lost_request())
+    async with f.running():
+        await asyncio.sleep(0.1)
+        f.index.listed = ("a", "b")
+        await asyncio.sleep(PERIOD_S)
+        assert f.held() == {"b"}
+        await asyncio.sleep(PERIOD_S)
+        assert f.held() == {"a", "b"}
+    assert [getattr(r, "action", "") for r in caplog.records if r.levelno == logging.WARNING] == [
+        "discovery_failed",
+        "discovery_failed",
+    ]
 
-    run_virtual(main())
+
+@virtual
+async def test_a_lease_that_expired_here_and_is_still_ours_comes_back_under_a_new_token() -> None:
+    f = await fleet()
+    await f.assigned("a")
+    f.index.listed = ("a",)
+    async with f.running():
+        await asyncio.sleep(0.1)
+        token = f.me.keeper.held()["a"].token
+        plan = FaultPlan(f.dynamo, "me")
+        plan.always = lost_request()
+        await asyncio.sleep(DURATION_S + INTERVAL_S)
+        assert f.held() == set()
+        plan.always = None
+        await f.until(lambda: f.held() == {"a"}, 5)
+        assert f.me.keeper.held()["a"].token != token
 
 
-def test_who_is_alone_asks_the_index_two_periods_after_it_was_asked_or_the_table_shown() -> None:
-    async def main() -> None:
-        f = await fleet()
-        async with f.running():
+@virtual
+async def test_a_thousand_assigned_leases_are_read_a_few_at_a_time() -> None:
+    f = await fleet()
+    keys = [f"shardId-{number:012d}" for number in range(1000)]
+    await f.assigned(*keys)
+    f.index.listed = tuple(keys)
+    plan = FaultPlan(f.dynamo, "me")
+    plan.when = lambda operation, _: operation in ("GetItem", "UpdateItem")
+    plan.always = Fault(delay_after_s=0.005)
+    most = under_way = 0
+    get = f.index.get
+
+    async def counted(key: str) -> Lease | None:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await get(key)
+        finally:
+            under_way -= 1
+
+    f.index.get = counted  # type: ignore[method-assign]
+    async with f.running():
+        await f.until(lambda: len(f.held()) == 1000, 3)
+    assert most == GETS_CONCURRENT_MAX
+
+
+@virtual
+async def test_a_hanging_read_does_not_hold_up_the_others() -> None:
+    f = await fleet()
+    await f.assigned("a", "b", "c")
+    f.index.listed = ("a", "b", "c")
+    plan = FaultPlan(f.dynamo, "me")
+    plan.when = lambda operation, params: operation == "GetItem" and params["Key"]["leaseKey"]["S"] == "a"
+    plan.always = Fault(delay_before_s=60)
+    async with f.running():
+        await asyncio.sleep(0.1)
+        assert f.held() == {"b", "c"}
+
+
+@virtual
+async def test_discovery_may_end_and_begin_again() -> None:
+    f = await fleet()
+    f.index.listed = ("a",)
+    async with f.running():
+        await asyncio.sleep(0.1)
+    await f.assigned("a")
+    await asyncio.sleep(5)
+    assert f.held() == set()
+    async with f.running():
+        await asyncio.sleep(0.1)
+        assert f.held() == {"a"}
+
+
+@virtual
+async def test_an_index_that_lags_delays_a_lease_and_never_gives_a_wrong_one() -> None:
+    f = Fleet(await new_dynamo(index_lag=lambda: 2.5))
+    assert await f.leader.ensure_owner_index() is not IndexStatus.FORBIDDEN
+    f.discovery = LeaseDiscovery(f.me.table, f.me.keeper, LoopClock(), worker_id="me")
+    async with f.running():
+        await asyncio.sleep(0.5)
+        await f.assigned("a")
+        assert await f.until(lambda: f.held() == {"a"}, 2.5 + PERIOD_S) >= 2.5
+        await f.leader.assign(f.me.keeper.held()["a"].lease, "other")
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        writes = len([applied for applied in f.dynamo.history if applied.sender == "me"])
+        await asyncio.sleep(2.5)
+        assert f.held() == set()
+        assert len([applied for applied in f.dynamo.history if applied.sender == "me"]) == writes
+
+
+@virtual
+async def test_who_is_alone_asks_the_index_two_periods_after_it_was_asked_or_the_table_shown() -> None:
+    f = await fleet()
+    async with f.running():
+        f.discovery.saw_table((), is_alone=True)
+        await asyncio.sleep(0.1)
+        before = f.index.queries
+        for _ in range(10):
             f.discovery.saw_table((), is_alone=True)
-            await asyncio.sleep(0.1)
-            before = f.index.queries
-            for _ in range(10):
-                f.discovery.saw_table((), is_alone=True)
-                await asyncio.sleep(5 * PERIOD_S)
-            assert f.index.queries - before == 10 * 2
-
-    run_virtual(main())
+            await asyncio.sleep(5 * PERIOD_S)
+        assert f.index.queries - before == 10 * 2

@@ -21,7 +21,7 @@ from mld.leases.dynamodb import DynamoLeaseTable, segments_for
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 TABLE = "app"
 
@@ -30,83 +30,73 @@ def operations(dynamo: MemoryDynamo) -> list[str]:
     return [operation for _, operation in dynamo.calls]
 
 
-def test_an_existing_table_costs_one_request() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock())
-        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
-        assert await table.ensure()
-        dynamo.calls.clear()
-        assert not await table.ensure()
-        assert operations(dynamo) == ["DescribeTable"]
-
-    run_virtual(main())
+@virtual
+async def test_an_existing_table_costs_one_request() -> None:
+    dynamo = MemoryDynamo(LoopClock())
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+    assert await table.ensure()
+    dynamo.calls.clear()
+    assert not await table.ensure()
+    assert operations(dynamo) == ["DescribeTable"]
 
 
-def test_a_new_table_is_waited_for_and_created_as_asked() -> None:
-    async def main() -> None:
-        sent: list[Mapping[str, Any]] = []
-        dynamo = MemoryDynamo(
-            LoopClock(),
-            creation_s=7.0,
-            faults=lambda _, op, params: sent.append(params) if op == "CreateTable" else None,
-        )
-        table = DynamoLeaseTable(
-            dynamo, LoopClock(), table_name=TABLE, deletion_protection=True, tags={"team": "a"}, request_timeout_s=1.0
-        )
-        assert await table.ensure()
-        assert 7.0 <= LoopClock().monotonic() < 12.0
-        (params,) = sent
-        assert params["BillingMode"] == "PAY_PER_REQUEST"
-        assert "ProvisionedThroughput" not in params
-        assert params["DeletionProtectionEnabled"] is True
-        assert params["Tags"] == [{"Key": "team", "Value": "a"}]
-        assert params["KeySchema"] == [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
-
-    run_virtual(main())
+@virtual
+async def test_a_new_table_is_waited_for_and_created_as_asked() -> None:
+    sent: list[Mapping[str, Any]] = []
+    dynamo = MemoryDynamo(
+        LoopClock(),
+        creation_s=7.0,
+        faults=lambda _, op, params: sent.append(params) if op == "CreateTable" else None,
+    )
+    table = DynamoLeaseTable(
+        dynamo, LoopClock(), table_name=TABLE, deletion_protection=True, tags={"team": "a"}, request_timeout_s=1.0
+    )
+    assert await table.ensure()
+    assert 7.0 <= LoopClock().monotonic() < 12.0
+    (params,) = sent
+    assert params["BillingMode"] == "PAY_PER_REQUEST"
+    assert "ProvisionedThroughput" not in params
+    assert params["DeletionProtectionEnabled"] is True
+    assert params["Tags"] == [{"Key": "team", "Value": "a"}]
+    assert params["KeySchema"] == [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
 
 
-def test_a_table_created_by_somebody_else_at_the_same_time_is_fine() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), creation_s=3.0)
-        rival = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+@virtual
+async def test_a_table_created_by_somebody_else_at_the_same_time_is_fine() -> None:
+    dynamo = MemoryDynamo(LoopClock(), creation_s=3.0)
+    rival = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
 
-        def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
-            if operation == "CreateTable":
-                return Fault(fail_before=AwsError("CreateTable", "ResourceInUseException"))
-            return None
+    def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        if operation == "CreateTable":
+            return Fault(fail_before=AwsError("CreateTable", "ResourceInUseException"))
+        return None
 
-        dynamo.faults = faults
-        ours = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
-        waiting = asyncio.create_task(ours.ensure())
-        await asyncio.sleep(1.0)
-        dynamo.faults = None
-        assert await rival.ensure()
-        assert not await waiting
-
-    run_virtual(main())
+    dynamo.faults = faults
+    ours = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+    waiting = asyncio.create_task(ours.ensure())
+    await asyncio.sleep(1.0)
+    dynamo.faults = None
+    assert await rival.ensure()
+    assert not await waiting
 
 
-def test_a_table_that_never_gets_ready_is_an_error_after_ten_minutes() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), creation_s=10_000.0)
-        with pytest.raises(TableUnavailableError, match="CREATING after 600 s"):
-            await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).ensure()
-        assert 580.0 < LoopClock().monotonic() <= 600.0
-
-    run_virtual(main())
+@virtual
+async def test_a_table_that_never_gets_ready_is_an_error_after_ten_minutes() -> None:
+    dynamo = MemoryDynamo(LoopClock(), creation_s=10_000.0)
+    with pytest.raises(TableUnavailableError, match="CREATING after 600 s"):
+        await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).ensure()
+    assert 580.0 < LoopClock().monotonic() <= 600.0
 
 
-def test_point_in_time_recovery_is_switched_on_once_the_table_is_active() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), creation_s=5.0)
-        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, point_in_time_recovery=True)
-        await table.ensure()
-        assert operations(dynamo)[-2:] == ["DescribeContinuousBackups", "UpdateContinuousBackups"]
-        assert operations(dynamo).count("UpdateContinuousBackups") == 1
-        await table.ensure()
-        assert operations(dynamo).count("UpdateContinuousBackups") == 1
-
-    run_virtual(main())
+@virtual
+async def test_point_in_time_recovery_is_switched_on_once_the_table_is_active() -> None:
+    dynamo = MemoryDynamo(LoopClock(), creation_s=5.0)
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, point_in_time_recovery=True)
+    await table.ensure()
+    assert operations(dynamo)[-2:] == ["DescribeContinuousBackups", "UpdateContinuousBackups"]
+    assert operations(dynamo).count("UpdateContinuousBackups") == 1
+    await table.ensure()
+    assert operations(dynamo).count("UpdateContinuousBackups") == 1
 
 
 @pytest.mark.parametrize(
@@ -122,85 +112,73 @@ def test_point_in_time_recovery_is_switched_on_once_the_table_is_active() -> Non
         (AwsUnreachableError("GetItem", "connection reset"), TableUnavailableError),
     ],
 )
-def test_failures_have_a_kind(failure: Exception, kind: type[TableError]) -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), faults=lambda *_: Fault(fail_before=failure))
-        with pytest.raises(kind):
-            await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).get("shard")
-
-    run_virtual(main())
+@virtual
+async def test_failures_have_a_kind(failure: Exception, kind: type[TableError]) -> None:
+    dynamo = MemoryDynamo(LoopClock(), faults=lambda *_: Fault(fail_before=failure))
+    with pytest.raises(kind):
+        await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE).get("shard")
 
 
-def test_a_request_without_answer_is_given_up_in_time() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), faults=lambda *_: Fault(delay_before_s=60.0))
-        with pytest.raises(TableUnavailableError):
-            await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, request_timeout_s=2.0).get("shard")
-        assert LoopClock().monotonic() == pytest.approx(2.0)
-
-    run_virtual(main())
+@virtual
+async def test_a_request_without_answer_is_given_up_in_time() -> None:
+    dynamo = MemoryDynamo(LoopClock(), faults=lambda *_: Fault(delay_before_s=60.0))
+    with pytest.raises(TableUnavailableError):
+        await DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, request_timeout_s=2.0).get("shard")
+    assert LoopClock().monotonic() == pytest.approx(2.0)
 
 
-def test_scanning_a_missing_table_says_so() -> None:
-    async def main() -> None:
-        with pytest.raises(TableMissingError):
-            await DynamoLeaseTable(MemoryDynamo(LoopClock()), LoopClock(), table_name=TABLE).scan()
-
-    run_virtual(main())
+@virtual
+async def test_scanning_a_missing_table_says_so() -> None:
+    with pytest.raises(TableMissingError):
+        await DynamoLeaseTable(MemoryDynamo(LoopClock()), LoopClock(), table_name=TABLE).scan()
 
 
 @pytest.mark.parametrize("segments", [0, 1, 5])
-def test_every_row_is_scanned_once_whatever_the_segments(segments: int) -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
-        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=segments)
-        await table.ensure()
-        for number in range(40):
-            await table.create(Lease(f"s{number}", TRIM_HORIZON))
-        scan = await table.scan()
-        assert sorted(lease.key for lease in scan.leases) == sorted(f"s{number}" for number in range(40))
-
-    run_virtual(main())
+@virtual
+async def test_every_row_is_scanned_once_whatever_the_segments(segments: int) -> None:
+    dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=segments)
+    await table.ensure()
+    for number in range(40):
+        await table.create(Lease(f"s{number}", TRIM_HORIZON))
+    scan = await table.scan()
+    assert sorted(lease.key for lease in scan.leases) == sorted(f"s{number}" for number in range(40))
 
 
-def test_only_a_table_of_several_pages_is_asked_for_its_size_and_then_rarely() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
-        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
-        await table.ensure()
-        await table.create(Lease("s0", TRIM_HORIZON))
-        dynamo.calls.clear()
+@virtual
+async def test_only_a_table_of_several_pages_is_asked_for_its_size_and_then_rarely() -> None:
+    dynamo = MemoryDynamo(LoopClock(), page_rows_max=3)
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+    await table.ensure()
+    await table.create(Lease("s0", TRIM_HORIZON))
+    dynamo.calls.clear()
+    await table.scan()
+    await table.scan()
+    assert operations(dynamo) == ["Scan", "Scan"]
+
+    for number in range(1, 5):
+        await table.create(Lease(f"s{number}", TRIM_HORIZON))
+    dynamo.set_table_bytes(TABLE, 2**30)
+    dynamo.calls.clear()
+    for _ in range(3):
         await table.scan()
+    assert operations(dynamo).count("DescribeTable") == 1
+    assert operations(dynamo).count("Scan") >= 2 + 5 + 5
+
+
+@virtual
+async def test_the_first_failing_segment_fails_the_scan_by_its_own_kind() -> None:
+    dynamo = MemoryDynamo(LoopClock())
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=4)
+    await table.ensure()
+
+    def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
+        failure = AwsError("Scan", "ThrottlingException")
+        return Fault(fail_before=failure) if params.get("Segment") == 2 else None
+
+    dynamo.faults = faults
+    with pytest.raises(TableThrottledError):
         await table.scan()
-        assert operations(dynamo) == ["Scan", "Scan"]
-
-        for number in range(1, 5):
-            await table.create(Lease(f"s{number}", TRIM_HORIZON))
-        dynamo.set_table_bytes(TABLE, 2**30)
-        dynamo.calls.clear()
-        for _ in range(3):
-            await table.scan()
-        assert operations(dynamo).count("DescribeTable") == 1
-        assert operations(dynamo).count("Scan") >= 2 + 5 + 5
-
-    run_virtual(main())
-
-
-def test_the_first_failing_segment_fails_the_scan_by_its_own_kind() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock())
-        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE, scan_segments=4)
-        await table.ensure()
-
-        def faults(_: str, operation: str, params: Mapping[str, Any]) -> Fault | None:
-            failure = AwsError("Scan", "ThrottlingException")
-            return Fault(fail_before=failure) if params.get("Segment") == 2 else None
-
-        dynamo.faults = faults
-        with pytest.raises(TableThrottledError):
-            await table.scan()
-
-    run_virtual(main())
 
 
 @pytest.mark.parametrize(
@@ -210,39 +188,35 @@ def test_segments_grow_with_the_table(table_bytes: int, segments: int) -> None:
     assert segments_for(table_bytes) == segments
 
 
-def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
-    async def main() -> None:
-        dynamo = MemoryDynamo(LoopClock())
-        table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
-        await table.ensure()
-        dynamo.put_row(TABLE, {"leaseKey": {"S": "s"}, "leaseOwner": {"S": "me"}, "checkpoint": {"S": "TRIM_HORIZON"}})
-        with pytest.raises(TableError, match="leaseCounter is missing"):
-            await table.renew(Lease("s", TRIM_HORIZON, 1, "me"))
-
-    run_virtual(main())
+@virtual
+async def test_a_row_that_turned_corrupt_is_an_error_not_a_loss() -> None:
+    dynamo = MemoryDynamo(LoopClock())
+    table = DynamoLeaseTable(dynamo, LoopClock(), table_name=TABLE)
+    await table.ensure()
+    dynamo.put_row(TABLE, {"leaseKey": {"S": "s"}, "leaseOwner": {"S": "me"}, "checkpoint": {"S": "TRIM_HORIZON"}})
+    with pytest.raises(TableError, match="leaseCounter is missing"):
+        await table.renew(Lease("s", TRIM_HORIZON, 1, "me"))
 
 
-def test_writes_that_keep_a_lease_have_a_time_out_of_their_own() -> None:
-    async def main() -> None:
-        limits: list[tuple[str, float | None]] = []
-        clock = LoopClock()
-        dynamo = MemoryDynamo(clock)
+@virtual
+async def test_writes_that_keep_a_lease_have_a_time_out_of_their_own() -> None:
+    limits: list[tuple[str, float | None]] = []
+    clock = LoopClock()
+    dynamo = MemoryDynamo(clock)
 
-        class Watched:
-            async def call(
-                self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
-            ) -> dict[str, Any]:
-                limits.append((operation, timeout_s))
-                return await dynamo.call(operation, params, timeout_s=timeout_s)
+    class Watched:
+        async def call(
+            self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
+        ) -> dict[str, Any]:
+            limits.append((operation, timeout_s))
+            return await dynamo.call(operation, params, timeout_s=timeout_s)
 
-        table = DynamoLeaseTable(Watched(), clock, table_name=TABLE, request_timeout_s=3.0, renewal_timeout_s=2.0)
-        await table.ensure()
-        await table.create(Lease("a", TRIM_HORIZON, owner="w"))
-        limits.clear()
-        renewed = await table.renew(Lease("a", TRIM_HORIZON, owner="w"))
-        assert isinstance(renewed, Lease)
-        await table.checkpoint(renewed, TRIM_HORIZON)
-        await table.get("a")
-        assert limits == [("UpdateItem", 2.0), ("UpdateItem", 2.0), ("GetItem", 3.0)]
-
-    run_virtual(main())
+    table = DynamoLeaseTable(Watched(), clock, table_name=TABLE, request_timeout_s=3.0, renewal_timeout_s=2.0)
+    await table.ensure()
+    await table.create(Lease("a", TRIM_HORIZON, owner="w"))
+    limits.clear()
+    renewed = await table.renew(Lease("a", TRIM_HORIZON, owner="w"))
+    assert isinstance(renewed, Lease)
+    await table.checkpoint(renewed, TRIM_HORIZON)
+    await table.get("a")
+    assert limits == [("UpdateItem", 2.0), ("UpdateItem", 2.0), ("GetItem", 3.0)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from mld.leases.rows import parse_row
 from mld.leases.table import Refusal
 from mld.positions import SHARD_END, Position
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, server_error, throttled
-from tests.unit.leases.support import DURATION_S, INTERVAL_S, TABLE, FaultPlan, Worker, new_dynamo
-from tests.virtual_time import run_virtual
+from tests.unit.leases.support import DURATION_S, INTERVAL_S, TABLE, FaultPlan, Worker, new_dynamo, running
+from tests.virtual_time import run_virtual, virtual
 
 KEY = "shardId-000000000007"
 FIRST = Position("49039857314204006299212589664082056738427629321519628402", 3)
@@ -40,17 +39,6 @@ TIMEOUT_S = 30.0
 
 def is_assignment(operation: str, params: Mapping[str, Any]) -> bool:
     return operation == "UpdateItem" and ":newOwner" in params["ExpressionAttributeValues"]
-
-
-@asynccontextmanager
-async def running(*workers: Worker) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(worker.keeper.run()) for worker in workers]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Scene:
@@ -118,39 +106,37 @@ async def told(stage: Scene) -> None:
 # --- the steps of leases#handoff-example
 
 
-def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
-    async def main() -> None:
-        stage = Scene(await new_dynamo())
-        new = Worker(stage.dynamo, "w-9b2e")
-        await stage.begin()
-        async with running(stage.old):
-            await asyncio.sleep(0.1)
-            assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
-            assert await stage.transfer()
-        assert await new.keeper.reacquire([stage.row()]) == (KEY,)
-        steps = [
-            tuple(
-                next(iter(applied.after[name].values())) if name in applied.after else None
-                for name in ("leaseOwner", "checkpointOwner", "leaseCounter", "checkpoint")
-            )
-            for applied in stage.dynamo.history
-        ]
-        assert steps == [
-            ("w-9b2e", "w-4f1c", "118", FIRST.sequence),
-            ("w-9b2e", "w-4f1c", "119", FIRST.sequence),
-            ("w-9b2e", "w-4f1c", "120", SECOND.sequence),
-            ("w-9b2e", None, "121", SECOND.sequence),
-            ("w-9b2e", None, "122", SECOND.sequence),
-        ]
-        # a graceful handoff is no switch (leases#owner-switches), and what is not ours to write is as it was
-        final = stage.dynamo.row(TABLE, KEY)
-        assert final is not None
-        assert final["ownerSwitchesSinceCheckpoint"] == {"N": "0"}
-        assert {name: final[name] for name in ("startingHashKey", "endingHashKey", "entityType")} == {
-            name: H0[name] for name in ("startingHashKey", "endingHashKey", "entityType")
-        }
-
-    run_virtual(main())
+@virtual
+async def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
+    stage = Scene(await new_dynamo())
+    new = Worker(stage.dynamo, "w-9b2e")
+    await stage.begin()
+    async with running(stage.old):
+        await asyncio.sleep(0.1)
+        assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
+        assert await stage.transfer()
+    assert await new.keeper.reacquire([stage.row()]) == (KEY,)
+    steps = [
+        tuple(
+            next(iter(applied.after[name].values())) if name in applied.after else None
+            for name in ("leaseOwner", "checkpointOwner", "leaseCounter", "checkpoint")
+        )
+        for applied in stage.dynamo.history
+    ]
+    assert steps == [
+        ("w-9b2e", "w-4f1c", "118", FIRST.sequence),
+        ("w-9b2e", "w-4f1c", "119", FIRST.sequence),
+        ("w-9b2e", "w-4f1c", "120", SECOND.sequence),
+        ("w-9b2e", None, "121", SECOND.sequence),
+        ("w-9b2e", None, "122", SECOND.sequence),
+    ]
+    # a graceful handoff is no switch (leases#owner-switches), and what is not ours to write is as it was
+    final = stage.dynamo.row(TABLE, KEY)
+    assert final is not None
+    assert final["ownerSwitchesSinceCheckpoint"] == {"N": "0"}
+    assert {name: final[name] for name in ("startingHashKey", "endingHashKey", "entityType")} == {
+        name: H0[name] for name in ("startingHashKey", "endingHashKey", "entityType")
+    }
 
 
 # --- hearing of it
@@ -235,18 +221,16 @@ async def test_a_transfer_without_a_handoff_is_a_release(stage: Scene) -> None:
 
 
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), server_error(), throttled()])
-def test_a_transfer_is_repeated_until_it_works(fault: Fault) -> None:
-    async def main() -> None:
-        stage = Scene(await new_dynamo())
-        async with running(stage.old):
-            await told(stage)
-            plan = FaultPlan(stage.dynamo, "w-4f1c")
-            plan.when = is_assignment
-            plan.next(*[fault] * 5)
-            assert await stage.transfer()
-            assert stage.owners() == ("w-9b2e", None)
-
-    run_virtual(main())
+@virtual
+async def test_a_transfer_is_repeated_until_it_works(fault: Fault) -> None:
+    stage = Scene(await new_dynamo())
+    async with running(stage.old):
+        await told(stage)
+        plan = FaultPlan(stage.dynamo, "w-4f1c")
+        plan.when = is_assignment
+        plan.next(*[fault] * 5)
+        assert await stage.transfer()
+        assert stage.owners() == ("w-9b2e", None)
 
 
 @scene
@@ -345,19 +329,17 @@ async def test_the_consumers_transfer_and_the_deadline_write_once(stage: Scene) 
     assert (stage.owners(), stage.row().counter) == (("w-9b2e", None), counter + 1)
 
 
-def test_a_timeout_of_zero_transfers_as_soon_as_the_handoff_is_known() -> None:
-    async def main() -> None:
-        dynamo = await new_dynamo()
-        old = Worker(dynamo, "old", handoff_timeout_s=0.0)
-        (held,) = await old.hold("a")
-        assert isinstance(await old.table.begin_handoff(held.lease, "next"), Lease)
-        async with running(old):
-            await asyncio.sleep(0.1)
-        lease = await old.table.get("a")
-        assert lease is not None
-        assert (lease.owner, lease.checkpoint_owner) == ("next", None)
-
-    run_virtual(main())
+@virtual
+async def test_a_timeout_of_zero_transfers_as_soon_as_the_handoff_is_known() -> None:
+    dynamo = await new_dynamo()
+    old = Worker(dynamo, "old", handoff_timeout_s=0.0)
+    (held,) = await old.hold("a")
+    assert isinstance(await old.table.begin_handoff(held.lease, "next"), Lease)
+    async with running(old):
+        await asyncio.sleep(0.1)
+    lease = await old.table.get("a")
+    assert lease is not None
+    assert (lease.owner, lease.checkpoint_owner) == ("next", None)
 
 
 # --- hand-over at a clean stop
@@ -394,17 +376,15 @@ async def test_a_hand_over_whose_reply_is_lost_is_not_undone_by_the_release(stag
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_in_a_handoff_the_row_says_who_is_next(knows: bool) -> None:
-    async def main() -> None:
-        stage = Scene(await new_dynamo())
-        async with running(stage.old):
-            await asyncio.sleep(0.1)
-            await stage.begin()
-            await asyncio.sleep(INTERVAL_S if knows else 0.0)
-            assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
-            assert stage.owners() == ("w-9b2e", None)
-
-    run_virtual(main())
+@virtual
+async def test_in_a_handoff_the_row_says_who_is_next(knows: bool) -> None:
+    stage = Scene(await new_dynamo())
+    async with running(stage.old):
+        await asyncio.sleep(0.1)
+        await stage.begin()
+        await asyncio.sleep(INTERVAL_S if knows else 0.0)
+        assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
+        assert stage.owners() == ("w-9b2e", None)
 
 
 @scene

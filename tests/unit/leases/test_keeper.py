@@ -6,8 +6,6 @@ import asyncio
 import itertools
 import logging
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -30,21 +28,11 @@ from tests.unit.leases.support import (
     attribute,
     counter_of,
     new_dynamo,
+    running,
 )
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 AT, LATER = Position("100"), Position("200", 3)
-
-
-@asynccontextmanager
-async def running(*workers: Worker) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(worker.keeper.run()) for worker in workers]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def started() -> tuple[MemoryDynamo, Worker]:
@@ -55,16 +43,14 @@ async def started() -> tuple[MemoryDynamo, Worker]:
 # --- renewal
 
 
-def test_held_leases_are_renewed_at_a_fixed_rate() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a", "b")
-        async with running(me):
-            await asyncio.sleep(10 * INTERVAL_S + 0.1)
-        assert (counter_of(dynamo, "a"), counter_of(dynamo, "b")) == (1 + 11, 1 + 11)
-        assert set(me.keeper.held()) == {"a", "b"}
-
-    run_virtual(main())
+@virtual
+async def test_held_leases_are_renewed_at_a_fixed_rate() -> None:
+    dynamo, me = await started()
+    await me.hold("a", "b")
+    async with running(me):
+        await asyncio.sleep(10 * INTERVAL_S + 0.1)
+    assert (counter_of(dynamo, "a"), counter_of(dynamo, "b")) == (1 + 11, 1 + 11)
+    assert set(me.keeper.held()) == {"a", "b"}
 
 
 def test_a_timer_that_fires_early_does_not_make_the_renewal_spin() -> None:
@@ -83,115 +69,101 @@ def test_a_timer_that_fires_early_does_not_make_the_renewal_spin() -> None:
     run_virtual(main())
 
 
-def test_a_lease_taken_by_another_is_lost_at_the_next_renewal() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        thief = Worker(dynamo, "thief")
-        (held,) = await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(0.1)
-            await thief.hold("a")
-            assert me.keeper.is_held("a", held.token)
-            await asyncio.sleep(INTERVAL_S)
-            assert not me.keeper.is_held("a", held.token)
-        assert me.changes == 2
-
-    run_virtual(main())
+@virtual
+async def test_a_lease_taken_by_another_is_lost_at_the_next_renewal() -> None:
+    dynamo, me = await started()
+    thief = Worker(dynamo, "thief")
+    (held,) = await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(0.1)
+        await thief.hold("a")
+        assert me.keeper.is_held("a", held.token)
+        await asyncio.sleep(INTERVAL_S)
+        assert not me.keeper.is_held("a", held.token)
+    assert me.changes == 2
 
 
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), server_error(), throttled()])
-def test_one_failed_renewal_does_not_cost_the_lease(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).next(fault, fault, fault)
-        async with running(me):
-            await asyncio.sleep(3 * INTERVAL_S)
-        assert me.keeper.is_held("a", held.token)
-        assert me.changes == 1
-        assert "another process" not in caplog.text
-
-    run_virtual(main())
+@virtual
+async def test_one_failed_renewal_does_not_cost_the_lease(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).next(fault, fault, fault)
+    async with running(me):
+        await asyncio.sleep(3 * INTERVAL_S)
+    assert me.keeper.is_held("a", held.token)
+    assert me.changes == 1
+    assert "another process" not in caplog.text
 
 
-def test_a_lease_expires_by_the_send_time_of_the_last_renewal_that_worked_without_being_asked() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        began = LoopClock().monotonic()
-        async with running(me):
-            await asyncio.sleep(0.01)
-            FaultPlan(dynamo).always = throttled()
-            while me.changes == 1:
-                await asyncio.sleep(0.1)
-        assert LoopClock().monotonic() - began == pytest.approx(DURATION_S, abs=0.11)
-        assert not me.keeper.is_held("a", held.token)
+@virtual
+async def test_a_lease_expires_by_the_send_time_of_the_last_renewal_that_worked_without_being_asked() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    began = LoopClock().monotonic()
+    async with running(me):
+        await asyncio.sleep(0.01)
+        FaultPlan(dynamo).always = throttled()
+        while me.changes == 1:
+            await asyncio.sleep(0.1)
+    assert LoopClock().monotonic() - began == pytest.approx(DURATION_S, abs=0.11)
+    assert not me.keeper.is_held("a", held.token)
+    assert me.keeper.held() == {}
+
+
+@virtual
+async def test_a_slow_reply_does_not_lengthen_the_belief() -> None:
+    dynamo, me = await started()
+    await me.hold("a")
+    plan = FaultPlan(dynamo)
+    plan.next(Fault(delay_after_s=2.9))
+    plan.always = lost_request()
+    async with running(me):
+        await asyncio.sleep(DURATION_S - 0.01)
+        assert "a" in me.keeper.held()
+        await asyncio.sleep(0.02)
         assert me.keeper.held() == {}
 
-    run_virtual(main())
 
-
-def test_a_slow_reply_does_not_lengthen_the_belief() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        plan = FaultPlan(dynamo)
-        plan.next(Fault(delay_after_s=2.9))
+@virtual
+async def test_after_a_lost_reply_validity_counts_from_the_first_attempt() -> None:
+    dynamo, me = await started()
+    plan = FaultPlan(dynamo)
+    await me.hold("a")
+    plan.next(Fault(delay_after_s=5.0))  # sent at 0, applied at 0, the answer never comes in time
+    async with running(me):
+        await asyncio.sleep(3.2)
+        assert counter_of(dynamo, "a") == 2
         plan.always = lost_request()
-        async with running(me):
-            await asyncio.sleep(DURATION_S - 0.01)
-            assert "a" in me.keeper.held()
-            await asyncio.sleep(0.02)
-            assert me.keeper.held() == {}
-
-    run_virtual(main())
+        await asyncio.sleep(DURATION_S - 3.2 - 0.01)
+        assert "a" in me.keeper.held()
+        await asyncio.sleep(0.02)
+        assert me.keeper.held() == {}
 
 
-def test_after_a_lost_reply_validity_counts_from_the_first_attempt() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        plan = FaultPlan(dynamo)
-        await me.hold("a")
-        plan.next(Fault(delay_after_s=5.0))  # sent at 0, applied at 0, the answer never comes in time
-        async with running(me):
-            await asyncio.sleep(3.2)
-            assert counter_of(dynamo, "a") == 2
-            plan.always = lost_request()
-            await asyncio.sleep(DURATION_S - 3.2 - 0.01)
-            assert "a" in me.keeper.held()
-            await asyncio.sleep(0.02)
-            assert me.keeper.held() == {}
-
-    run_virtual(main())
+@virtual
+async def test_a_slow_lease_does_not_delay_the_others() -> None:
+    dynamo, me = await started()
+    await me.hold(*(f"s{number}" for number in range(10)))
+    plan = FaultPlan(dynamo)
+    plan.when = lambda operation, params: operation == "UpdateItem" and params["Key"]["leaseKey"]["S"] == "s3"
+    plan.always = Fault(delay_before_s=60.0)
+    async with running(me):
+        await asyncio.sleep(4 * INTERVAL_S - 0.1)
+    assert {counter_of(dynamo, f"s{number}") for number in range(10) if number != 3} == {1 + 4}
+    assert set(me.keeper.held()) == {f"s{number}" for number in range(10) if number != 3}
 
 
-def test_a_slow_lease_does_not_delay_the_others() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold(*(f"s{number}" for number in range(10)))
-        plan = FaultPlan(dynamo)
-        plan.when = lambda operation, params: operation == "UpdateItem" and params["Key"]["leaseKey"]["S"] == "s3"
-        plan.always = Fault(delay_before_s=60.0)
-        async with running(me):
-            await asyncio.sleep(4 * INTERVAL_S - 0.1)
-        assert {counter_of(dynamo, f"s{number}") for number in range(10) if number != 3} == {1 + 4}
-        assert set(me.keeper.held()) == {f"s{number}" for number in range(10) if number != 3}
-
-    run_virtual(main())
-
-
-def test_waking_after_a_long_pause_loses_the_holding_without_a_write() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        await asyncio.sleep(DURATION_S + 5)  # as if stopped: no loop ran
-        before = len(dynamo.calls)
-        with pytest.raises(LeaseLostError):
-            await me.keeper.checkpoint("a", held.token, AT)
-        assert not me.keeper.held()
-        assert len(dynamo.calls) == before
-
-    run_virtual(main())
+@virtual
+async def test_waking_after_a_long_pause_loses_the_holding_without_a_write() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    await asyncio.sleep(DURATION_S + 5)  # as if stopped: no loop ran
+    before = len(dynamo.calls)
+    with pytest.raises(LeaseLostError):
+        await me.keeper.checkpoint("a", held.token, AT)
+    assert not me.keeper.held()
+    assert len(dynamo.calls) == before
 
 
 STRANGE = [
@@ -236,437 +208,382 @@ def test_an_unexpected_exception_in_one_renewal_concerns_this_lease_only_and_mea
     assert "unexpected, while renewing a lease" in caplog.text
 
 
-def test_a_broken_invariant_ends_the_keeper() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        FaultPlan(dynamo).next(Fault(fail_before=AssertionError("broken")))
-        with pytest.raises(ExceptionGroup) as ended:
-            await me.keeper.run()
-        assert is_broken_invariant(ended.value)
-
-    run_virtual(main())
+@virtual
+async def test_a_broken_invariant_ends_the_keeper() -> None:
+    dynamo, me = await started()
+    await me.hold("a")
+    FaultPlan(dynamo).next(Fault(fail_before=AssertionError("broken")))
+    with pytest.raises(ExceptionGroup) as ended:
+        await me.keeper.run()
+    assert is_broken_invariant(ended.value)
 
 
-def test_a_throughput_that_nobody_can_have_measured_costs_no_lease() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a", "b")
-        async with running(me):
-            row = dynamo.row(TABLE, "a")
-            assert row is not None
-            dynamo.put_row(TABLE, {**row, "throughputKBps": {"N": "1E+22"}, "leaseOwner": {"S": "gone"}})
-            await asyncio.sleep(INTERVAL_S + 1)
-            seen = await me.table.get("a")
-            assert seen is not None
-            taken = await me.table.take(seen, "me")
-            assert isinstance(taken, Lease)
-            me.keeper.adopt(taken, LoopClock().monotonic())
-            await asyncio.sleep(2 * DURATION_S)
-            assert set(me.keeper.held()) == {"a", "b"}
-
-    run_virtual(main())
-
-
-def test_an_answer_after_the_expiry_begins_a_new_holding() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        plan = FaultPlan(dynamo)
-        async with running(me):
-            await asyncio.sleep(0.1)
-            plan.always = throttled()
-            await asyncio.sleep(9.0)
-            plan.always = Fault(delay_after_s=2.5)
-            await asyncio.sleep(1.5)
-            assert me.keeper.held() == {}
-            await asyncio.sleep(1.9)
-            renewed = me.keeper.held()["a"]
-        assert renewed.token != held.token
-        assert renewed.lease.counter == counter_of(dynamo, "a")
-
-    run_virtual(main())
-
-
-def test_a_twin_with_our_worker_id_takes_the_lease_away_with_a_clear_error(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        twin = Worker(dynamo, "twin", worker_id="me")
-        await me.hold("a")
-        row = await twin.table.get("a")
+@virtual
+async def test_a_throughput_that_nobody_can_have_measured_costs_no_lease() -> None:
+    dynamo, me = await started()
+    await me.hold("a", "b")
+    async with running(me):
+        row = dynamo.row(TABLE, "a")
         assert row is not None
-        assert await twin.keeper.reacquire([row]) == ("a",)
-        async with running(me, twin):
-            await asyncio.sleep(3 * INTERVAL_S)
-        assert [set(me.keeper.held()), set(twin.keeper.held())] == [set(), {"a"}]
-        errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert len(errors) == 1
-        assert "another process with worker id me" in errors[0].getMessage()
+        dynamo.put_row(TABLE, {**row, "throughputKBps": {"N": "1E+22"}, "leaseOwner": {"S": "gone"}})
+        await asyncio.sleep(INTERVAL_S + 1)
+        seen = await me.table.get("a")
+        assert seen is not None
+        taken = await me.table.take(seen, "me")
+        assert isinstance(taken, Lease)
+        me.keeper.adopt(taken, LoopClock().monotonic())
+        await asyncio.sleep(2 * DURATION_S)
+        assert set(me.keeper.held()) == {"a", "b"}
 
-    run_virtual(main())
+
+@virtual
+async def test_an_answer_after_the_expiry_begins_a_new_holding() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    plan = FaultPlan(dynamo)
+    async with running(me):
+        await asyncio.sleep(0.1)
+        plan.always = throttled()
+        await asyncio.sleep(9.0)
+        plan.always = Fault(delay_after_s=2.5)
+        await asyncio.sleep(1.5)
+        assert me.keeper.held() == {}
+        await asyncio.sleep(1.9)
+        renewed = me.keeper.held()["a"]
+    assert renewed.token != held.token
+    assert renewed.lease.counter == counter_of(dynamo, "a")
 
 
-def test_a_lease_lost_to_a_twin_is_resumed_only_when_the_twin_is_gone() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        twin = Worker(dynamo, "twin", worker_id="me")
-        await me.hold("a")
+@virtual
+async def test_a_twin_with_our_worker_id_takes_the_lease_away_with_a_clear_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dynamo, me = await started()
+    twin = Worker(dynamo, "twin", worker_id="me")
+    await me.hold("a")
+    row = await twin.table.get("a")
+    assert row is not None
+    assert await twin.keeper.reacquire([row]) == ("a",)
+    async with running(me, twin):
+        await asyncio.sleep(3 * INTERVAL_S)
+    assert [set(me.keeper.held()), set(twin.keeper.held())] == [set(), {"a"}]
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert "another process with worker id me" in errors[0].getMessage()
 
-        async def resume(worker: Worker) -> bool:
-            row = await worker.table.get("a")
-            assert row is not None
-            return bool(await worker.keeper.reacquire([row]))
 
-        assert await resume(twin)
-        async with running(me):
-            async with running(twin):
-                for _ in range(3 * int(DURATION_S)):
-                    await asyncio.sleep(1.0)
-                    assert not await resume(me)
-                assert twin.keeper.held()
-            silent_s = 0
-            while not await resume(me):
+@virtual
+async def test_a_lease_lost_to_a_twin_is_resumed_only_when_the_twin_is_gone() -> None:
+    dynamo, me = await started()
+    twin = Worker(dynamo, "twin", worker_id="me")
+    await me.hold("a")
+
+    async def resume(worker: Worker) -> bool:
+        row = await worker.table.get("a")
+        assert row is not None
+        return bool(await worker.keeper.reacquire([row]))
+
+    assert await resume(twin)
+    async with running(me):
+        async with running(twin):
+            for _ in range(3 * int(DURATION_S)):
                 await asyncio.sleep(1.0)
-                silent_s += 1
-            assert DURATION_S <= silent_s <= DURATION_S + 2
-
-    run_virtual(main())
+                assert not await resume(me)
+            assert twin.keeper.held()
+        silent_s = 0
+        while not await resume(me):
+            await asyncio.sleep(1.0)
+            silent_s += 1
+        assert DURATION_S <= silent_s <= DURATION_S + 2
 
 
 # --- checkpoints
 
 
-def test_a_checkpoint_is_stored_and_is_a_heartbeat() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        await asyncio.sleep(8.0)
-        assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
-        await asyncio.sleep(9.0)
-        assert me.keeper.held()["a"].lease.checkpoint == LATER
-        assert attribute(dynamo, "a", "checkpoint") == "200"
-
-    run_virtual(main())
+@virtual
+async def test_a_checkpoint_is_stored_and_is_a_heartbeat() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    await asyncio.sleep(8.0)
+    assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
+    await asyncio.sleep(9.0)
+    assert me.keeper.held()["a"].lease.checkpoint == LATER
+    assert attribute(dynamo, "a", "checkpoint") == "200"
 
 
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), server_error(), throttled(), Fault(delay_after_s=9.0)])
-def test_a_checkpoint_survives_one_failure(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).next(fault)
+@virtual
+async def test_a_checkpoint_survives_one_failure(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).next(fault)
+    assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
+    assert attribute(dynamo, "a", "checkpoint") == "200"
+    assert counter_of(dynamo, "a") == 2
+    assert "another process" not in caplog.text
+
+
+@virtual
+async def test_a_checkpoint_after_a_renewal_with_lost_reply_goes_on_top_of_it() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).next(Fault(delay_after_s=5.0))
+    async with running(me):
+        await asyncio.sleep(3.0 + 0.01)  # the renewal has just timed out and waits for its next attempt
         assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
-        assert attribute(dynamo, "a", "checkpoint") == "200"
-        assert counter_of(dynamo, "a") == 2
-        assert "another process" not in caplog.text
-
-    run_virtual(main())
+    assert attribute(dynamo, "a", "checkpoint") == "200"
+    assert counter_of(dynamo, "a") >= 3
 
 
-def test_a_checkpoint_after_a_renewal_with_lost_reply_goes_on_top_of_it() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).next(Fault(delay_after_s=5.0))
-        async with running(me):
-            await asyncio.sleep(3.0 + 0.01)  # the renewal has just timed out and waits for its next attempt
-            assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
-        assert attribute(dynamo, "a", "checkpoint") == "200"
-        assert counter_of(dynamo, "a") >= 3
+@virtual
+async def test_a_checkpoint_that_stays_unknown_raises_keeps_the_lease_and_can_be_repeated() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    plan = FaultPlan(dynamo)
+    plan.always = lost_reply()
+    with pytest.raises(TableUnavailableError):
+        await me.keeper.checkpoint("a", held.token, LATER)
+    assert me.keeper.is_held("a", held.token)
+    plan.always = None
+    assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
+    assert counter_of(dynamo, "a") == 2
 
-    run_virtual(main())
+
+@virtual
+async def test_a_checkpoint_that_is_still_unknown_when_the_lease_expires_says_that_the_lease_is_lost() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    await asyncio.sleep(DURATION_S - 0.01)
+    FaultPlan(dynamo).always = Fault(delay_after_s=9.0)
+    with pytest.raises(LeaseLostError, match="expired"):
+        await me.keeper.checkpoint("a", held.token, LATER)
 
 
-def test_a_checkpoint_that_stays_unknown_raises_keeps_the_lease_and_can_be_repeated() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        plan = FaultPlan(dynamo)
-        plan.always = lost_reply()
-        with pytest.raises(TableUnavailableError):
+@virtual
+async def test_a_throttled_checkpoint_raises_the_throttled_kind() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).always = throttled()
+    with pytest.raises(TableThrottledError):
+        await me.keeper.checkpoint("a", held.token, LATER)
+
+
+@virtual
+async def test_a_cancelled_checkpoint_leaves_an_unknown_write_that_is_recovered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).next(Fault(delay_after_s=1.0))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
             await me.keeper.checkpoint("a", held.token, LATER)
-        assert me.keeper.is_held("a", held.token)
-        plan.always = None
-        assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
-        assert counter_of(dynamo, "a") == 2
-
-    run_virtual(main())
-
-
-def test_a_checkpoint_that_is_still_unknown_when_the_lease_expires_says_that_the_lease_is_lost() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        await asyncio.sleep(DURATION_S - 0.01)
-        FaultPlan(dynamo).always = Fault(delay_after_s=9.0)
-        with pytest.raises(LeaseLostError, match="expired"):
-            await me.keeper.checkpoint("a", held.token, LATER)
-
-    run_virtual(main())
+    async with running(me):
+        await asyncio.sleep(INTERVAL_S)
+    assert me.keeper.is_held("a", held.token)
+    assert me.keeper.held()["a"].lease.checkpoint == LATER
+    assert "another process" not in caplog.text
 
 
-def test_a_throttled_checkpoint_raises_the_throttled_kind() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).always = throttled()
-        with pytest.raises(TableThrottledError):
-            await me.keeper.checkpoint("a", held.token, LATER)
-
-    run_virtual(main())
-
-
-def test_a_cancelled_checkpoint_leaves_an_unknown_write_that_is_recovered(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).next(Fault(delay_after_s=1.0))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await me.keeper.checkpoint("a", held.token, LATER)
-        async with running(me):
-            await asyncio.sleep(INTERVAL_S)
-        assert me.keeper.is_held("a", held.token)
-        assert me.keeper.held()["a"].lease.checkpoint == LATER
-        assert "another process" not in caplog.text
-
-    run_virtual(main())
+@virtual
+async def test_a_stolen_lease_refuses_the_checkpoint() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    await Worker(dynamo, "thief").hold("a")
+    with pytest.raises(LeaseLostError, match="belongs to thief"):
+        await me.keeper.checkpoint("a", held.token, LATER)
+    assert me.keeper.held() == {}
+    assert attribute(dynamo, "a", "checkpoint") == "TRIM_HORIZON"
 
 
-def test_a_stolen_lease_refuses_the_checkpoint() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        await Worker(dynamo, "thief").hold("a")
-        with pytest.raises(LeaseLostError, match="belongs to thief"):
-            await me.keeper.checkpoint("a", held.token, LATER)
-        assert me.keeper.held() == {}
-        assert attribute(dynamo, "a", "checkpoint") == "TRIM_HORIZON"
-
-    run_virtual(main())
+@virtual
+async def test_an_earlier_holding_cannot_checkpoint() -> None:
+    _, me = await started()
+    (old,) = await me.hold("a")
+    (new,) = await me.hold("a")
+    with pytest.raises(LeaseLostError):
+        await me.keeper.checkpoint("a", old.token, AT)
+    assert await me.keeper.checkpoint("a", new.token, AT) == AT
 
 
-def test_an_earlier_holding_cannot_checkpoint() -> None:
-    async def main() -> None:
-        _, me = await started()
-        (old,) = await me.hold("a")
-        (new,) = await me.hold("a")
-        with pytest.raises(LeaseLostError):
-            await me.keeper.checkpoint("a", old.token, AT)
-        assert await me.keeper.checkpoint("a", new.token, AT) == AT
-
-    run_virtual(main())
-
-
-def test_a_checkpoint_that_waited_while_its_lease_was_given_up_is_not_sent() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).next(Fault(delay_before_s=1.0))
-        first = asyncio.create_task(me.keeper.checkpoint("a", held.token, AT))
-        await asyncio.sleep(0.1)
-        second = asyncio.create_task(me.keeper.checkpoint("a", held.token, LATER))
-        await asyncio.sleep(0.1)
-        me.keeper.drop("a", held.token)
-        assert await first == AT
-        with pytest.raises(LeaseLostError):
-            await second
-        assert attribute(dynamo, "a", "checkpoint") == "100"
-
-    run_virtual(main())
+@virtual
+async def test_a_checkpoint_that_waited_while_its_lease_was_given_up_is_not_sent() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).next(Fault(delay_before_s=1.0))
+    first = asyncio.create_task(me.keeper.checkpoint("a", held.token, AT))
+    await asyncio.sleep(0.1)
+    second = asyncio.create_task(me.keeper.checkpoint("a", held.token, LATER))
+    await asyncio.sleep(0.1)
+    me.keeper.drop("a", held.token)
+    assert await first == AT
+    with pytest.raises(LeaseLostError):
+        await second
+    assert attribute(dynamo, "a", "checkpoint") == "100"
 
 
-def test_a_complete_row_answers_every_checkpoint_with_shard_end() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        assert await me.keeper.checkpoint("a", held.token, SHARD_END) == SHARD_END
-        assert await me.keeper.checkpoint("a", held.token, AT) == SHARD_END
-        assert attribute(dynamo, "a", "checkpoint") == "SHARD_END"
-
-    run_virtual(main())
+@virtual
+async def test_a_complete_row_answers_every_checkpoint_with_shard_end() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    assert await me.keeper.checkpoint("a", held.token, SHARD_END) == SHARD_END
+    assert await me.keeper.checkpoint("a", held.token, AT) == SHARD_END
+    assert attribute(dynamo, "a", "checkpoint") == "SHARD_END"
 
 
-def test_a_refused_checkpoint_over_shard_end_is_no_heartbeat() -> None:
-    async def main() -> None:
-        _, me = await started()
-        (held,) = await me.hold("a")
-        await me.keeper.checkpoint("a", held.token, SHARD_END)
-        await asyncio.sleep(DURATION_S - 1)
-        await me.keeper.checkpoint("a", held.token, AT)
-        await asyncio.sleep(1.1)
-        assert me.keeper.held() == {}
-
-    run_virtual(main())
+@virtual
+async def test_a_refused_checkpoint_over_shard_end_is_no_heartbeat() -> None:
+    _, me = await started()
+    (held,) = await me.hold("a")
+    await me.keeper.checkpoint("a", held.token, SHARD_END)
+    await asyncio.sleep(DURATION_S - 1)
+    await me.keeper.checkpoint("a", held.token, AT)
+    await asyncio.sleep(1.1)
+    assert me.keeper.held() == {}
 
 
-def test_writes_of_one_lease_never_overlap() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).always = Fault(delay_before_s=0.3, delay_after_s=0.3)
-        async with running(me):
-            await asyncio.gather(
-                *(me.keeper.checkpoint("a", held.token, Position(str(number))) for number in range(1, 9))
-            )
-        assert me.keeper.is_held("a", held.token)
-        writes = [applied.at for applied in dynamo.history if applied.before]
-        assert all(later - earlier >= 0.6 - 1e-6 for earlier, later in itertools.pairwise(writes[1:]))
-
-    run_virtual(main())
+@virtual
+async def test_writes_of_one_lease_never_overlap() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).always = Fault(delay_before_s=0.3, delay_after_s=0.3)
+    async with running(me):
+        await asyncio.gather(*(me.keeper.checkpoint("a", held.token, Position(str(number))) for number in range(1, 9)))
+    assert me.keeper.is_held("a", held.token)
+    writes = [applied.at for applied in dynamo.history if applied.before]
+    assert all(later - earlier >= 0.6 - 1e-6 for earlier, later in itertools.pairwise(writes[1:]))
 
 
 # --- release and drop
 
 
-def test_a_released_lease_is_free_and_forgotten() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        assert await me.keeper.release("a", held.token)
-        assert me.keeper.held() == {}
-        assert attribute(dynamo, "a", "leaseOwner") is None
-        assert me.changes == 2
-
-    run_virtual(main())
+@virtual
+async def test_a_released_lease_is_free_and_forgotten() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    assert await me.keeper.release("a", held.token)
+    assert me.keeper.held() == {}
+    assert attribute(dynamo, "a", "leaseOwner") is None
+    assert me.changes == 2
 
 
 @pytest.mark.parametrize(("fault", "known"), [(lost_request(), True), (throttled(), True), (lost_reply(), False)])
-def test_a_release_is_repeated(fault: Fault, known: bool) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).next(fault)
-        assert await me.keeper.release("a", held.token) is known
-        assert attribute(dynamo, "a", "leaseOwner") is None
-        assert me.keeper.held() == {}
-
-    run_virtual(main())
+@virtual
+async def test_a_release_is_repeated(fault: Fault, known: bool) -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).next(fault)
+    assert await me.keeper.release("a", held.token) is known
+    assert attribute(dynamo, "a", "leaseOwner") is None
+    assert me.keeper.held() == {}
 
 
-def test_a_release_that_cannot_work_ends_soon_and_forgets() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        FaultPlan(dynamo).always = throttled()
-        assert not await me.keeper.release("a", held.token)
-        assert me.keeper.held() == {}
-        assert LoopClock().monotonic() < 2.0
-
-    run_virtual(main())
+@virtual
+async def test_a_release_that_cannot_work_ends_soon_and_forgets() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    FaultPlan(dynamo).always = throttled()
+    assert not await me.keeper.release("a", held.token)
+    assert me.keeper.held() == {}
+    assert LoopClock().monotonic() < 2.0
 
 
-def test_the_lease_of_a_thief_is_not_released() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        await Worker(dynamo, "thief").hold("a")
-        assert not await me.keeper.release("a", held.token)
-        assert attribute(dynamo, "a", "leaseOwner") == "thief"
-
-    run_virtual(main())
+@virtual
+async def test_the_lease_of_a_thief_is_not_released() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    await Worker(dynamo, "thief").hold("a")
+    assert not await me.keeper.release("a", held.token)
+    assert attribute(dynamo, "a", "leaseOwner") == "thief"
 
 
-def test_dropping_tells_nobody_and_needs_the_right_token() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        calls = len(dynamo.calls)
-        assert not me.keeper.drop("a", "another token")
-        assert me.keeper.drop("a", held.token)
-        assert not me.keeper.drop("a", held.token)
-        assert me.keeper.held() == {}
-        assert len(dynamo.calls) == calls
-        assert attribute(dynamo, "a", "leaseOwner") == "me"
-
-    run_virtual(main())
+@virtual
+async def test_dropping_tells_nobody_and_needs_the_right_token() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    calls = len(dynamo.calls)
+    assert not me.keeper.drop("a", "another token")
+    assert me.keeper.drop("a", held.token)
+    assert not me.keeper.drop("a", held.token)
+    assert me.keeper.held() == {}
+    assert len(dynamo.calls) == calls
+    assert attribute(dynamo, "a", "leaseOwner") == "me"
 
 
 # --- start
 
 
-def test_a_restarted_worker_resumes_its_leases_and_no_others() -> None:
-    async def main() -> None:
-        dynamo, before = await started()
-        await before.hold("a", "b", "c", "handed")
-        await Worker(dynamo, "other").hold("d")
-        await before.table.create(Lease("free", TRIM_HORIZON))
-        row = dynamo.row(TABLE, "handed")
-        assert row is not None
-        dynamo.put_row(TABLE, row | {"checkpointOwner": {"S": "old"}})
-        me = Worker(dynamo, "again", worker_id="me")
-        plan = FaultPlan(dynamo, "again")
-        plan.when = lambda operation, params: params.get("Key", {}).get("leaseKey") == {"S": "b"}
-        plan.always = lost_request()
+@virtual
+async def test_a_restarted_worker_resumes_its_leases_and_no_others() -> None:
+    dynamo, before = await started()
+    await before.hold("a", "b", "c", "handed")
+    await Worker(dynamo, "other").hold("d")
+    await before.table.create(Lease("free", TRIM_HORIZON))
+    row = dynamo.row(TABLE, "handed")
+    assert row is not None
+    dynamo.put_row(TABLE, row | {"checkpointOwner": {"S": "old"}})
+    me = Worker(dynamo, "again", worker_id="me")
+    plan = FaultPlan(dynamo, "again")
+    plan.when = lambda operation, params: params.get("Key", {}).get("leaseKey") == {"S": "b"}
+    plan.always = lost_request()
 
-        resumed = await me.keeper.reacquire((await me.table.scan()).leases)
+    resumed = await me.keeper.reacquire((await me.table.scan()).leases)
 
-        assert set(resumed) == {"a", "c"}
-        assert set(me.keeper.held()) == {"a", "c"}
-
-    run_virtual(main())
+    assert set(resumed) == {"a", "c"}
+    assert set(me.keeper.held()) == {"a", "c"}
 
 
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), throttled()])
-def test_resuming_survives_one_failure(fault: Fault) -> None:
-    async def main() -> None:
-        dynamo, before = await started()
-        await before.hold("a")
-        me = Worker(dynamo, "again", worker_id="me")
-        FaultPlan(dynamo).next(fault)
-        assert await me.keeper.reacquire((await me.table.scan()).leases) == ("a",)
-
-    run_virtual(main())
+@virtual
+async def test_resuming_survives_one_failure(fault: Fault) -> None:
+    dynamo, before = await started()
+    await before.hold("a")
+    me = Worker(dynamo, "again", worker_id="me")
+    FaultPlan(dynamo).next(fault)
+    assert await me.keeper.reacquire((await me.table.scan()).leases) == ("a",)
 
 
-def test_a_take_answered_too_late_is_not_held() -> None:
-    async def main() -> None:
-        _, me = await started()
-        await asyncio.sleep(DURATION_S)
-        assert me.keeper.adopt(Lease("a", TRIM_HORIZON, 1, "me"), 0.0) is None
-        assert me.keeper.held() == {}
-
-    run_virtual(main())
+@virtual
+async def test_a_take_answered_too_late_is_not_held() -> None:
+    _, me = await started()
+    await asyncio.sleep(DURATION_S)
+    assert me.keeper.adopt(Lease("a", TRIM_HORIZON, 1, "me"), 0.0) is None
+    assert me.keeper.held() == {}
 
 
 # --- throughput
 
 
-def test_deliveries_show_as_throughput_in_the_row() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(1.0)
-            assert attribute(dynamo, "a", "throughputKBps") is None
-            me.keeper.record_delivery("a", round(100 * 1024 * INTERVAL_S))
-            me.keeper.record_delivery("unknown", 5)
-            await asyncio.sleep(INTERVAL_S)
-            assert float(attribute(dynamo, "a", "throughputKBps") or 0) == pytest.approx(100, abs=0.01)
-            await asyncio.sleep(INTERVAL_S)
-            assert float(attribute(dynamo, "a", "throughputKBps") or 0) == pytest.approx(50, abs=0.01)
-
-    run_virtual(main())
+@virtual
+async def test_deliveries_show_as_throughput_in_the_row() -> None:
+    dynamo, me = await started()
+    await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(1.0)
+        assert attribute(dynamo, "a", "throughputKBps") is None
+        me.keeper.record_delivery("a", round(100 * 1024 * INTERVAL_S))
+        me.keeper.record_delivery("unknown", 5)
+        await asyncio.sleep(INTERVAL_S)
+        assert float(attribute(dynamo, "a", "throughputKBps") or 0) == pytest.approx(100, abs=0.01)
+        await asyncio.sleep(INTERVAL_S)
+        assert float(attribute(dynamo, "a", "throughputKBps") or 0) == pytest.approx(50, abs=0.01)
 
 
-def test_a_late_write_of_a_dead_predecessor_is_not_taken_for_the_renewal_that_resumes_a_lease() -> None:
+@virtual
+async def test_a_late_write_of_a_dead_predecessor_is_not_taken_for_the_renewal_that_resumes_a_lease() -> None:
     """Its reply would say when the predecessor sent it, not when we did: the lease is renewed once more, on top."""
-
-    async def main() -> None:
-        dynamo = await new_dynamo()
-        predecessor = Worker(dynamo, "me")
-        await predecessor.hold("a")
-        me = Worker(dynamo, "me", seed=2)
-        leases = (await me.table.scan()).leases
-        FaultPlan(dynamo).next(lost_request())
-        resuming = asyncio.create_task(me.keeper.reacquire(leases))
-        await asyncio.sleep(0.001)
-        row = dict(dynamo.row(TABLE, "a") or {})
-        dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter_of(dynamo, "a") + 1)}})
-        assert await resuming == ("a",)
-        assert counter_of(dynamo, "a") == leases[0].counter + 2
-
-    run_virtual(main())
+    dynamo = await new_dynamo()
+    predecessor = Worker(dynamo, "me")
+    await predecessor.hold("a")
+    me = Worker(dynamo, "me", seed=2)
+    leases = (await me.table.scan()).leases
+    FaultPlan(dynamo).next(lost_request())
+    resuming = asyncio.create_task(me.keeper.reacquire(leases))
+    await asyncio.sleep(0.001)
+    row = dict(dynamo.row(TABLE, "a") or {})
+    dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter_of(dynamo, "a") + 1)}})
+    assert await resuming == ("a",)
+    assert counter_of(dynamo, "a") == leases[0].counter + 2
 
 
 # --- the note of failures
@@ -683,57 +600,51 @@ def note_of(dynamo: MemoryDynamo, key: str) -> Failing | None:
     return lease.failing
 
 
-def test_a_note_of_failures_rides_on_the_next_renewal_and_costs_no_write() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(0.1)
-            before = counter_of(dynamo, "a")
-            me.keeper.note_failing("a", held.token, NOTE)
-            await asyncio.sleep(INTERVAL_S)
-            assert note_of(dynamo, "a") == NOTE
-            await asyncio.sleep(2 * INTERVAL_S)
-            assert counter_of(dynamo, "a") == before + 3
-            await me.keeper.checkpoint("a", held.token, LATER)
-            assert note_of(dynamo, "a") is None
-            await asyncio.sleep(2 * INTERVAL_S)
-            assert note_of(dynamo, "a") is None, "it is about the checkpoint before"
-        assert counter_of(dynamo, "a") == before + 6
-
-    run_virtual(main())
+@virtual
+async def test_a_note_of_failures_rides_on_the_next_renewal_and_costs_no_write() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(0.1)
+        before = counter_of(dynamo, "a")
+        me.keeper.note_failing("a", held.token, NOTE)
+        await asyncio.sleep(INTERVAL_S)
+        assert note_of(dynamo, "a") == NOTE
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert counter_of(dynamo, "a") == before + 3
+        await me.keeper.checkpoint("a", held.token, LATER)
+        assert note_of(dynamo, "a") is None
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert note_of(dynamo, "a") is None, "it is about the checkpoint before"
+    assert counter_of(dynamo, "a") == before + 6
 
 
-def test_a_note_survives_the_hands_of_the_next_owner_until_there_is_progress() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        other = Worker(dynamo, "other")
-        (held,) = await me.hold("a")
-        async with running(me):
-            me.keeper.note_failing("a", held.token, NOTE)
-            await asyncio.sleep(INTERVAL_S)
-            await me.keeper.release("a", held.token)
-        async with running(other):
-            (next_held,) = await other.hold("a")
-            assert next_held.lease.failing_now == NOTE
-            await asyncio.sleep(3 * INTERVAL_S)
-            assert note_of(dynamo, "a") == NOTE
-            await other.keeper.checkpoint("a", next_held.token, AT)
-            assert note_of(dynamo, "a") is None
-
-    run_virtual(main())
+@virtual
+async def test_a_note_survives_the_hands_of_the_next_owner_until_there_is_progress() -> None:
+    dynamo, me = await started()
+    other = Worker(dynamo, "other")
+    (held,) = await me.hold("a")
+    async with running(me):
+        me.keeper.note_failing("a", held.token, NOTE)
+        await asyncio.sleep(INTERVAL_S)
+        await me.keeper.release("a", held.token)
+    async with running(other):
+        (next_held,) = await other.hold("a")
+        assert next_held.lease.failing_now == NOTE
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert note_of(dynamo, "a") == NOTE
+        await other.keeper.checkpoint("a", next_held.token, AT)
+        assert note_of(dynamo, "a") is None
 
 
-def test_a_note_whose_write_got_no_answer_is_taken_off_by_the_checkpoint_all_the_same() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        async with running(me):
-            await asyncio.sleep(0.1)
-            me.keeper.note_failing("a", held.token, NOTE)
-            FaultPlan(dynamo).next(lost_reply())
-            await asyncio.sleep(INTERVAL_S)
-            await me.keeper.checkpoint("a", held.token, LATER)
-            assert note_of(dynamo, "a") is None
-
-    run_virtual(main())
+@virtual
+async def test_a_note_whose_write_got_no_answer_is_taken_off_by_the_checkpoint_all_the_same() -> None:
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    async with running(me):
+        await asyncio.sleep(0.1)
+        me.keeper.note_failing("a", held.token, NOTE)
+        FaultPlan(dynamo).next(lost_reply())
+        await asyncio.sleep(INTERVAL_S)
+        await me.keeper.checkpoint("a", held.token, LATER)
+        assert note_of(dynamo, "a") is None

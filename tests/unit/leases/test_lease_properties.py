@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mld.errors import LeaseLostError, TableError
-from mld.leases.keeper import HeldLease
+from mld.leases.holding import HeldLease
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.positions import SHARD_END, TRIM_HORIZON, Position

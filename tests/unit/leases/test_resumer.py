@@ -17,9 +17,9 @@ from tests.unit.leases.support import (
     attribute,
     counter_of,
     new_dynamo,
+    running,
 )
-from tests.unit.leases.test_keeper import running
-from tests.virtual_time import run_virtual
+from tests.virtual_time import run_virtual, virtual
 
 
 async def started() -> tuple[MemoryDynamo, Worker]:
@@ -31,67 +31,59 @@ async def started() -> tuple[MemoryDynamo, Worker]:
 
 
 @pytest.mark.parametrize("fault", [throttled(), lost_request(), lost_reply()], ids=["throttled", "lost", "no reply"])
-def test_after_an_outage_longer_than_the_lease_unchanged_rows_come_back_at_once(fault: Fault) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        before = await me.hold("a", "b")
-        plan = FaultPlan(dynamo)
-        async with running(me):
-            await asyncio.sleep(0.1)
-            plan.always = fault
-            await asyncio.sleep(5 * DURATION_S)
-            assert me.keeper.held() == {}
-            plan.always = None
-            await asyncio.sleep(INTERVAL_S + 0.1)
-            held = me.keeper.held()
-        assert set(held) == {"a", "b"}
-        assert not {one.token for one in before} & {one.token for one in held.values()}
-        assert {key: one.lease.counter for key, one in held.items()} == {
-            key: counter_of(dynamo, key) for key in ("a", "b")
-        }
-
-    run_virtual(main())
+@virtual
+async def test_after_an_outage_longer_than_the_lease_unchanged_rows_come_back_at_once(fault: Fault) -> None:
+    dynamo, me = await started()
+    before = await me.hold("a", "b")
+    plan = FaultPlan(dynamo)
+    async with running(me):
+        await asyncio.sleep(0.1)
+        plan.always = fault
+        await asyncio.sleep(5 * DURATION_S)
+        assert me.keeper.held() == {}
+        plan.always = None
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        held = me.keeper.held()
+    assert set(held) == {"a", "b"}
+    assert not {one.token for one in before} & {one.token for one in held.values()}
+    assert {key: one.lease.counter for key, one in held.items()} == {key: counter_of(dynamo, key) for key in ("a", "b")}
 
 
-def test_the_taker_leaves_a_lapsed_lease_to_the_keeper() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        taker: LeaseTaker = me.taker
-        await taker.take_once()
-        plan = FaultPlan(dynamo)
-        async with running(me):
-            plan.always = throttled()
-            await asyncio.sleep(DURATION_S + 1)
-            plan.always = None
-            report = await taker.take_once()
-            assert report.taken == ()
-            await asyncio.sleep(INTERVAL_S)
-            assert set(me.keeper.held()) == {"a"}
-
-    run_virtual(main())
+@virtual
+async def test_the_taker_leaves_a_lapsed_lease_to_the_keeper() -> None:
+    dynamo, me = await started()
+    await me.hold("a")
+    taker: LeaseTaker = me.taker
+    await taker.take_once()
+    plan = FaultPlan(dynamo)
+    async with running(me):
+        plan.always = throttled()
+        await asyncio.sleep(DURATION_S + 1)
+        plan.always = None
+        report = await taker.take_once()
+        assert report.taken == ()
+        await asyncio.sleep(INTERVAL_S)
+        assert set(me.keeper.held()) == {"a"}
 
 
-def test_a_lapsed_lease_that_another_has_taken_is_left_alone() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        other = Worker(dynamo, "other")
-        await me.hold("a")
-        plan = FaultPlan(dynamo, "me")
-        async with running(me):
-            plan.always = throttled()
-            await asyncio.sleep(DURATION_S + 1)
-            row = await other.table.get("a")
-            assert row is not None
-            assert isinstance(await other.table.take(row, "other"), Lease)
-            plan.always = None
-            writes = dynamo.usage(sender="me", operation="UpdateItem").requests
-            await asyncio.sleep(3 * DURATION_S)
-            assert me.keeper.held() == {}
-        assert attribute(dynamo, "a", "leaseOwner") == "other"
-        assert dynamo.usage(sender="me", operation="UpdateItem").requests <= writes + 1
-
-    run_virtual(main())
+@virtual
+async def test_a_lapsed_lease_that_another_has_taken_is_left_alone() -> None:
+    dynamo, me = await started()
+    other = Worker(dynamo, "other")
+    await me.hold("a")
+    plan = FaultPlan(dynamo, "me")
+    async with running(me):
+        plan.always = throttled()
+        await asyncio.sleep(DURATION_S + 1)
+        row = await other.table.get("a")
+        assert row is not None
+        assert isinstance(await other.table.take(row, "other"), Lease)
+        plan.always = None
+        writes = dynamo.usage(sender="me", operation="UpdateItem").requests
+        await asyncio.sleep(3 * DURATION_S)
+        assert me.keeper.held() == {}
+    assert attribute(dynamo, "a", "leaseOwner") == "other"
+    assert dynamo.usage(sender="me", operation="UpdateItem").requests <= writes + 1
 
 
 def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.LogCaptureFixture) -> None:
@@ -117,43 +109,38 @@ def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.LogCap
     assert "another process" not in caplog.text
 
 
-def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_is_left_standing_still() -> None:
+@virtual
+async def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_is_left_standing_still() -> None:
     """Each further renewal would keep it from those who take what stands still, and nobody reads it."""
-
-    async def main() -> None:
-        dynamo, me = await started()
-        leader = Worker(dynamo, "leader")
-        await me.hold("a")
-        plan = FaultPlan(dynamo, "me")
-        async with running(me):
-            await asyncio.sleep(0.1)
-            plan.always = lost_reply()
-            await asyncio.sleep(DURATION_S + INTERVAL_S)
-            row = await leader.table.get("a")
-            assert row is not None
-            assert isinstance(await leader.table.begin_handoff(row, "leader"), Lease)
-            plan.always = None
-            await asyncio.sleep(3 * DURATION_S)
-            assert me.keeper.held() == {}
-        assert counter_of(dynamo, "a") == row.counter
-
-    run_virtual(main())
+    dynamo, me = await started()
+    leader = Worker(dynamo, "leader")
+    await me.hold("a")
+    plan = FaultPlan(dynamo, "me")
+    async with running(me):
+        await asyncio.sleep(0.1)
+        plan.always = lost_reply()
+        await asyncio.sleep(DURATION_S + INTERVAL_S)
+        row = await leader.table.get("a")
+        assert row is not None
+        assert isinstance(await leader.table.begin_handoff(row, "leader"), Lease)
+        plan.always = None
+        await asyncio.sleep(3 * DURATION_S)
+        assert me.keeper.held() == {}
+    assert counter_of(dynamo, "a") == row.counter
 
 
-def test_a_worker_that_stops_brings_nothing_back() -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        plan = FaultPlan(dynamo)
-        async with running(me):
-            plan.always = throttled()
-            await asyncio.sleep(DURATION_S + 1)
-            me.keeper.resumer.close()
-            plan.always = None
-            await asyncio.sleep(2 * DURATION_S)
-            assert me.keeper.held() == {}
-
-    run_virtual(main())
+@virtual
+async def test_a_worker_that_stops_brings_nothing_back() -> None:
+    dynamo, me = await started()
+    await me.hold("a")
+    plan = FaultPlan(dynamo)
+    async with running(me):
+        plan.always = throttled()
+        await asyncio.sleep(DURATION_S + 1)
+        me.keeper.resume_no_more()
+        plan.always = None
+        await asyncio.sleep(2 * DURATION_S)
+        assert me.keeper.held() == {}
 
 
 # --- our own writes

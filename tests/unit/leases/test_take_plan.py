@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.leases.lease import Lease
-from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, is_available, observe, shares_of
+from mld.leases.take_plan import SeenRow, TakePlan, TakingRules, decide, observe, shares_of
 from mld.positions import TRIM_HORIZON
 
 DURATION_S = 10.0
@@ -78,8 +78,8 @@ def test_rows_that_are_gone_are_forgotten() -> None:
 
 @pytest.mark.parametrize(("age_s", "expected"), [(DURATION_S, False), (DURATION_S + 0.001, True)])
 def test_a_lease_is_expired_after_more_than_its_duration(age_s: float, expected: bool) -> None:
-    lease = Lease("shard", TRIM_HORIZON, 5, "bar")
-    assert is_available(lease, SeenRow(5, NOW - age_s), NOW, DURATION_S) is expected
+    lease = Lease("bar-0", TRIM_HORIZON, 5, "bar")
+    assert plan([lease], ages={"bar": age_s}).available == expected
 
 
 # --- worked examples (leases#stealing-of-leases)
@@ -205,7 +205,7 @@ def test_the_same_seed_chooses_the_same_whatever_the_order_of_rows() -> None:
 # --- even shares
 
 
-def robbed_by(loads: dict[str, int], me: str, rules: TakingRules) -> str | None:
+def stolen_from_by(loads: dict[str, int], me: str, rules: TakingRules) -> str | None:
     """The owner `me` takes a lease from, if any."""
     choices = plan(fleet(**loads), rules, me=me).choices
     assert len(choices) <= 1
@@ -220,28 +220,28 @@ def test_shares_do_not_depend_on_who_has_what_now() -> None:
     assert shares_of({"a": 5, "b": 0, "c": 3}) == shares_of({"c": 0, "b": 7, "a": 1})
 
 
-def test_with_even_shares_a_worker_below_its_share_robs_one_above_its_own() -> None:
+def test_with_even_shares_a_worker_below_its_share_steals_from_one_above_its_own() -> None:
     shares = shares_of({"a": 5, "b": 0, "c": 0})
     assert list(shares.values()).count(1) == 1
     poor = next(worker for worker, share in shares.items() if share == 1)
     rich = [worker for worker in shares if worker != poor]
     loads = {poor: 2, rich[0]: 2, rich[1]: 1}
-    assert robbed_by(loads, rich[1], EVEN) == poor
-    assert robbed_by(loads, rich[1], RULES) is None
-    assert robbed_by(loads, poor, EVEN) is None
+    assert stolen_from_by(loads, rich[1], EVEN) == poor
+    assert stolen_from_by(loads, rich[1], RULES) is None
+    assert stolen_from_by(loads, poor, EVEN) is None
 
 
 def test_with_even_shares_a_worker_at_its_own_share_leaves_the_overloaded_to_others() -> None:
     shares = shares_of({"a": 5, "b": 0, "c": 0})
     poor = next(worker for worker, share in shares.items() if share == 1)
     rich = [worker for worker in shares if worker != poor]
-    assert robbed_by({poor: 1, rich[0]: 3, rich[1]: 1}, poor, EVEN) is None
-    assert robbed_by({poor: 1, rich[0]: 3, rich[1]: 1}, rich[1], EVEN) == rich[0]
+    assert stolen_from_by({poor: 1, rich[0]: 3, rich[1]: 1}, poor, EVEN) is None
+    assert stolen_from_by({poor: 1, rich[0]: 3, rich[1]: 1}, rich[1], EVEN) == rich[0]
 
 
 def test_the_maximum_of_a_worker_holds_for_its_share_too() -> None:
     rules = TakingRules(lease_duration_s=DURATION_S, leases_max=1, even_shares=True)
-    assert robbed_by({"bar": 3, "foo": 1}, "foo", rules) is None
+    assert stolen_from_by({"bar": 3, "foo": 1}, "foo", rules) is None
 
 
 def live(table: dict[str, Lease], rules_of: dict[str, TakingRules], rounds_max: int, seed: int) -> Counter[str | None]:

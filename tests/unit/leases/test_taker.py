@@ -15,7 +15,7 @@ from mld.leases.taker import REFUSED_IN_A_ROW_MAX, TAKES_CONCURRENT_MAX
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request, throttled
 from tests.unit.leases.support import DURATION_S, TABLE, FaultPlan, Worker, attribute, counter_of, new_dynamo
-from tests.virtual_time import run_virtual
+from tests.virtual_time import virtual
 
 PERIOD_S = 20.05
 
@@ -28,145 +28,123 @@ async def table_with(*keys: str, **options: Any) -> tuple[MemoryDynamo, Worker]:
     return dynamo, me
 
 
-def test_new_leases_are_taken_and_held_in_one_pass() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with("a", "b", "c")
-        report = await me.taker.take_once()
-        assert set(report.taken) == {"a", "b", "c"} == set(me.keeper.held())
-        assert attribute(dynamo, "b", "leaseOwner") == "me"
-
-    run_virtual(main())
+@virtual
+async def test_new_leases_are_taken_and_held_in_one_pass() -> None:
+    dynamo, me = await table_with("a", "b", "c")
+    report = await me.taker.take_once()
+    assert set(report.taken) == {"a", "b", "c"} == set(me.keeper.held())
+    assert attribute(dynamo, "b", "leaseOwner") == "me"
 
 
-def test_a_scan_made_elsewhere_is_used() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with("a")
-        scan = await me.table.scan()
-        dynamo.calls.clear()
-        assert (await me.taker.take_once(scan)).taken == ("a",)
-        assert dynamo.calls == [("me", "UpdateItem")]
-
-    run_virtual(main())
+@virtual
+async def test_a_scan_made_elsewhere_is_used() -> None:
+    dynamo, me = await table_with("a")
+    scan = await me.table.scan()
+    dynamo.calls.clear()
+    assert (await me.taker.take_once(scan)).taken == ("a",)
+    assert dynamo.calls == [("me", "UpdateItem")]
 
 
-def test_one_failing_lease_does_not_cost_the_others() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with("a", "b", "c")
-        plan = FaultPlan(dynamo)
-        plan.when = lambda operation, params: params.get("Key") == {"leaseKey": {"S": "b"}}
-        plan.always = lost_request()
-        assert set((await me.taker.take_once()).taken) == {"a", "c"}
-        assert set(me.keeper.held()) == {"a", "c"}
-
-    run_virtual(main())
+@virtual
+async def test_one_failing_lease_does_not_cost_the_others() -> None:
+    dynamo, me = await table_with("a", "b", "c")
+    plan = FaultPlan(dynamo)
+    plan.when = lambda operation, params: params.get("Key") == {"leaseKey": {"S": "b"}}
+    plan.always = lost_request()
+    assert set((await me.taker.take_once()).taken) == {"a", "c"}
+    assert set(me.keeper.held()) == {"a", "c"}
 
 
-def test_many_leases_are_taken_a_few_at_a_time() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
-        tasks_before = len(asyncio.all_tasks())
-        tasks: list[int] = []
+@virtual
+async def test_many_leases_are_taken_a_few_at_a_time() -> None:
+    dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
+    tasks_before = len(asyncio.all_tasks())
+    tasks: list[int] = []
 
-        def watch(_sender: str, operation: str, _params: Mapping[str, Any]) -> Fault | None:
-            tasks.append(len(asyncio.all_tasks()) - tasks_before)
-            return Fault(delay_before_s=0.01) if operation == "UpdateItem" else None
+    def watch(_sender: str, operation: str, _params: Mapping[str, Any]) -> Fault | None:
+        tasks.append(len(asyncio.all_tasks()) - tasks_before)
+        return Fault(delay_before_s=0.01) if operation == "UpdateItem" else None
 
-        dynamo.faults = watch
-        assert len((await me.taker.take_once()).taken) == 200
-        assert TAKES_CONCURRENT_MAX < max(tasks) <= 3 * TAKES_CONCURRENT_MAX  # the twin needs some for itself
-
-    run_virtual(main())
+    dynamo.faults = watch
+    assert len((await me.taker.take_once()).taken) == 200
+    assert TAKES_CONCURRENT_MAX < max(tasks) <= 3 * TAKES_CONCURRENT_MAX  # the twin needs some for itself
 
 
-def test_a_pass_ends_when_others_are_ahead_everywhere() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
-        scan = await me.table.scan()
-        assert len((await Worker(dynamo, "quicker").taker.take_once(scan)).taken) == 200
-        dynamo.calls.clear()
-        assert (await me.taker.take_once(scan)).taken == ()
-        tried = dynamo.calls.count(("me", "UpdateItem"))
-        assert REFUSED_IN_A_ROW_MAX <= tried < REFUSED_IN_A_ROW_MAX + TAKES_CONCURRENT_MAX
-        dynamo.delete_row(TABLE, "shard-000")
-        await me.table.create(Lease("shard-000", TRIM_HORIZON))
-        assert (await me.taker.take_once()).taken == ("shard-000",), "the next pass begins anew"
-
-    run_virtual(main())
+@virtual
+async def test_a_pass_ends_when_others_are_ahead_everywhere() -> None:
+    dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
+    scan = await me.table.scan()
+    assert len((await Worker(dynamo, "quicker").taker.take_once(scan)).taken) == 200
+    dynamo.calls.clear()
+    assert (await me.taker.take_once(scan)).taken == ()
+    tried = dynamo.calls.count(("me", "UpdateItem"))
+    assert REFUSED_IN_A_ROW_MAX <= tried < REFUSED_IN_A_ROW_MAX + TAKES_CONCURRENT_MAX
+    dynamo.delete_row(TABLE, "shard-000")
+    await me.table.create(Lease("shard-000", TRIM_HORIZON))
+    assert (await me.taker.take_once()).taken == ("shard-000",), "the next pass begins anew"
 
 
-def test_a_pass_goes_on_while_some_leases_are_still_free() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
-        scan = await me.table.scan()
-        quicker = Worker(dynamo, "quicker")
-        for lease in scan.leases[::2]:
-            await quicker.table.take(lease, "quicker")
-        report = await me.taker.take_once(scan)
-        assert set(report.taken) == {lease.key for lease in scan.leases[1::2]}
-
-    run_virtual(main())
+@virtual
+async def test_a_pass_goes_on_while_some_leases_are_still_free() -> None:
+    dynamo, me = await table_with(*(f"shard-{number:03d}" for number in range(200)))
+    scan = await me.table.scan()
+    quicker = Worker(dynamo, "quicker")
+    for lease in scan.leases[::2]:
+        await quicker.table.take(lease, "quicker")
+    report = await me.taker.take_once(scan)
+    assert set(report.taken) == {lease.key for lease in scan.leases[1::2]}
 
 
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), throttled()])
-def test_a_take_survives_one_failure(fault: Fault) -> None:
-    async def main() -> None:
-        dynamo, me = await table_with("a")
-        FaultPlan(dynamo).next(fault)
-        assert (await me.taker.take_once()).taken == ("a",)
-        assert me.keeper.held()["a"].lease.counter == counter_of(dynamo, "a") == 1
-
-    run_virtual(main())
+@virtual
+async def test_a_take_survives_one_failure(fault: Fault) -> None:
+    dynamo, me = await table_with("a")
+    FaultPlan(dynamo).next(fault)
+    assert (await me.taker.take_once()).taken == ("a",)
+    assert me.keeper.held()["a"].lease.counter == counter_of(dynamo, "a") == 1
 
 
-def test_a_take_that_stayed_unknown_but_was_applied_is_resumed_by_the_next_pass() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with("a")
-        plan = FaultPlan(dynamo)
-        plan.always = lost_reply()
-        assert (await me.taker.take_once()).taken == ()
-        assert attribute(dynamo, "a", "leaseOwner") == "me"
-        assert me.keeper.held() == {}
-        plan.always = None
+@virtual
+async def test_a_take_that_stayed_unknown_but_was_applied_is_resumed_by_the_next_pass() -> None:
+    dynamo, me = await table_with("a")
+    plan = FaultPlan(dynamo)
+    plan.always = lost_reply()
+    assert (await me.taker.take_once()).taken == ()
+    assert attribute(dynamo, "a", "leaseOwner") == "me"
+    assert me.keeper.held() == {}
+    plan.always = None
+    await me.taker.take_once()
+    assert set(me.keeper.held()) == {"a"}
+
+
+@virtual
+async def test_a_failing_scan_raises_and_takes_nothing() -> None:
+    dynamo, me = await table_with("a")
+    dynamo.faults = lambda *_: lost_request()
+    with pytest.raises(TableUnavailableError):
         await me.taker.take_once()
-        assert set(me.keeper.held()) == {"a"}
-
-    run_virtual(main())
+    assert me.keeper.held() == {}
 
 
-def test_a_failing_scan_raises_and_takes_nothing() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with("a")
-        dynamo.faults = lambda *_: lost_request()
-        with pytest.raises(TableUnavailableError):
-            await me.taker.take_once()
-        assert me.keeper.held() == {}
-
-    run_virtual(main())
-
-
-def test_the_leases_of_a_dead_worker_are_taken_after_they_were_seen_to_stand_still() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with()
-        await Worker(dynamo, "dead").hold("a")
-        assert (await me.taker.take_once()).taken == ()
-        await asyncio.sleep(DURATION_S - 0.1)
-        assert (await me.taker.take_once()).taken == ()
-        await asyncio.sleep(0.2)
-        assert (await me.taker.take_once()).taken == ("a",)
-
-    run_virtual(main())
+@virtual
+async def test_the_leases_of_a_dead_worker_are_taken_after_they_were_seen_to_stand_still() -> None:
+    dynamo, me = await table_with()
+    await Worker(dynamo, "dead").hold("a")
+    assert (await me.taker.take_once()).taken == ()
+    await asyncio.sleep(DURATION_S - 0.1)
+    assert (await me.taker.take_once()).taken == ()
+    await asyncio.sleep(0.2)
+    assert (await me.taker.take_once()).taken == ("a",)
 
 
-def test_a_released_lease_is_taken_by_the_next_pass() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with()
-        other = Worker(dynamo, "other")
-        (held,) = await other.hold("a")
-        await me.taker.take_once()
-        await other.keeper.release("a", held.token)
-        assert (await me.taker.take_once()).taken == ("a",)
-
-    run_virtual(main())
+@virtual
+async def test_a_released_lease_is_taken_by_the_next_pass() -> None:
+    dynamo, me = await table_with()
+    other = Worker(dynamo, "other")
+    (held,) = await other.hold("a")
+    await me.taker.take_once()
+    await other.keeper.release("a", held.token)
+    assert (await me.taker.take_once()).taken == ("a",)
 
 
 # --- stealing
@@ -199,97 +177,83 @@ async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list
     return dynamo, report.taken, [operation for sender, operation in dynamo.calls if sender == "me"]
 
 
-def test_a_victim_is_read_again_before_it_is_robbed() -> None:
-    async def main() -> None:
-        _, taken, operations = await steal_slowly("renewed")
-        assert len(taken) == 1
-        assert operations == ["GetItem", "UpdateItem"]
-
-    run_virtual(main())
+@virtual
+async def test_a_victim_is_read_again_before_its_lease_is_stolen() -> None:
+    _, taken, operations = await steal_slowly("renewed")
+    assert len(taken) == 1
+    assert operations == ["GetItem", "UpdateItem"]
 
 
 @pytest.mark.parametrize("change", ["gone", "taken"])
-def test_a_row_that_is_not_the_victims_any_more_is_left_alone(change: str) -> None:
-    async def main() -> None:
-        _, taken, operations = await steal_slowly(change)
-        assert taken == ()
-        assert operations == ["GetItem"]
-
-    run_virtual(main())
+@virtual
+async def test_a_row_that_is_not_the_victims_any_more_is_left_alone(change: str) -> None:
+    _, taken, operations = await steal_slowly(change)
+    assert taken == ()
+    assert operations == ["GetItem"]
 
 
 # --- the loop
 
 
-def test_the_loop_passes_at_once_and_then_once_per_period() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with()
-        dynamo.calls.clear()
-        loop = asyncio.create_task(me.taker.run())
-        await asyncio.sleep(3 * PERIOD_S - 0.1)
-        loop.cancel()
-        assert dynamo.calls == [("me", "Scan")] * 3
-
-    run_virtual(main())
+@virtual
+async def test_the_loop_passes_at_once_and_then_once_per_period() -> None:
+    dynamo, me = await table_with()
+    dynamo.calls.clear()
+    loop = asyncio.create_task(me.taker.run())
+    await asyncio.sleep(3 * PERIOD_S - 0.1)
+    loop.cancel()
+    assert dynamo.calls == [("me", "Scan")] * 3
 
 
-def test_a_wake_makes_the_next_pass_now() -> None:
-    async def main() -> None:
-        _, me = await table_with()
-        loop = asyncio.create_task(me.taker.run())
-        await asyncio.sleep(1.0)
-        await me.table.create(Lease("new", TRIM_HORIZON))
-        me.taker.wake()
-        await asyncio.sleep(0.01)
-        assert "new" in me.keeper.held()
-        loop.cancel()
-
-    run_virtual(main())
+@virtual
+async def test_a_wake_makes_the_next_pass_now() -> None:
+    _, me = await table_with()
+    loop = asyncio.create_task(me.taker.run())
+    await asyncio.sleep(1.0)
+    await me.table.create(Lease("new", TRIM_HORIZON))
+    me.taker.wake()
+    await asyncio.sleep(0.01)
+    assert "new" in me.keeper.held()
+    loop.cancel()
 
 
-def test_a_failed_pass_does_not_end_the_loop() -> None:
-    async def main() -> None:
-        dynamo, me = await table_with("a")
-        dynamo.faults = lambda *_: throttled()
-        loop = asyncio.create_task(me.taker.run())
-        await asyncio.sleep(6.0)
-        failed_scans = sum(operation == "Scan" for _, operation in dynamo.calls)
-        dynamo.faults = None
-        await asyncio.sleep(PERIOD_S / 2)  # it is tried again sooner than a period later
-        assert "a" in me.keeper.held()
-        assert failed_scans <= 4  # 1, 2, 4 s apart
-        loop.cancel()
-
-    run_virtual(main())
+@virtual
+async def test_a_failed_pass_does_not_end_the_loop() -> None:
+    dynamo, me = await table_with("a")
+    dynamo.faults = lambda *_: throttled()
+    loop = asyncio.create_task(me.taker.run())
+    await asyncio.sleep(6.0)
+    failed_scans = sum(operation == "Scan" for _, operation in dynamo.calls)
+    dynamo.faults = None
+    await asyncio.sleep(PERIOD_S / 2)  # it is tried again sooner than a period later
+    assert "a" in me.keeper.held()
+    assert failed_scans <= 4  # 1, 2, 4 s apart
+    loop.cancel()
 
 
-def test_a_fleet_shares_leases_and_takes_over_from_the_dead_within_three_periods() -> None:
-    async def main() -> None:
-        dynamo, first = await table_with(*(f"s{number:02}" for number in range(12)))
-        workers = [first, *(Worker(dynamo, f"w{number}", seed=number) for number in range(2))]
-        loops = [[asyncio.create_task(part.run()) for part in (w.keeper, w.taker)] for w in workers]
-        await asyncio.sleep(12 * PERIOD_S)
-        assert [len(worker.keeper.held()) for worker in workers] == [4, 4, 4]
+@virtual
+async def test_a_fleet_shares_leases_and_takes_over_from_the_dead_within_three_periods() -> None:
+    dynamo, first = await table_with(*(f"s{number:02}" for number in range(12)))
+    workers = [first, *(Worker(dynamo, f"w{number}", seed=number) for number in range(2))]
+    loops = [[asyncio.create_task(part.run()) for part in (w.keeper, w.taker)] for w in workers]
+    await asyncio.sleep(12 * PERIOD_S)
+    assert [len(worker.keeper.held()) for worker in workers] == [4, 4, 4]
 
-        for task in loops[0]:
-            task.cancel()
-        await asyncio.sleep(3 * PERIOD_S)
-        living = [set(worker.keeper.held()) for worker in workers[1:]]
-        assert len(living[0] | living[1]) == 12
-        assert not living[0] & living[1]
-        for task in loops[1] + loops[2]:
-            task.cancel()
-
-    run_virtual(main())
+    for task in loops[0]:
+        task.cancel()
+    await asyncio.sleep(3 * PERIOD_S)
+    living = [set(worker.keeper.held()) for worker in workers[1:]]
+    assert len(living[0] | living[1]) == 12
+    assert not living[0] & living[1]
+    for task in loops[1] + loops[2]:
+        task.cancel()
 
 
-def test_a_held_lease_is_never_taken_again() -> None:
-    async def main() -> None:
-        _, me = await table_with()
-        (held,) = await me.hold("a")
-        scan = await me.table.scan()
-        pretending_free = replace(scan, leases=tuple(replace(lease, owner=None) for lease in scan.leases))
-        assert (await me.taker.take_once(pretending_free)).taken == ()
-        assert me.keeper.is_held("a", held.token)
-
-    run_virtual(main())
+@virtual
+async def test_a_held_lease_is_never_taken_again() -> None:
+    _, me = await table_with()
+    (held,) = await me.hold("a")
+    scan = await me.table.scan()
+    pretending_free = replace(scan, leases=tuple(replace(lease, owner=None) for lease in scan.leases))
+    assert (await me.taker.take_once(pretending_free)).taken == ()
+    assert me.keeper.is_held("a", held.token)

@@ -25,7 +25,7 @@ from mld.shards.detector import (
     StreamNotReady,
 )
 from mld.streams import ShardFilter, ShardFilterType
-from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream, VirtualClock, sid
+from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream, VirtualClock
 from tests.virtual_time import run_virtual
 
 
@@ -112,22 +112,3 @@ def test_a_shard_that_comes_twice_is_taken_from_the_later_page() -> None:
     listing = run_virtual(_detector(ListedStream((still_open, *GRAPH_S), page_size=1)).list_all())
 
     assert listing == ShardsListed(GRAPH_S)
-
-
-def test_children_are_found_by_listing() -> None:
-    children = run_virtual(_detector(ListedStream(GRAPH_A)).child_shards_of(sid(5)))
-
-    assert [(c.shard_id, c.parents) for c in children] == [
-        (sid(9), frozenset({sid(5)})),
-        (sid(10), frozenset({sid(5)})),
-    ]
-    assert run_virtual(_detector(ListedStream(GRAPH_A)).child_shards_of(sid(4))) == ()
-
-
-@pytest.mark.parametrize("error", [StreamInUseError("DELETING"), StreamNotFoundError("gone")])
-def test_no_listing_is_never_taken_for_no_children(error: StreamError) -> None:
-    stream = ListedStream(GRAPH_A)
-    stream.answers = [error]
-
-    with pytest.raises(type(error)):
-        run_virtual(_detector(stream).child_shards_of(sid(5)))
