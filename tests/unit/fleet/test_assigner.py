@@ -455,7 +455,6 @@ def test_workers_that_are_expired_failing_or_broken_get_nothing(caplog: pytest.L
         report = await it.assigner.run_once()
         assert report is not None
         assert set(it.owners(f"s{number}" for number in range(6)).values()) == {"me"}
-        assert (report.failing_workers, report.corrupt) == (1, 1)
         assert it.heard.stale == ["stale"]
 
     run_virtual(main())
