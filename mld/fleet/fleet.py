@@ -10,7 +10,7 @@ A worker that stops deletes its report last, because others count on it while th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from mld.clock import Clock
@@ -24,9 +24,8 @@ from mld.fleet.leader.election import AdaptiveElection
 from mld.fleet.loops import Loops, OnFailure
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
-from mld.fleet.migrate.versions import Components, LeaderKind
+from mld.fleet.migrate.versions import Components
 from mld.fleet.report.reporter import Activity, Reporter
-from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import ClientVersion, LeaderDecider, Place
 from mld.fleet.watch.lookout import Lookout
 from mld.leases.discovery import LeaseDiscovery
@@ -40,17 +39,17 @@ TAKER, DISCOVERY, ASSIGNER, LOOKOUT, REPORTS, VERSIONS, INDEX, LATE_TABLES, HEAR
 
 @dataclass(frozen=True, slots=True)
 class FleetParts:
-    """The collaborators. `elections` make a leader decider of each kind for `leader`, who is asked by everybody."""
+    """The collaborators. All ask `leader` who leads, which asks the election that suits the mode."""
 
     leader: AdaptiveElection
-    elections: Mapping[LeaderKind, Callable[[], LeaderDecider]]
+    new_lock_election: Callable[[], LeaderDecider]
+    new_shuffle_election: Callable[[], LeaderDecider]
     versions: VersionMachine
     migration: TableMigration
     taker: LeaseTaker
     discovery: LeaseDiscovery
     assigner: Assigner
     lookout: Lookout
-    reports: StoredReports
     new_reporter: Callable[[Place], Awaitable[Reporter]]
     index: IndexKeeper
     heartbeat: Heartbeat
@@ -68,7 +67,7 @@ class Fleet:
         self.leader = parts.leader
         self.lookout = parts.lookout
         self._components: Components | None = None
-        self._leader_kind: LeaderKind | None = None
+        self._is_led_by_lock: bool | None = None
         self._reporter: Reporter | None = None
         self._started = False
         self._leaving = False
@@ -132,7 +131,7 @@ class Fleet:
             return
         await self._parts.migration.start()
         place = self._parts.migration.report_place
-        await self._parts.heartbeat.admit(place, self._parts.reports.legacy)
+        await self._parts.heartbeat.admit(place)
         if self._reporter is None and place is not None:
             self._reporter = await self._parts.new_reporter(place)
         await self._parts.versions.start(self._enter)
@@ -175,9 +174,10 @@ class Fleet:
             await self._parts.index.ensure()
         if components.reporter and self._started:
             await self._parts.migration.restore_reports_table()
-        if components.leader is not self._leader_kind:
-            await self.leader.switch(self._parts.elections[components.leader]())
-            self._leader_kind = components.leader
+        if components.assigner is not self._is_led_by_lock:
+            elect = self._parts.new_lock_election if components.assigner else self._parts.new_shuffle_election
+            await self.leader.switch(elect())
+            self._is_led_by_lock = components.assigner
         self._components = components
         self._switch_reports(components)
         await self._want(components)
@@ -193,7 +193,7 @@ class Fleet:
             return
         wanted = {
             TAKER: components.taker,
-            DISCOVERY: components.discovery,
+            DISCOVERY: components.assigner,
             ASSIGNER: components.assigner,
             LOOKOUT: components.assigner,
             REPORTS: self._reporter is not None,

@@ -12,22 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
 
 from mld.fleet.report import reports
-from mld.fleet.report.reports import EXPIRED_AFTER_PERIODS, ReportRules
+from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASES_MAX, WorkerReport
 from mld.leases.lease import Lease
 
 TRACE_S = 300.0  # a fleet that is deployed anew is not away for longer
-
-
-class _Reported(NamedTuple):
-    """A report's time stamp, when we first saw that one, and whether we have seen another one before."""
-
-    updated_at_s: int | None
-    since: float
-    moves: bool
 
 
 class Roster:
@@ -37,14 +28,18 @@ class Roster:
         self._me = worker_id
         self._lease_duration_s = lease_duration_s
         self._rules = rules
-        self._reported: dict[str, _Reported] = {}
+        self._looks = reports.Sightings()
         self._mld: frozenset[str] = frozenset()
-        self._java: frozenset[str] = frozenset()
-        self._silent: frozenset[str] = frozenset()
-        self._showing_life: frozenset[str] = frozenset()
-        self._is_alone = True
+        self.java: frozenset[str] = frozenset()
+        """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
+        self.silent: frozenset[str] = frozenset()
+        """The owners none of whose leases had moved for a lease duration."""
+        self.showing_life: frozenset[str] = frozenset()
+        """Who was seen to renew a lease, or owns none and was seen to report twice."""
+        self.is_alone = True
+        """Whether nobody else owned anything or reported lately."""
         self._gave_at = -math.inf
-        self._sightings = reports.Sightings()
+        self._runs = reports.Sightings()
         self._standing_still: frozenset[str] = frozenset()
         self._found_dead: dict[str, float] = {}
 
@@ -53,63 +48,36 @@ class Roster:
     def saw_reports(self, found: Collection[WorkerReport], now: float) -> None:
         """All reports there are, one for each worker. Told before the owners of the same look."""
         self._mld = frozenset(report.worker for report in found if "version" in report.mld)
-        self._java = frozenset(report.worker for report in found) - self._mld
-        before, self._reported = self._reported, {}
-        for report in found:
-            old = before.get(report.worker)
-            if old is None or old.updated_at_s != report.updated_at_s:
-                self._reported[report.worker] = _Reported(report.updated_at_s, now, moves=old is not None)
-            else:
-                self._reported[report.worker] = old
+        self.java = frozenset(report.worker for report in found) - self._mld
+        self._looks.saw(found, now)
 
     def saw_owners(
         self, owning: Collection[str], renewing: Collection[str], promised: Collection[str], now: float
     ) -> None:
         """Who owns leases, who of them has renewed one of them, and to whom a handoff promises one."""
-        believed_s = EXPIRED_AFTER_PERIODS * self._rules.report_period_s
-        reporting = {worker for worker, seen in self._reported.items() if now - seen.since <= believed_s}
+        reporting = self._looks.moving(now, self._rules)
         # A worker without leases shows life by its reports alone. One report is none: who wrote it may be dead.
-        idle = {worker for worker in reporting.difference(owning) if self._reported[worker].moves}
-        self._silent = frozenset(owning).difference(renewing)
-        self._showing_life = frozenset(renewing) | idle
+        idle = {worker for worker in reporting.difference(owning) if self._looks.has_moved(worker)}
+        self.silent = frozenset(owning).difference(renewing)
+        self.showing_life = frozenset(renewing) | idle
         has_given = now - self._gave_at <= self._lease_duration_s
-        self._is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
+        self.is_alone = not has_given and not reporting.union(owning, promised) - {self._me}
 
     def gave(self, now: float) -> None:
         """A lease of ours goes to somebody else, who may be dead: we are not alone, though a stale look may say so."""
         self._gave_at = now
-        self._is_alone = False
-
-    @property
-    def java(self) -> frozenset[str]:
-        """The workers whose reports mld did not write."""
-        return self._java
-
-    @property
-    def silent(self) -> frozenset[str]:
-        """The owners none of whose leases had moved for a lease duration at the last whole look."""
-        return self._silent
-
-    @property
-    def showing_life(self) -> frozenset[str]:
-        """Who was seen to renew a lease, or owns none and was seen to report twice, as of the last whole look."""
-        return self._showing_life
+        self.is_alone = False
 
     @property
     def possible_lookers(self) -> frozenset[str]:
         """The mld workers that show life, and this one."""
-        return self._showing_life & self._mld | {self._me}
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody else owned anything or reported lately, as of the last whole look."""
-        return self._is_alone
+        return self.showing_life & self._mld | {self._me}
 
     # --- who may get leases -------------------------------------------------------------------------------------------
 
     def begin_term(self) -> None:
         """We lead from now on; a new leader has to watch reports for as long as any."""
-        self._sightings.forget()
+        self._runs.forget()
 
     def exclude_dead(self, worker: str, wall_s: float) -> None:
         """A worker was found dead, though its report may look fresh: it gets nothing until it reports anew."""
@@ -123,9 +91,9 @@ class Roster:
 
         A worker found dead is back with a newer report, and forgotten when its report has expired.
         """
-        self._sightings.saw(reports.newest_of_each(everything), now)
+        self._runs.saw(reports.newest_of_each(everything), now)
         by_id = {report.worker: report for report in active}
-        still = frozenset(worker for worker in by_id if self._sightings.is_still(worker, now, self._rules))
+        still = frozenset(worker for worker in by_id if self._runs.is_still(worker, now, self._rules))
         newly_still = [by_id[worker] for worker in sorted(still - self._standing_still)]
         self._standing_still = still
         moving = {worker: report for worker, report in by_id.items() if worker not in still}
@@ -150,8 +118,8 @@ class Roster:
         """
         active = reports.sort_out(found, wall_s, self._rules).active
         counts = Counter(lease.actual_owner for lease in leases)
-        live = {report.worker for report in active} - self._silent - {self._me}
-        chosen = live & self._showing_life or live
+        live = {report.worker for report in active} - self.silent - {self._me}
+        chosen = live & self.showing_life or live
         return spread(keys, {worker: counts[worker] for worker in chosen}, leases_max)
 
 

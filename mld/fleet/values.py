@@ -92,8 +92,6 @@ class FleetSnapshot:
     reports: tuple[WorkerReport, ...]
     expired: frozenset[str]
     """Keys of leases that are nobody's or whose owner does not renew them."""
-    corrupt: tuple[tuple[str, str], ...] = ()
-    """Rows that cannot be read, leases or reports, with the reason."""
 
 
 class LeaderDecider(Protocol):

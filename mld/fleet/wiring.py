@@ -32,7 +32,6 @@ from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.migrate.table_migration import TableMigration
 from mld.fleet.migrate.version_machine import VersionMachine
-from mld.fleet.migrate.versions import LeaderKind
 from mld.fleet.report.platform import LoadSource, detect
 from mld.fleet.report.reporter import Reporter, ReporterRules
 from mld.fleet.report.reports import ReportRules
@@ -86,7 +85,9 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         needs.worker_id,
         request_timeout_s=min(lease_duration_s / HEARTBEATS_PER_LEASE, REQUEST_TIMEOUT_S_MAX),
     )
-    java_peers = JavaPeers(needs.table, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=rules)
+    java_peers = JavaPeers(
+        needs.table, reports, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=rules
+    )
     summaries = Summaries(
         migration, needs.clock, lease_duration_s=lease_duration_s, report_period_s=rules.report_period_s
     )
@@ -134,10 +135,12 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         leader=_reader_of_leader(needs, migration),
         java_peers=java_peers,
     )
+    by_lock, by_shuffle = _elections(needs, migration, summaries, assigner)
     return Fleet(
         FleetParts(
             leader=leader,
-            elections=_elections(needs, migration, summaries, assigner),
+            new_lock_election=by_lock,
+            new_shuffle_election=by_shuffle,
             versions=VersionMachine(
                 states,
                 migration,
@@ -153,7 +156,6 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             discovery=discovery,
             assigner=assigner,
             lookout=lookout,
-            reports=reports,
             new_reporter=_maker_of_reporter(settings, needs, heartbeat),
             index=IndexKeeper(needs.table, needs.clock),
             heartbeat=heartbeat,
@@ -215,7 +217,9 @@ def _assigner_settings(settings: Settings, rules: ReportRules) -> AssignerSettin
 
 def _elections(
     needs: FleetNeeds, migration: TableMigration, summaries: Summaries, assigner: Assigner
-) -> dict[LeaderKind, Callable[[], LeaderDecider]]:
+) -> tuple[Callable[[], LeaderDecider], Callable[[], LeaderDecider]]:
+    """What makes a lock election, and a shuffle."""
+
     def on_change(leads: bool) -> None:
         summaries.forget()
         if leads:
@@ -238,7 +242,7 @@ def _elections(
     def by_shuffle() -> LeaderDecider:
         return ShuffleElection(owners, needs.clock, worker_id=needs.worker_id, on_change=on_change)
 
-    return {LeaderKind.LOCK: by_lock, LeaderKind.SHUFFLE: by_shuffle}
+    return by_lock, by_shuffle
 
 
 def _reader_of_leader(needs: FleetNeeds, migration: TableMigration) -> Callable[[], Awaitable[str | None]]:

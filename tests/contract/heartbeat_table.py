@@ -74,7 +74,7 @@ class HeartbeatTableContract:
         assert await heartbeats.fence("w", f"{E1}.2", {E1}), "somebody else has done it"
         assert await heartbeats.beat("w", f"{E1}.2", f"{E1}.3") == BeatRefusal(HeartbeatRow("fenced by me"))
 
-    async def test_the_java_worker_is_told_to_those_with_heartbeats(
+    async def test_the_java_peer_is_told_to_those_with_heartbeats(
         self, heartbeats: HeartbeatTable, rows: RawRows
     ) -> None:
         assert not await heartbeats.tell("w", "java")

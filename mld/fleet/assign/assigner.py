@@ -76,9 +76,6 @@ class RunReport:
     balanced: bool
     moved: int = 0
     refused: int = 0
-    failing_workers: int = 0
-    invalid_workers: int = 0
-    corrupt: int = 0
 
 
 class Reports(Protocol):
@@ -218,10 +215,9 @@ class Assigner:
         found = await in_turns(reports_among(scan.others), self._clock)
         everything = (*found.reports, *legacy)
         sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
-        corrupt = (*scan.corrupt, *found.corrupt)
         self._report_corrupt(found.corrupt)
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
-        seen = FleetSnapshot(scan.leases, everything, expired, corrupt)
+        seen = FleetSnapshot(scan.leases, everything, expired)
         for listener in self._parts.listeners:
             listener.on_loaded(seen)
         active = self._assignable(sorted_out.active, everything)
@@ -248,9 +244,6 @@ class Assigner:
             balanced=balance,
             moved=len(written.done),
             refused=written.refused,
-            failing_workers=len(sorted_out.failing),
-            invalid_workers=len(sorted_out.invalid),
-            corrupt=len(corrupt),
         )
         self._log_run(report, millis_since(self._clock, started_at))
         if written.errors:

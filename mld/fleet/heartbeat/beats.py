@@ -27,7 +27,7 @@ Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 Request: TypeAlias = dict[str, Any]
 
 HEARTBEAT = reports.HEARTBEAT
-STRANGER = "mldStranger"
+JAVA_PEER = "mldStranger"
 FENCED = "fenced by "
 EPOCH_BITS = 64
 
@@ -42,7 +42,7 @@ class HeartbeatRow:
     """What a worker's report says about heartbeats. `value` None: it sends none."""
 
     value: str | None
-    java_worker: str | None = None
+    java_peer: str | None = None
     is_mld: bool = True
 
 
@@ -76,7 +76,7 @@ def is_news(before: str | None, value: str | None) -> bool:
 
 def parse(row: Row) -> HeartbeatRow:
     """Damage is as good as absence."""
-    return HeartbeatRow(_text(row, HEARTBEAT), _text(row, STRANGER), _text(row, reports.VERSION) is not None)
+    return HeartbeatRow(_text(row, HEARTBEAT), _text(row, JAVA_PEER), _text(row, reports.VERSION) is not None)
 
 
 def beats_among(rows: Iterable[Row]) -> dict[str, str]:
@@ -127,10 +127,10 @@ def unreported_owners(
     return owners
 
 
-def refusal_text(java_worker: str) -> str:
+def refusal_text(java_peer: str) -> str:
     """Why a worker does not start, with the remedy."""
     return (
-        f"mld.heartbeat=worker, but {java_worker} shares the lease table and is no mld worker: Java workers would take "
+        f"mld.heartbeat=worker, but {java_peer} shares the lease table and is no mld worker: Java workers would take "
         "leases that are not renewed one by one for dead. Set mld.heartbeat=lease, or stop the Java workers and wait "
         "until their reports have expired (a minute)"
     )
@@ -151,7 +151,7 @@ def claim(worker: str, seen: str | None, value: str) -> Request:
     else:
         condition = f"{_IS_OURS} AND #{HEARTBEAT} = :seen"
         values[":seen"] = {"S": seen}
-    return _update(worker, condition, f"SET #{HEARTBEAT} = :next REMOVE #{STRANGER}", values)
+    return _update(worker, condition, f"SET #{HEARTBEAT} = :next REMOVE #{JAVA_PEER}", values)
 
 
 def beat(worker: str, last: str, value: str) -> Request:
@@ -171,10 +171,10 @@ def fence(worker: str, seen: str, by: str) -> Request:
     return _update(worker, f"#{HEARTBEAT} = :seen", f"SET #{HEARTBEAT} = :fence", values)
 
 
-def tell(worker: str, java_worker: str) -> Request:
-    """Let a worker that sends heartbeats know that `java_worker` is no mld worker."""
+def tell(worker: str, java_peer: str) -> Request:
+    """Let a worker that sends heartbeats know that `java_peer` is no mld worker."""
     condition = f"{_IS_OURS} AND attribute_exists(#{HEARTBEAT})"
-    return _update(worker, condition, f"SET #{STRANGER} = :stranger", _REPORT | {":stranger": {"S": java_worker}})
+    return _update(worker, condition, f"SET #{JAVA_PEER} = :java_peer", _REPORT | {":java_peer": {"S": java_peer}})
 
 
 def _update(worker: str, condition: str, update: str, values: Mapping[str, Any]) -> Request:

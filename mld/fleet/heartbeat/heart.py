@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from mld.clock import Clock
@@ -23,7 +23,7 @@ from mld.errors import StartupError
 from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.heartbeat_table import BeatRefusal, HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
-from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place, WorkerReport
+from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
 from mld.leases.carried import Beat
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.retries import may_be_applied, retry_delay_s
@@ -71,7 +71,7 @@ class Heartbeat:
         self._leader = leader
         self._java_peers = java_peers
         self._reported = asyncio.Event()
-        self._java_worker: str | None = None
+        self._java_peer: str | None = None
         self._known_leader: str | None = None
         self._unreported: tuple[str, float] | None = None
         self._claims: dict[str, float] = {}
@@ -86,10 +86,15 @@ class Heartbeat:
         assert self._validity_if_wanted is not None, "no heartbeat is sent unless the settings ask for it"
         return self._validity_if_wanted
 
-    async def admit(self, place: Place | None, legacy: Callable[[], Awaitable[Sequence[WorkerReport]]]) -> None:
+    @property
+    def java_peer(self) -> str | None:
+        """The worker of another kind that has ended the heartbeats."""
+        return self._java_peer
+
+    async def admit(self, place: Place | None) -> None:
         """Raises StartupError if heartbeats cannot stand for renewals here, TableError if it cannot be known now.
 
-        `place` is where our report goes, `legacy` reads the reports of the legacy table.
+        `place` is where our report goes.
         """
         if not self.is_wanted:
             return
@@ -98,7 +103,7 @@ class Heartbeat:
                 "mld.heartbeat=worker needs the worker reports beside the leases, but this fleet keeps them in tables "
                 "of KCL 3.0 to 3.4. Finish the migration (migrateAllEntitiesToLeaseTable), or set mld.heartbeat=lease"
             )
-        await self._java_peers.refuse(legacy)
+        await self._java_peers.refuse()
 
     def check_mode(self, version: ClientVersion) -> None:
         """Raises StartupError if the fleet is not in 3.x mode for good."""
@@ -112,16 +117,16 @@ class Heartbeat:
         """Our report is in the table."""
         self._reported.set()
 
-    def leave(self, java_worker: str) -> None:
+    def leave(self, java_peer: str) -> None:
         """A worker that is not mld is there: renew each lease again, for as long as this process runs."""
-        if self._java_worker is not None:
+        if self._java_peer is not None:
             return
-        self._java_worker = java_worker
+        self._java_peer = java_peer
         log.warning(
             "%s is no mld worker: mld.heartbeat=worker ends here, each lease is renewed by itself again. When only mld "
             "workers are left, restart this one to return to worker heartbeats",
-            java_worker,
-            extra={"action": "heartbeat_left", "worker": java_worker},
+            java_peer,
+            extra={"action": "heartbeat_left", "worker": java_peer},
         )
         self._validity.stop_marking()
         self._keeper.renew_each()
@@ -130,7 +135,7 @@ class Heartbeat:
         """Claim epochs and send heartbeats until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(self._look_at_leaders())
-            while self._java_worker is None:
+            while self._java_peer is None:
                 value, sent_at = await self._claim()
                 await self._beat_on(value, sent_at)
             looking.cancel()
@@ -177,13 +182,13 @@ class Heartbeat:
         return value, sent_at
 
     async def _beat_on(self, value: str, sent_at: float) -> None:
-        """Heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java worker was seen."""
+        """Heartbeats of one epoch, until it is fenced, or until nothing rests on it after a Java peer was seen."""
         epoch = beats.epoch_of(value)
         assert epoch is not None
         number = int(value.rpartition(".")[2])
         while True:
             self._validity.carry(Beat(epoch, sent_at))
-            if self._java_worker is not None and not self._keeper.carried():
+            if self._java_peer is not None and not self._keeper.carried():
                 await self._end(value)
                 return
             await self._clock.sleep(max(0.0, sent_at + self._interval_s - self._clock.monotonic()))
@@ -217,8 +222,8 @@ class Heartbeat:
                 if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
                     return first_sent_at
                 return None
-            if answer.java_worker is not None:
-                self.leave(answer.java_worker)
+            if answer.java_peer is not None:
+                self.leave(answer.java_peer)
             return sent_at
 
     def _drop(self) -> None:
@@ -241,21 +246,21 @@ class Heartbeat:
             failure = survived(error, "clearing the heartbeat")
             log.info("heartbeat not cleared: %s", failure, extra={"action": "heartbeat_not_cleared"})
 
-    # --- Java workers -------------------------------------------------------------------------------------------------
+    # --- Java peers ---------------------------------------------------------------------------------------------------
 
     async def _look_at_leaders(self) -> None:
-        while self._java_worker is None:
+        while self._java_peer is None:
             await self._clock.sleep(self._lease_duration_s / LOOKS_PER_DURATION)
             try:
-                java_worker = await self._java_worker_that_leads()
+                java_peer = await self._java_peer_who_leads()
             except Exception as error:
                 failure = survived(error, "looking at the leader")
                 log.debug("leader unknown: %s", failure, extra={"action": "leader_unknown"})
                 continue
-            if java_worker is not None:
-                self.leave(java_worker)
+            if java_peer is not None:
+                self.leave(java_peer)
 
-    async def _java_worker_that_leads(self) -> str | None:
+    async def _java_peer_who_leads(self) -> str | None:
         leader = await self._leader()
         if leader is None or leader == self._worker_id or leader == self._known_leader:
             self._unreported = None

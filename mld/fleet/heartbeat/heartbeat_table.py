@@ -53,9 +53,9 @@ class HeartbeatTable:
         """End our epoch ourselves. Raises TableError."""
         return isinstance(await self._write(worker, beats.clear(worker, last)), HeartbeatRow)
 
-    async def tell(self, worker: str, java_worker: str) -> bool:
+    async def tell(self, worker: str, java_peer: str) -> bool:
         """Say that a worker of another kind is there. Raises TableError."""
-        return isinstance(await self._write(worker, beats.tell(worker, java_worker)), HeartbeatRow)
+        return isinstance(await self._write(worker, beats.tell(worker, java_peer)), HeartbeatRow)
 
     async def fence(self, worker: str, seen: str | None, marks: Collection[str]) -> bool:
         """Whether leases of `worker` with these marks may be given to others now.

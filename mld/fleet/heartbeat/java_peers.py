@@ -7,16 +7,16 @@ renews itself; while nobody sends heartbeats this costs nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from mld.clock import Clock
 from mld.errors import StartupError
 from mld.fleet.heartbeat.beats import epoch_of, java_workers, refusal_text, unreported_owners
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.loops import Tasks
-from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
-from mld.fleet.values import LEASE_TABLE_KEY, FleetSnapshot, WorkerReport
+from mld.fleet.report.stored_reports import StoredReports
+from mld.fleet.values import FleetSnapshot
 from mld.leases.table import LeaseTable
 from mld.surviving import survived
 from mld.turns import a_few_at_a_time
@@ -28,11 +28,12 @@ UNREPORTED_S_MIN = 8.0
 
 
 class JavaPeers:
-    """`legacy_reports` reads those of the legacy table, if there is one."""
+    """Which Java workers share the table, and who must know of them. Rules of reports: `rules`."""
 
     def __init__(
         self,
         table: LeaseTable,
+        stored: StoredReports,
         heartbeats: HeartbeatTable,
         clock: Clock,
         *,
@@ -40,6 +41,7 @@ class JavaPeers:
         rules: ReportRules,
     ) -> None:
         self._table = table
+        self._stored = stored
         self._heartbeats = heartbeats
         self._clock = clock
         self._unreported_s_max = max(lease_duration_s, UNREPORTED_S_MIN)
@@ -47,10 +49,9 @@ class JavaPeers:
         self._unreported: dict[str, tuple[float, tuple[str, int]]] = {}
         self._telling = Tasks()
 
-    async def refuse(self, legacy_reports: Callable[[], Awaitable[Sequence[WorkerReport]]]) -> None:
-        """Raises StartupError if a worker of another kind is alive, TableError if it cannot be known now."""
-        scan = await self._table.fleet_scan()
-        found = (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await legacy_reports())
+    async def refuse(self) -> None:
+        """Raises StartupError if a Java worker is alive, TableError if it cannot be known now."""
+        found = await self._stored.beside(await self._table.fleet_scan())
         if java := java_workers(found, self._clock.wall(), self._rules):
             raise StartupError(refusal_text(java[0]))
 
@@ -95,7 +96,7 @@ class JavaPeers:
             try:
                 await self._heartbeats.tell(worker, java_worker)
             except Exception as error:
-                failure = survived(error, "telling of a stranger")
+                failure = survived(error, "telling of a Java peer")
                 log.info("%s not told of %s: %s", worker, java_worker, failure, extra={"action": "stranger_not_told"})
 
         await a_few_at_a_time(tell, listeners)

@@ -166,8 +166,6 @@ class Candidacy:
     """What a worker knows of the lock. Times are monotonic seconds."""
 
     ours: Versions
-    lease_s: float = LEASE_S
-    heartbeat_s: float = HEARTBEAT_S
     holding: HeldLock | None = None
     observation: Observation | None = None
     is_claim_unknown: bool = False
@@ -193,7 +191,7 @@ class Candidacy:
     def beat_at(self) -> float:
         """When the next heartbeat is due, or the lock is lost."""
         assert self.holding is not None
-        due_at = max(self.holding.sent_at + self.heartbeat_s, self.retry_at)
+        due_at = max(self.holding.sent_at + HEARTBEAT_S, self.retry_at)
         return min(due_at, self.holding.valid_until)
 
 
@@ -220,7 +218,7 @@ def step(state: Candidacy, event: Event, now: float) -> Stepped:
                 return state, ()
             return replace(state, leads=True), (Notice.WON,)
         case News.CHECK_FAILED:
-            return _say_no(state, now, state.heartbeat_s), ()
+            return _say_no(state, now, HEARTBEAT_S), ()
         case News.MOVED:
             fresh = Versions(state.ours.owner)
             return replace(state, ours=fresh, is_claim_unknown=False, observation=None, no_until=LONG_AGO), ()
@@ -239,7 +237,7 @@ def _answered(state: Candidacy, request: Request | None, answer: Answer, now: fl
         case Reading.LOOK, Read(seen):
             return _heed(state, seen, now)
         case Reading.LOOK, _:
-            return _say_no(state, now, state.heartbeat_s), ()
+            return _say_no(state, now, HEARTBEAT_S), ()
         case Claim(), _:
             return _claimed(state, answer, now)
         case Renew(), _:
@@ -255,21 +253,21 @@ def _ask(state: Candidacy, now: float) -> Stepped:
     state, lost = _drop(state, "it expired without a heartbeat")
     resting_s = state.resting_until - now
     if resting_s > 0:
-        return _say_no(state, now, min(resting_s, state.heartbeat_s)), lost
+        return _say_no(state, now, min(resting_s, HEARTBEAT_S)), lost
     state, look = _request(state, Reading.LOOK)
     return state, (*lost, *look)
 
 
 def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = True) -> Stepped:
     """Do as the row says."""
-    match lock.judge(seen, state.observation, state.ours, now, lease_s=state.lease_s):
+    match lock.judge(seen, state.observation, state.ours, now, lease_s=LEASE_S):
         case lock.Hold(holding):
             return _hold(state, holding), ()
         case lock.Wait(observation):
             damaged: tuple[Action, ...] = ()
             if isinstance(observation.lock, DamagedLock) and observation != state.observation:
                 damaged = (ReportDamage(observation.lock, observation.duration_s),)
-            wait_s = min(state.heartbeat_s, observation.stale_at - now)
+            wait_s = min(HEARTBEAT_S, observation.stale_at - now)
             return _say_no(replace(state, observation=observation), now, wait_s), damaged
         case Claim() as claim:
             if may_claim:
@@ -280,7 +278,7 @@ def _heed(state: Candidacy, seen: SeenLock, now: float, *, may_claim: bool = Tru
 def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:
     match answer:
         case News.APPLIED:
-            held = HeldLock(state.version, state.ours.sent_at[state.version], state.lease_s)
+            held = HeldLock(state.version, state.ours.sent_at[state.version], LEASE_S)
             return _hold(replace(state, is_claim_unknown=False), held), ()
         case Refused(seen):
             state = replace(state, is_claim_unknown=False, ours=state.ours.without(state.version))
@@ -291,7 +289,7 @@ def _claimed(state: Candidacy, answer: Answer, now: float) -> Stepped:
 def _renewed(state: Candidacy, answer: Answer, now: float) -> Stepped:
     match answer:
         case News.APPLIED:
-            held = HeldLock(state.version, state.ours.sent_at[state.version], state.lease_s)
+            held = HeldLock(state.version, state.ours.sent_at[state.version], LEASE_S)
             return replace(state, holding=held, retry_at=LONG_AGO), ()
         case Refused(seen):
             state = replace(state, ours=state.ours.without(state.version), retry_at=LONG_AGO)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from mld.clock import Clock
 from mld.fleet.leader import candidacy
-from mld.fleet.leader.lock import HEARTBEAT_S, LEASE_S, LOCK_KEY, Claim, Versions
+from mld.fleet.leader.lock import LEASE_S, LOCK_KEY, Claim, Versions
 from mld.fleet.leader.lock_table import LockRefusal, LockTable
 from mld.leases.retries import may_be_applied
 from mld.surviving import survived
@@ -62,17 +62,14 @@ class LockElection:
         new_version: Callable[[], str],
         on_check: CheckHook = _nothing,
         on_change: Callable[[bool], None] = lambda _: None,
-        lease_s: float = LEASE_S,
-        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        assert lease_s >= 2 * heartbeat_s, "one failed heartbeat must not cost the lock"
         self._table = table
         self._clock = clock
         self._worker_id = worker_id
         self._new_version = new_version
         self._on_check = on_check
         self._on_change = on_change
-        self._state = candidacy.Candidacy(Versions(worker_id), lease_s, heartbeat_s)
+        self._state = candidacy.Candidacy(Versions(worker_id))
         self._used: LockTable | None = None
         self._requests = asyncio.Lock()
         self._check: asyncio.Task[bool] | None = None
@@ -241,16 +238,16 @@ class LockElection:
             return candidacy.Failed(may_be_applied(self._failure))
 
     async def _answer(self, request: candidacy.Request, version: str) -> candidacy.Event:
-        table, lease_s = self._used, self._state.lease_s
+        table = self._used
         assert table is not None
         refusal: LockRefusal | None
         match request:
             case candidacy.Reading():
                 return candidacy.Read(await table.read())
             case Claim(over):
-                refusal = await table.claim(over, self._worker_id, version, lease_s=lease_s)
+                refusal = await table.claim(over, self._worker_id, version, lease_s=LEASE_S)
             case candidacy.Renew(held):
-                refusal = await table.heartbeat(self._worker_id, held, version, lease_s=lease_s)
+                refusal = await table.heartbeat(self._worker_id, held, version, lease_s=LEASE_S)
             case candidacy.Release(held):
                 refusal = await table.release(self._worker_id, held)
         return candidacy.News.APPLIED if refusal is None else candidacy.Refused(refusal.seen)

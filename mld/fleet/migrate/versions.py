@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 
 from mld.fleet.values import ClientVersion
 from properties.values import ClientVersionConfig as Configured
@@ -23,87 +22,34 @@ STABLE_S = 600.0  # Java's: the fleet must have been ready that long without a b
 UNASSIGNED_S_MAX = 120.0  # six rounds of the 2.x taker at its defaults: who finds a lease for that long cannot take it
 
 
-class LeaderKind(Enum):
-    """How the leader is found."""
-
-    SHUFFLE = auto()
-    LOCK = auto()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
     """What runs in a state."""
 
-    leader: LeaderKind
-    taker: bool
-    discovery: bool
-    assigner: bool
-    sampler: bool
-    reporter: bool
-    index: bool
+    taker: bool = False
+    assigner: bool = False
+    """The leader, who holds the lock, assigns leases, which their owners discover; else a shuffle names the leader."""
+    sampler: bool = False
+    reporter: bool = False
+    index: bool = False
     """The index of leases by owner is created if it is missing. Nothing waits for it, where Java does up to an hour."""
-    readiness_monitor: bool
+    readiness_monitor: bool = False
     """The leader looks whether the fleet may go on to 3X_WITH_ROLLBACK."""
-    version_monitor: bool
+    version_monitor: bool = False
     """The row is polled."""
 
 
 _COMPONENTS = {
-    ClientVersion.INIT: Components(
-        leader=LeaderKind.SHUFFLE,
-        taker=True,
-        discovery=False,
-        assigner=False,
-        sampler=False,
-        reporter=False,
-        index=False,
-        readiness_monitor=False,
-        version_monitor=True,  # Java's has none: see above
-    ),
+    ClientVersion.INIT: Components(taker=True, version_monitor=True),  # Java does not poll: see above
     ClientVersion.UPGRADE_FROM_2X: Components(
-        leader=LeaderKind.SHUFFLE,
-        taker=True,
-        discovery=False,
-        assigner=False,
-        sampler=True,
-        reporter=True,
-        index=True,
-        readiness_monitor=True,
-        version_monitor=True,
+        taker=True, sampler=True, reporter=True, index=True, readiness_monitor=True, version_monitor=True
     ),
-    ClientVersion.V2X: Components(
-        leader=LeaderKind.SHUFFLE,
-        taker=True,
-        discovery=False,
-        assigner=False,
-        sampler=True,
-        reporter=False,
-        index=False,
-        readiness_monitor=False,
-        version_monitor=True,
-    ),
+    ClientVersion.V2X: Components(taker=True, sampler=True, version_monitor=True),
+    # Java assumes that the index exists and is stuck if somebody deleted it.
     ClientVersion.V3X_WITH_ROLLBACK: Components(
-        leader=LeaderKind.LOCK,
-        taker=False,
-        discovery=True,
-        assigner=True,
-        sampler=True,
-        reporter=True,
-        index=True,  # Java assumes that it exists and is stuck if somebody deleted it
-        readiness_monitor=False,
-        version_monitor=True,
+        assigner=True, sampler=True, reporter=True, index=True, version_monitor=True
     ),
-    ClientVersion.V3X: Components(
-        leader=LeaderKind.LOCK,
-        taker=False,
-        discovery=True,
-        assigner=True,
-        sampler=True,
-        reporter=True,
-        index=True,
-        readiness_monitor=False,
-        version_monitor=False,
-    ),
+    ClientVersion.V3X: Components(assigner=True, sampler=True, reporter=True, index=True),
 }
 _LEFT_2X = frozenset({ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X})
 

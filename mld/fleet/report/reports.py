@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mld.fleet.values import REPORTS_TABLE_KEY, SUPPORT_CODE, EntityType, WorkerReport
 
@@ -255,6 +255,14 @@ def _age_order(report: WorkerReport) -> tuple[float, bool]:
     return (-math.inf if report.updated_at_s is None else report.updated_at_s), not report.legacy
 
 
+class _Sighting(NamedTuple):
+    """A report's time stamp, when we first saw that one, and whether we have seen another one before."""
+
+    updated_at_s: int | None
+    since: float
+    moves: bool
+
+
 class Sightings:
     """When the report of each worker was last seen to move, by the watcher's own clock.
 
@@ -264,24 +272,33 @@ class Sightings:
     """
 
     def __init__(self) -> None:
-        self._moved: dict[str, tuple[int | None, float]] = {}
+        self._seen: dict[str, _Sighting] = {}
 
     def saw(self, reports: Iterable[WorkerReport], now: float) -> None:
         """These are all reports there are, one for each worker; `now` is monotonic."""
-        moved = {}
+        seen = {}
         for report in reports:
-            before = self._moved.get(report.worker)
-            is_news = before is None or before[0] != report.updated_at_s
-            moved[report.worker] = (report.updated_at_s, now) if before is None or is_news else before
-        self._moved = moved
+            before = self._seen.get(report.worker)
+            if before is None or before.updated_at_s != report.updated_at_s:
+                before = _Sighting(report.updated_at_s, now, moves=before is not None)
+            seen[report.worker] = before
+        self._seen = seen
 
     def is_still(self, worker: str, now: float, rules: ReportRules) -> bool:
         """Whether the worker's report has stood still for as long as one may."""
-        seen = self._moved.get(worker)
-        return seen is not None and now - seen[1] > EXPIRED_AFTER_PERIODS * rules.report_period_s
+        seen = self._seen.get(worker)
+        return seen is not None and now - seen.since > EXPIRED_AFTER_PERIODS * rules.report_period_s
+
+    def moving(self, now: float, rules: ReportRules) -> frozenset[str]:
+        """The workers whose reports do not stand still."""
+        return frozenset(worker for worker in self._seen if not self.is_still(worker, now, rules))
+
+    def has_moved(self, worker: str) -> bool:
+        """Whether more than one report of the worker was seen."""
+        return worker in self._seen and self._seen[worker].moves
 
     def forget(self) -> None:
-        self._moved.clear()
+        self._seen.clear()
 
 
 # --- attribute values -------------------------------------------------------------------------------------------------

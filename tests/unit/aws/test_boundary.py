@@ -65,7 +65,7 @@ VALUES: dict[str, Any] = {
     "shard_filter": None,
     "shard_id": "s",
     "start": StartingPoint(IteratorType.LATEST),
-    "java_worker": "j",
+    "java_peer": "j",
     "stream_arn": "arn",
     "table": LegacyTable("legacy", "key"),
     "text": "v",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 
-from mld.clock import LoopClock
+from mld.clock import Clock, LoopClock
 from mld.fleet.heartbeat.heart import Heartbeat
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
+from mld.fleet.report.stored_reports import StoredReports
+from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from tests.unit.leases.support import DURATION_S, TABLE, Worker, new_dynamo
@@ -56,6 +58,18 @@ class KeepersAtWork:
         return dynamo.usage(operation="UpdateItem").requests / seconds
 
 
+class OneTable:
+    """Where reports are in a fleet without legacy tables."""
+
+    def report_read_places(self) -> tuple[Place, ...]:
+        return (Place(TABLE, LEASE_TABLE_KEY),)
+
+
+def java_peers_of(dynamo, table, heartbeats: HeartbeatTable, clock: Clock, lease_duration_s: float) -> JavaPeers:
+    stored = StoredReports(dynamo, OneTable())
+    return JavaPeers(table, stored, heartbeats, clock, lease_duration_s=lease_duration_s, rules=ReportRules())
+
+
 def _heartbeat(dynamo, worker: Worker) -> Heartbeat:
     async def leader() -> str | None:
         return None
@@ -71,7 +85,7 @@ def _heartbeat(dynamo, worker: Worker) -> Heartbeat:
         lease_duration_s=DURATION_S,
         interval_s=DURATION_S / 3,
         leader=leader,
-        java_peers=JavaPeers(worker.table, table, LoopClock(), lease_duration_s=DURATION_S, rules=ReportRules()),
+        java_peers=java_peers_of(dynamo, worker.table, table, LoopClock(), DURATION_S),
     )
     heartbeat.on_own_report()
     return heartbeat

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_variance, shuffling
 from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Move, View, Why, survey
 from mld.fleet.assign.observations import Observations
-from mld.fleet.roster import spread
 from mld.leases.lease import Lease
 from mld.positions import SHARD_END, TRIM_HORIZON
 from mld.steps import finish
@@ -408,18 +407,6 @@ def test_the_count_decider_never_exceeds_the_cap() -> None:
     plan = decide(leases, plain("a", "b"), by=decide_by_count, rules=AssignmentRules(leases_max=3))
     assert Counter(targets(plan).values()) == {"a": 3, "b": 3}
     assert plan.spillover == 4
-
-
-# --- spreading -------------------------------------------------------------------------------------------------------
-
-
-def test_spread_deals_to_the_fewest_then_by_id() -> None:
-    assert spread(["s3", "s1", "s2", "s4"], {"b": 0, "a": 2, "c": 0}) == {"s1": "b", "s2": "c", "s3": "b", "s4": "c"}
-
-
-def test_spread_respects_the_cap_and_an_empty_fleet() -> None:
-    assert spread(["s1", "s2", "s3"], {"a": 1, "b": 5}, leases_max=3) == {"s1": "a", "s2": "a"}
-    assert spread(["s1"], {}) == {}
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------

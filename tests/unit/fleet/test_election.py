@@ -459,16 +459,6 @@ async def test_a_failing_hook_gives_the_lock_up() -> None:
 
 
 @virtual
-async def test_a_leader_that_fails_its_first_check_never_led() -> None:
-    dynamo = await world()
-    a = Elector(dynamo, "a")
-    a.hook_error = ValueError("not now")
-    assert not await a.leads()
-    assert a.changes == []
-    assert owner(dynamo) is None
-
-
-@virtual
 async def test_a_hanging_hook_gives_the_lock_up() -> None:
     dynamo = await world()
     a = Elector(dynamo, "a")

@@ -15,7 +15,6 @@ from mld.fleet.assign.move_writer import MoveWriter
 from mld.fleet.assign.observations import Observations
 from mld.fleet.heartbeat import beats
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
-from mld.fleet.heartbeat.java_peers import JavaPeers
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import FleetSnapshot, WorkerReport
@@ -26,7 +25,7 @@ from mld.steps import finish
 from properties.errors import ConfigurationError
 from tests.support.fleet import TABLE, Fleet, fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
-from tests.unit.fleet.heartbeat_bed import KeepersAtWork
+from tests.unit.fleet.heartbeat_bed import KeepersAtWork, java_peers_of
 from tests.unit.leases.support import new_dynamo
 from tests.virtual_time import run_virtual, virtual
 
@@ -138,7 +137,7 @@ async def test_a_leader_tells_of_owners_that_go_on_without_a_report_and_of_no_yo
     dynamo, clock = await new_dynamo(), WallClock()
     table = DynamoLeaseTable(dynamo, clock, table_name=TABLE)
     beats = HeartbeatTable(dynamo, TABLE, "me", request_timeout_s=3.0)
-    java_peers = JavaPeers(table, beats, clock, lease_duration_s=D, rules=ReportRules())
+    java_peers = java_peers_of(dynamo, table, beats, clock, D)
     ours = replace(report("w"), mld={"version": "1", "heartbeat": f"{E1}.1"})
 
     def look(*leases: Lease, found: WorkerReport = ours) -> object:

@@ -8,7 +8,6 @@ from mld.fleet.migrate.versions import (
     STABLE_S,
     UNASSIGNED_S_MAX,
     FleetView,
-    LeaderKind,
     Readiness,
     components,
     followed,
@@ -58,24 +57,22 @@ def test_who_writes_at_its_start(configured, stored):
     assert written is WRITES_AT_START.get((configured, stored))
 
 
-# coordination#client-versions: leader, taker, discovery, assigner, sampler, reporter, index, readiness and version
-# monitor.
+# coordination#client-versions: taker, assigner (with discovery and the lock), sampler, reporter, index, readiness and
+# version monitor.
 @pytest.mark.parametrize(
     ("version", "cells"),
     [
-        (INIT, (LeaderKind.SHUFFLE, True, False, False, False, False, False, False, True)),
-        (UPGRADE, (LeaderKind.SHUFFLE, True, False, False, True, True, True, True, True)),
-        (V2X, (LeaderKind.SHUFFLE, True, False, False, True, False, False, False, True)),
-        (ROLLBACK, (LeaderKind.LOCK, False, True, True, True, True, True, False, True)),
-        (V3X, (LeaderKind.LOCK, False, True, True, True, True, True, False, False)),
+        (INIT, (True, False, False, False, False, False, True)),
+        (UPGRADE, (True, False, True, True, True, True, True)),
+        (V2X, (True, False, True, False, False, False, True)),
+        (ROLLBACK, (False, True, True, True, True, False, True)),
+        (V3X, (False, True, True, True, True, False, False)),
     ],
 )
 def test_components_of_a_state(version, cells):
     running = components(version)
     assert cells == (
-        running.leader,
         running.taker,
-        running.discovery,
         running.assigner,
         running.sampler,
         running.reporter,
@@ -87,9 +84,8 @@ def test_components_of_a_state(version, cells):
 
 def test_real_2x_binaries_present_behave_as_phase_1():
     running = components(initial_version(PHASE1, None))
-    assert not (running.sampler or running.reporter or running.assigner or running.discovery)
+    assert not (running.sampler or running.reporter or running.assigner)
     assert not running.index
-    assert running.leader is LeaderKind.SHUFFLE
     assert running.taker
     assert not must_write(INIT, None)
 
@@ -106,7 +102,7 @@ def test_a_phase_1_worker_stays_and_takes_only_while_the_fleet_is_in_2x_mode(sto
     running = components(INIT, stored)
     assert running.taker == (stored not in (ROLLBACK, V3X))
     assert not running.reporter
-    assert not running.discovery
+    assert not running.assigner
 
 
 def test_what_a_phase_1_worker_sees_matters_to_no_other_state():

@@ -1,0 +1,94 @@
+"""What a worker knows of the others (`fleet.roster`). What a look tells it is in `test_takeover`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from mld.fleet.report.reports import ReportRules, own_report
+from mld.fleet.roster import Roster, spread
+from mld.fleet.values import WorkerReport
+from mld.leases.lease import Lease
+from mld.positions import TRIM_HORIZON
+
+WALL_S = 1_000_000.0
+PERIOD_S = ReportRules().report_period_s
+KEYS = [f"s{number}" for number in range(6)]
+MINE = [Lease(key, TRIM_HORIZON, owner="me") for key in KEYS]
+
+
+def roster() -> Roster:
+    return Roster("me", lease_duration_s=10.0, rules=ReportRules())
+
+
+def report(worker: str, age_s: float = 0.0) -> WorkerReport:
+    return own_report(worker, {}, WALL_S - age_s, "1")
+
+
+# --- who receives the leases of a worker that leaves
+
+
+@pytest.mark.parametrize(
+    ("reports", "others", "leases_max", "shares"),
+    [
+        ([report("a"), report("b", PERIOD_S), report("c", 2 * PERIOD_S - 1)], {}, 9, {"a": 2, "b": 2, "c": 2}),
+        ([report("a"), report("gone", 2 * PERIOD_S + 2)], {}, 9, {"a": 6}),
+        ([report("me"), report("a")], {}, 9, {"a": 6}),
+        ([report("a"), report("b")], {"a": 4}, 9, {"a": 1, "b": 5}),
+        ([report("a")], {"a": 3}, 4, {"a": 1}),
+        ([], {}, 9, {}),
+    ],
+    ids=["equal shares", "not the expired", "not we", "by what they have", "no more than they may hold", "nobody"],
+)
+def test_receivers_are_the_live_workers(
+    reports: list[WorkerReport], others: dict[str, int], leases_max: int, shares: dict[str, int]
+) -> None:
+    owned = [Lease(f"o{owner}{n}", TRIM_HORIZON, owner=owner) for owner, count in others.items() for n in range(count)]
+    assert Counter(roster().receivers(KEYS, [*MINE, *owned], reports, WALL_S, leases_max).values()) == shares
+
+
+def test_the_silent_receive_nothing_and_those_that_show_life_come_first() -> None:
+    it, found = roster(), [report("renews"), report("new"), report("silent")]
+    it.saw_reports(found, 0.0)
+    it.saw_owners({"me", "renews", "silent"}, {"me", "renews"}, (), 0.0)
+    assert set(it.receivers(KEYS, MINE, found, WALL_S, 9).values()) == {"renews"}
+    it.saw_owners({"me", "silent"}, {"me"}, (), 0.0)
+    assert set(it.receivers(KEYS, MINE, found, WALL_S, 9).values()) == {"renews", "new"}, "nobody better is known"
+
+
+# --- who may be assigned leases
+
+
+def assignable(it: Roster, *found: WorkerReport, now: float = 0.0) -> set[str]:
+    return {report.worker for report in it.assignable(found, found, now)[0]}
+
+
+def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
+    it = roster()
+    it.exclude_dead("dead", WALL_S)
+    assert assignable(it, report("dead"), report("a")) == {"a"}
+    assert assignable(it, report("dead", -1), report("a")) == {"a", "dead"}
+    assert assignable(it, report("dead"), report("a")) == {"a", "dead"}, "the matter is over"
+
+
+def test_a_report_that_stands_still_is_that_of_a_dead_worker_and_told_once() -> None:
+    it = roster()
+    for now in (0.0, 2 * PERIOD_S):
+        assert it.assignable([report("a")], [report("a")], now) == ((report("a"),), [])
+    assert it.assignable([report("a")], [report("a")], 2 * PERIOD_S + 1) == ((), [report("a")])
+    assert it.assignable([report("a")], [report("a")], 2 * PERIOD_S + 2) == ((), [])
+    it.begin_term()
+    assert assignable(it, report("a"), now=2 * PERIOD_S + 3) == {"a"}, "a new leader has to watch for as long"
+
+
+# --- spreading -------------------------------------------------------------------------------------------------------
+
+
+def test_spread_deals_to_the_fewest_then_by_id() -> None:
+    assert spread(["s3", "s1", "s2", "s4"], {"b": 0, "a": 2, "c": 0}) == {"s1": "b", "s2": "c", "s3": "b", "s4": "c"}
+
+
+def test_spread_respects_the_cap_and_an_empty_fleet() -> None:
+    assert spread(["s1", "s2", "s3"], {"a": 1, "b": 5}, leases_max=3) == {"s1": "a", "s2": "a"}
+    assert spread(["s1"], {}) == {}
