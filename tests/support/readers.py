@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from mld.retrieval.deliveries import Delivery, Records
@@ -46,14 +44,6 @@ def live(reader_of: Callable[[], Reader], body: Callable[[Any], Awaitable[None]]
         run_virtual(main())
     finally:
         gc.unfreeze()
-
-
-def asked_of_pytest(test: Callable[..., Any], run: Callable[..., None], given: Sequence[str]) -> Callable[..., None]:
-    """`run` in place of `test`, without the arguments that `run` gives it itself."""
-    functools.update_wrapper(run, test)
-    parameters = [one for one in inspect.signature(test).parameters.values() if one.name not in given]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
 
 
 def sequences(delivery: Delivery) -> list[str]:

@@ -24,9 +24,10 @@ from mld.retrieval.page import RecordsPage
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
-from tests.support.readers import after, asked_of_pytest, live, read, sequences
+from tests.support.readers import after, live, read, sequences
 from tests.twins.fanout import LIFE_S, MemoryFanOut, without_end
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
+from tests.virtual_time import asked_of_pytest
 
 INITIAL = InitialPosition(TRIM_HORIZON)
 HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
@@ -63,7 +64,7 @@ def with_reader(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Ca
         def run(**asked: Any) -> None:
             reading(lambda fan_out, reader: test(fan_out, reader, **asked), **options)
 
-        return asked_of_pytest(test, run, ("fan_out", "reader"))
+        return asked_of_pytest(test, run, "fan_out", "reader")
 
     return decorate
 

@@ -22,8 +22,9 @@ from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
-from tests.support.readers import after, asked_of_pytest, live, read, sequences
+from tests.support.readers import after, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
+from tests.virtual_time import asked_of_pytest
 
 INITIAL = InitialPosition(TRIM_HORIZON)
 IDLE_S = 1.5
@@ -54,7 +55,7 @@ def with_reader(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Ca
         def run(**asked: Any) -> None:
             reading(lambda streams, reader: test(streams, reader, **asked), **options)
 
-        return asked_of_pytest(test, run, ("streams", "reader"))
+        return asked_of_pytest(test, run, "streams", "reader")
 
     return decorate
 
