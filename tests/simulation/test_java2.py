@@ -20,7 +20,7 @@ START_S = 100.0
 """Empty-table wait, the idle minute after the first sync, and two passes of the taker."""
 
 
-class World(JavaWorld):
+class Java2World(JavaWorld):
     def __init__(self, shards: int = 8) -> None:
         super().__init__(shards)
 
@@ -81,8 +81,8 @@ def test_a_lease_is_very_old_after_more_than_three_lease_durations():
     assert [taken.key for taken in at_31] == ["a"]  # in spite of the target
 
 
-@in_world(World)
-async def test_two_workers_share_eight_shards_and_deliver_everything(world: World) -> None:
+@in_world(Java2World)
+async def test_two_workers_share_eight_shards_and_deliver_everything(world: Java2World) -> None:
     world.start("w1"), world.start("w2")
     for _ in range(20):
         world.records(20)
@@ -94,8 +94,8 @@ async def test_two_workers_share_eight_shards_and_deliver_everything(world: Worl
     world.check_order()
 
 
-@in_world(World, 2)
-async def test_rows_are_those_of_a_2x_worker(world: World) -> None:
+@in_world(Java2World, 2)
+async def test_rows_are_those_of_a_2x_worker(world: Java2World) -> None:
     world.start("w1")
     world.records(50)
     await world.clock.sleep(START_S)
@@ -110,8 +110,8 @@ async def test_rows_are_those_of_a_2x_worker(world: World) -> None:
     assert parsed.checkpoint.number == max(s for _, _, shard, s in world.notes.deliveries if shard == first)
 
 
-@in_world(World, 4)
-async def test_splits_and_merges_are_followed_and_finished_rows_are_deleted(world: World) -> None:
+@in_world(Java2World, 4)
+async def test_splits_and_merges_are_followed_and_finished_rows_are_deleted(world: Java2World) -> None:
     world.start("w1"), world.start("w2")
     world.records(100)
     await world.clock.sleep(START_S)
@@ -134,8 +134,8 @@ async def test_splits_and_merges_are_followed_and_finished_rows_are_deleted(worl
     world.check_order()
 
 
-@in_world(World, 2)
-async def test_children_wait_for_both_parents(world: World) -> None:
+@in_world(Java2World, 2)
+async def test_children_wait_for_both_parents(world: Java2World) -> None:
     world.start("w1")
     world.records(100)
     await world.clock.sleep(START_S)
@@ -150,8 +150,8 @@ async def test_children_wait_for_both_parents(world: World) -> None:
     assert child not in shards[: max(n for n, shard in enumerate(shards) if shard != child)]
 
 
-@in_world(World)
-async def test_a_killed_worker_is_replaced_and_nothing_is_lost(world: World) -> None:
+@in_world(Java2World)
+async def test_a_killed_worker_is_replaced_and_nothing_is_lost(world: Java2World) -> None:
     world.start("w1"), world.start("w2")
     world.records(100)
     await world.clock.sleep(2 * START_S)
@@ -162,8 +162,8 @@ async def test_a_killed_worker_is_replaced_and_nothing_is_lost(world: World) -> 
     assert world.notes.seen() == world.put
 
 
-@in_world(World, 2)
-async def test_a_worker_that_comes_back_under_its_name_goes_on_at_once(world: World) -> None:
+@in_world(Java2World, 2)
+async def test_a_worker_that_comes_back_under_its_name_goes_on_at_once(world: Java2World) -> None:
     world.start("w1")
     await world.clock.sleep(START_S)
     world.kill("w1")
@@ -173,8 +173,8 @@ async def test_a_worker_that_comes_back_under_its_name_goes_on_at_once(world: Wo
     assert world.notes.seen() == world.put
 
 
-@in_world(World, 2)
-async def test_a_stop_lets_processors_checkpoint_and_leaves_the_rows_alone(world: World) -> None:
+@in_world(Java2World, 2)
+async def test_a_stop_lets_processors_checkpoint_and_leaves_the_rows_alone(world: Java2World) -> None:
     worker = world.start("w1", Rates(child_silent=1.0))
     world.records(100)
     await world.clock.sleep(START_S)
@@ -186,8 +186,8 @@ async def test_a_stop_lets_processors_checkpoint_and_leaves_the_rows_alone(world
     assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} != {TRIM_HORIZON}
 
 
-@in_world(World, 2)
-async def test_a_stop_before_the_first_record_writes_no_checkpoint(world: World) -> None:
+@in_world(Java2World, 2)
+async def test_a_stop_before_the_first_record_writes_no_checkpoint(world: Java2World) -> None:
     worker = world.start("w1")
     await world.clock.sleep(START_S)
     worker.request_stop()
@@ -195,8 +195,8 @@ async def test_a_stop_before_the_first_record_writes_no_checkpoint(world: World)
     assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} == {TRIM_HORIZON}
 
 
-@in_world(World, 2)
-async def test_a_dying_processor_ends_the_whole_worker(world: World) -> None:
+@in_world(Java2World, 2)
+async def test_a_dying_processor_ends_the_whole_worker(world: Java2World) -> None:
     worker = world.start("w1")
     world.records(100)
     await world.clock.sleep(START_S)
@@ -226,8 +226,8 @@ class _LoseReplyTo:
 
 
 @pytest.mark.parametrize(("attribute", "is_kept"), [(None, True), ("checkpoint", False)])
-@in_world(World, 1)
-async def test_a_request_sent_twice_is_forgiven_for_renewals_only(world: World, attribute, is_kept) -> None:
+@in_world(Java2World, 1)
+async def test_a_request_sent_twice_is_forgiven_for_renewals_only(world: Java2World, attribute, is_kept) -> None:
     worker = world.start("w1")
     await world.clock.sleep(START_S)
     fault = world.dynamo.faults = _LoseReplyTo(attribute)
@@ -239,8 +239,8 @@ async def test_a_request_sent_twice_is_forgiven_for_renewals_only(world: World, 
     assert worker.held() and world.notes.seen() == world.put
 
 
-@in_world(World, 1)
-async def test_validity_counts_from_the_answer(world: World) -> None:
+@in_world(Java2World, 1)
+async def test_validity_counts_from_the_answer(world: Java2World) -> None:
     worker = world.start("w1")
     await world.clock.sleep(START_S)
     world.dynamo.faults = lambda *_: Fault(delay_after_s=8.0)
@@ -253,8 +253,8 @@ async def test_validity_counts_from_the_answer(world: World) -> None:
     assert not worker.held()
 
 
-@in_world(World, 1)
-async def test_taking_leaves_the_checkpoint_owner_where_it_is(world: World) -> None:
+@in_world(Java2World, 1)
+async def test_taking_leaves_the_checkpoint_owner_where_it_is(world: Java2World) -> None:
     world.start("w1")
     await world.clock.sleep(START_S)
     (key,) = world.open_shards()
@@ -267,8 +267,8 @@ async def test_taking_leaves_the_checkpoint_owner_where_it_is(world: World) -> N
     assert row["ownerSwitchesSinceCheckpoint"] == {"N": "1"}
 
 
-@in_world(World, 2)
-async def test_one_unreadable_row_stops_all_taking(world: World) -> None:
+@in_world(Java2World, 2)
+async def test_one_unreadable_row_stops_all_taking(world: Java2World) -> None:
     world.start("w1")
     await world.clock.sleep(START_S)
     key, other = world.open_shards()

@@ -19,7 +19,7 @@ START_S = 150.0
 """Empty-table wait, the idle minute after the first sync, two assignment runs, and a discovery."""
 
 
-class World(JavaWorld):
+class Java3World(JavaWorld):
     """`settings` are those of every worker."""
 
     def __init__(self, shards: int = 6, **settings: Any) -> None:
@@ -48,7 +48,7 @@ class World(JavaWorld):
 @pytest.mark.parametrize("tagged", [True, False])
 def test_a_fleet_is_led_and_works_and_shares(tagged: bool) -> None:
     async def story() -> None:
-        world = World(tagged=tagged)
+        world = Java3World(tagged=tagged)
         world.start("a")
         world.records(60)
         await world.wait(START_S)
@@ -70,8 +70,8 @@ def test_a_fleet_is_led_and_works_and_shares(tagged: bool) -> None:
     run_world(story())
 
 
-@in_world(World)
-async def test_a_dead_leader_is_followed_after_its_lock_has_expired(world: World) -> None:
+@in_world(Java3World)
+async def test_a_dead_leader_is_followed_after_its_lock_has_expired(world: Java3World) -> None:
     for name in "abc":
         world.start(name)
         await world.wait(5.0)
@@ -85,8 +85,8 @@ async def test_a_dead_leader_is_followed_after_its_lock_has_expired(world: World
     assert leader not in world.owners()
 
 
-@in_world(World)
-async def test_whoever_loses_the_race_for_the_first_row_dies_of_it(world: World) -> None:
+@in_world(Java3World)
+async def test_whoever_loses_the_race_for_the_first_row_dies_of_it(world: Java3World) -> None:
     """As coordination#what-java-does-differently says of the initial version."""
     tasks = []
     for name in "ab":
@@ -95,8 +95,8 @@ async def test_whoever_loses_the_race_for_the_first_row_dies_of_it(world: World)
     assert sorted(worker.versions.state is None for worker in tasks) == [False, True]
 
 
-@in_world(World)
-async def test_a_stopped_worker_leaves_its_rows_and_its_report_and_frees_the_lock(world: World) -> None:
+@in_world(Java3World)
+async def test_a_stopped_worker_leaves_its_rows_and_its_report_and_frees_the_lock(world: Java3World) -> None:
     worker = world.start("a")
     await world.wait(START_S)
     worker.request_stop()
