@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
@@ -61,4 +62,12 @@ def virtual(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_virtual(test(*args, **kwargs))
 
+    return run
+
+
+def asked_of_pytest(test: Callable[..., Any], run: Callable[..., None], *given: str) -> Callable[..., None]:
+    """`run` in place of `test`, without the arguments that `run` gives it itself."""
+    functools.update_wrapper(run, test)
+    parameters = [one for one in inspect.signature(test).parameters.values() if one.name not in given]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run

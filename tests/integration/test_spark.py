@@ -16,6 +16,7 @@ import pytest
 from tests.integration.history import Put
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
@@ -160,6 +161,6 @@ def test_bad_input_gets_a_sentence_and_passes_no_checkpoint(
     world.put(3)
     monkeypatch.setattr(sys.modules[__name__], "PIPELINE", pipeline)
     daemon = start(world, **{"mld.childFailurePolicy": "restart", "mld.childRestartsMax": 1, **keys})
-    assert daemon.wait(60) == 1
+    assert daemon.wait(PATIENCE_S) == 1
     assert any(said in line for line in daemon.lines), daemon.tail()
     assert all(lease.checkpoint.number is None for lease in world.leases().values())

@@ -9,7 +9,7 @@ from mld.fleet.migrate.states import CLIENT_VERSION
 from mld.leases.lease import Lease
 from mld.positions import Position
 from tests.scenarios.naming import full, numbers, readable
-from tests.scenarios.world import Record, StoryError, World
+from tests.scenarios.world import Record, StoryError, StoryWorld
 
 Condition = Callable[[], bool]
 
@@ -25,12 +25,12 @@ CONDITIONS = """\
   ended w1, children 2: worker w1 is not running; two children live"""
 
 
-def place(world: World, row: Lease) -> str:
+def place(world: StoryWorld, row: Lease) -> str:
     """A row's checkpoint as a story shows it."""
     return readable(str(row.checkpoint), world.number_of)
 
 
-def condition(world: World, words: list[str]) -> Condition:
+def condition(world: StoryWorld, words: list[str]) -> Condition:
     """The condition these words mean. Raises StoryError."""
     rows = world.rows
     match words:
@@ -73,7 +73,7 @@ def condition(world: World, words: list[str]) -> Condition:
     raise StoryError(f"no such condition: {' '.join(words)!r}")
 
 
-def _is_caught_up(world: World) -> bool:
+def _is_caught_up(world: StoryWorld) -> bool:
     rows = world.rows()
     for record in world.records:
         row = rows.get(record.shard_id)
@@ -88,7 +88,7 @@ def _covers(checkpoint: Position, record: Record) -> bool:
     return (checkpoint.number or 0, checkpoint.sub) >= (record.sequence, record.sub)
 
 
-def _is_balanced(world: World) -> bool:
+def _is_balanced(world: StoryWorld) -> bool:
     loads = {name: 0 for name, machine in world.machines.items() if machine.state == "running"}
     for holders in world.holders().values():
         if len(holders) != 1:

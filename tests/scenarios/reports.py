@@ -10,14 +10,14 @@ from mld.fleet.leader.lock import LOCK_KEY
 from mld.fleet.migrate.states import CLIENT_VERSION
 from tests.scenarios.conditions import place
 from tests.scenarios.naming import shard_list, short
-from tests.scenarios.world import Line, World
+from tests.scenarios.world import Line, StoryWorld
 
 
 class Reports:
     """Half of a story's commands; see `commands`."""
 
     def __init__(self) -> None:
-        self.world = World()
+        self.world = StoryWorld()
         self._deliveries_told = 0
         self._reads_told: dict[int, float] = {}
         self._calls_told_at = 0.0

@@ -108,7 +108,7 @@ class Journal(logging.Handler):
         self.lines = [line for line in self.lines if id(line) not in shown]
 
 
-class World:
+class StoryWorld:
     """Everything a story can touch."""
 
     def __init__(self) -> None:

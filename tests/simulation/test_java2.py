@@ -2,90 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator
 from random import Random
 
 import pytest
 
 from mld.errors import AwsError
 from mld.leases.rows import parse_row
-from mld.local.kinesis import Kinesis, PutEntry
-from mld.positions import TRIM_HORIZON, InitialPosition
+from mld.positions import TRIM_HORIZON
+from tests.simulation.java_world import STREAM, TABLE, JavaWorld, in_world
 from tests.simulation.world.java2 import JavaWorker
 from tests.simulation.world.java2_table import NEVER, Lease, choose
-from tests.simulation.world.loop import Process, run_world
 from tests.simulation.world.plan import Rates
-from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply
-from tests.twins.kinesis_model import ModelStreams
-from tests.twins.streams import VirtualClock
+from tests.twins.dynamo import Fault, lost_reply
 
-STREAM, TABLE = "clicks", "app"
 START_S = 100.0
 """Empty-table wait, the idle minute after the first sync, and two passes of the taker."""
 
 
-class Notes:
-    """A ledger that only writes down."""
-
-    def __init__(self) -> None:
-        self.deliveries: list[tuple[str, int, str, int]] = []
-        self.begun = 0
-
-    def batch_begins(self, worker: str, shard: str, *, is_ours: bool = True) -> None:
-        self.begun += 1
-
-    def delivered(self, worker: str, child: int, shard: str, records: list[tuple[int, int]]) -> None:
-        self.deliveries += [(worker, child, shard, sequence) for sequence, _sub in records]
-
-    def seen(self) -> set[int]:
-        return {sequence for *_, sequence in self.deliveries}
-
-
-class World:
-    """One stream, one table, Java workers only."""
-
+class Java2World(JavaWorld):
     def __init__(self, shards: int = 8) -> None:
-        self.clock = VirtualClock()
-        self.kinesis = Kinesis()
-        self.dynamo = MemoryDynamo(self.clock)
-        self.notes = Notes()
-        self.put: set[int] = set()
-        self.workers: dict[str, JavaWorker] = {}
-        self.processes: dict[str, Process] = {}
-        self.exits: dict[str, object] = {}
-        self._numbers: Iterator[int] = itertools.count(1)
-        self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=shards)
+        super().__init__(shards)
 
     def start(self, name: str, rates: Rates | None = None) -> JavaWorker:
-        worker = JavaWorker(
-            name,
-            self.dynamo.client(name),
-            ModelStreams(self.kinesis, STREAM, self.clock),
-            self.notes,
-            self.clock,
-            Random(name),
-            table=TABLE,
-            failover_s=10.0,
-            steals_max=1,
-            initial=InitialPosition(TRIM_HORIZON),
-            idle_s=1.0,
-            child_numbers=self._numbers,
-            rates=rates or Rates(),
-        )
-        self.workers[name], self.processes[name] = worker, Process(name)
-        self.exits[name] = self.processes[name].spawn(worker.run())
-        return worker
-
-    def kill(self, name: str) -> None:
-        self.processes[name].kill()
-        del self.workers[name]
-
-    def records(self, count: int = 100) -> None:
-        for _ in range(count):
-            entry = PutEntry.of(b"x", str(len(self.put)))
-            self.put.add(int(self.kinesis.put_record(STREAM, entry, now=self.clock.wall()).sequence))
+        return self.run(JavaWorker, name, rates=rates or Rates())
 
     def open_shards(self) -> list[str]:
         page = self.kinesis.list_shards(STREAM, now=self.clock.wall())
@@ -141,159 +81,132 @@ def test_a_lease_is_very_old_after_more_than_three_lease_durations():
     assert [taken.key for taken in at_31] == ["a"]  # in spite of the target
 
 
-def test_two_workers_share_eight_shards_and_deliver_everything():
-    async def story():
-        world = World()
-        world.start("w1"), world.start("w2")
-        for _ in range(20):
-            world.records(20)
-            await world.clock.sleep(START_S / 4)
-        assert Counter(world.owners().values()) == {"w1": 4, "w2": 4}
-        assert world.notes.seen() == world.put
-        assert {key: len(w.held()) for key, w in world.workers.items()} == {"w1": 4, "w2": 4}
-        assert len(world.notes.deliveries) < 1.2 * len(world.put)
-        world.check_order()
-
-    run_world(story())
+@in_world(Java2World)
+async def test_two_workers_share_eight_shards_and_deliver_everything(world: Java2World) -> None:
+    world.start("w1"), world.start("w2")
+    for _ in range(20):
+        world.records(20)
+        await world.clock.sleep(START_S / 4)
+    assert Counter(world.owners().values()) == {"w1": 4, "w2": 4}
+    assert world.notes.seen() == world.put
+    assert {key: len(w.held()) for key, w in world.workers.items()} == {"w1": 4, "w2": 4}
+    assert len(world.notes.deliveries) < 1.2 * len(world.put)
+    world.check_order()
 
 
-def test_rows_are_those_of_a_2x_worker():
-    async def story():
-        world = World(2)
-        world.start("w1")
-        world.records(50)
-        await world.clock.sleep(START_S)
-        first, _ = world.open_shards()
-        row = world.row(first)
-        assert set(row) == {
-            "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint",
-            "checkpointSubSequenceNumber", "startingHashKey", "endingHashKey",
-        }  # fmt: skip
-        parsed = parse_row(row)
-        assert (parsed.owner, parsed.owner_switches) == ("w1", 0)
-        assert parsed.checkpoint.number == max(s for _, _, shard, s in world.notes.deliveries if shard == first)
-
-    run_world(story())
+@in_world(Java2World, 2)
+async def test_rows_are_those_of_a_2x_worker(world: Java2World) -> None:
+    world.start("w1")
+    world.records(50)
+    await world.clock.sleep(START_S)
+    first, _ = world.open_shards()
+    row = world.row(first)
+    assert set(row) == {
+        "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint",
+        "checkpointSubSequenceNumber", "startingHashKey", "endingHashKey",
+    }  # fmt: skip
+    parsed = parse_row(row)
+    assert (parsed.owner, parsed.owner_switches) == ("w1", 0)
+    assert parsed.checkpoint.number == max(s for _, _, shard, s in world.notes.deliveries if shard == first)
 
 
-def test_splits_and_merges_are_followed_and_finished_rows_are_deleted():
-    async def story():
-        world = World(4)
-        world.start("w1"), world.start("w2")
-        world.records()
-        await world.clock.sleep(START_S)
-        old = world.open_shards()
-        world.split(old[0])
-        world.kinesis.merge_shards(STREAM, old[1], old[2], now=world.clock.wall())
-        world.records()
-        await world.clock.sleep(60.0)
-        parent = parse_row(world.row(old[0]))
-        children = [key for key in world.open_shards() if key not in old]
-        assert parent.checkpoint.is_shard_end
-        assert len(parent.children) == 2 and len(children) == 3
-        assert all(parse_row(world.row(key)).parents for key in children)
-        assert all("entityType" not in world.row(key) for key in children)
-        world.records()
-        await world.clock.sleep(400.0)
-        assert world.notes.seen() == world.put
-        assert [key for key in old[:3] if world.row(key)] == []
-        assert set(world.owners().values()) == {"w1", "w2"}
-        world.check_order()
-
-    run_world(story())
+@in_world(Java2World, 4)
+async def test_splits_and_merges_are_followed_and_finished_rows_are_deleted(world: Java2World) -> None:
+    world.start("w1"), world.start("w2")
+    world.records(100)
+    await world.clock.sleep(START_S)
+    old = world.open_shards()
+    world.split(old[0])
+    world.kinesis.merge_shards(STREAM, old[1], old[2], now=world.clock.wall())
+    world.records(100)
+    await world.clock.sleep(60.0)
+    parent = parse_row(world.row(old[0]))
+    children = [key for key in world.open_shards() if key not in old]
+    assert parent.checkpoint.is_shard_end
+    assert len(parent.children) == 2 and len(children) == 3
+    assert all(parse_row(world.row(key)).parents for key in children)
+    assert all("entityType" not in world.row(key) for key in children)
+    world.records(100)
+    await world.clock.sleep(400.0)
+    assert world.notes.seen() == world.put
+    assert [key for key in old[:3] if world.row(key)] == []
+    assert set(world.owners().values()) == {"w1", "w2"}
+    world.check_order()
 
 
-def test_children_wait_for_both_parents():
-    async def story():
-        world = World(2)
-        world.start("w1")
-        world.records()
-        await world.clock.sleep(START_S)
-        one, other = world.open_shards()
-        world.records(200)
-        world.kinesis.merge_shards(STREAM, one, other, now=world.clock.wall())
-        world.records()
-        await world.clock.sleep(90.0)
-        (child,) = world.open_shards()
-        shards = [shard for _, _, shard, _ in world.notes.deliveries]
-        assert world.notes.seen() == world.put
-        assert child not in shards[: max(n for n, shard in enumerate(shards) if shard != child)]
-
-    run_world(story())
+@in_world(Java2World, 2)
+async def test_children_wait_for_both_parents(world: Java2World) -> None:
+    world.start("w1")
+    world.records(100)
+    await world.clock.sleep(START_S)
+    one, other = world.open_shards()
+    world.records(200)
+    world.kinesis.merge_shards(STREAM, one, other, now=world.clock.wall())
+    world.records(100)
+    await world.clock.sleep(90.0)
+    (child,) = world.open_shards()
+    shards = [shard for _, _, shard, _ in world.notes.deliveries]
+    assert world.notes.seen() == world.put
+    assert child not in shards[: max(n for n, shard in enumerate(shards) if shard != child)]
 
 
-def test_a_killed_worker_is_replaced_and_nothing_is_lost():
-    async def story():
-        world = World()
-        world.start("w1"), world.start("w2")
-        world.records()
-        await world.clock.sleep(2 * START_S)
-        world.kill("w2")
-        world.records()
-        await world.clock.sleep(60.0)
-        assert set(world.owners().values()) == {"w1"}
-        assert world.notes.seen() == world.put
-
-    run_world(story())
+@in_world(Java2World)
+async def test_a_killed_worker_is_replaced_and_nothing_is_lost(world: Java2World) -> None:
+    world.start("w1"), world.start("w2")
+    world.records(100)
+    await world.clock.sleep(2 * START_S)
+    world.kill("w2")
+    world.records(100)
+    await world.clock.sleep(60.0)
+    assert set(world.owners().values()) == {"w1"}
+    assert world.notes.seen() == world.put
 
 
-def test_a_worker_that_comes_back_under_its_name_goes_on_at_once():
-    async def story():
-        world = World(2)
-        world.start("w1")
-        await world.clock.sleep(START_S)
-        world.kill("w1")
-        world.records()
-        world.start("w1")
-        await world.clock.sleep(10.0)
-        assert world.notes.seen() == world.put
-
-    run_world(story())
+@in_world(Java2World, 2)
+async def test_a_worker_that_comes_back_under_its_name_goes_on_at_once(world: Java2World) -> None:
+    world.start("w1")
+    await world.clock.sleep(START_S)
+    world.kill("w1")
+    world.records(100)
+    world.start("w1")
+    await world.clock.sleep(10.0)
+    assert world.notes.seen() == world.put
 
 
-def test_a_stop_lets_processors_checkpoint_and_leaves_the_rows_alone():
-    async def story():
-        world = World(2)
-        worker = world.start("w1", Rates(child_silent=1.0))
-        world.records()
-        await world.clock.sleep(START_S)
-        assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} == {TRIM_HORIZON}
-        worker.request_stop()
-        await world.clock.sleep(15.0)
-        assert world.exits["w1"].result() == 0
-        assert set(world.owners().values()) == {"w1"}
-        assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} != {TRIM_HORIZON}
-
-    run_world(story())
+@in_world(Java2World, 2)
+async def test_a_stop_lets_processors_checkpoint_and_leaves_the_rows_alone(world: Java2World) -> None:
+    worker = world.start("w1", Rates(child_silent=1.0))
+    world.records(100)
+    await world.clock.sleep(START_S)
+    assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} == {TRIM_HORIZON}
+    worker.request_stop()
+    await world.clock.sleep(15.0)
+    assert world.exits["w1"].result() == 0
+    assert set(world.owners().values()) == {"w1"}
+    assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} != {TRIM_HORIZON}
 
 
-def test_a_stop_before_the_first_record_writes_no_checkpoint():
-    async def story():
-        world = World(2)
-        worker = world.start("w1")
-        await world.clock.sleep(START_S)
-        worker.request_stop()
-        await world.clock.sleep(15.0)
-        assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} == {TRIM_HORIZON}
-
-    run_world(story())
+@in_world(Java2World, 2)
+async def test_a_stop_before_the_first_record_writes_no_checkpoint(world: Java2World) -> None:
+    worker = world.start("w1")
+    await world.clock.sleep(START_S)
+    worker.request_stop()
+    await world.clock.sleep(15.0)
+    assert {parse_row(world.row(key)).checkpoint for key in world.open_shards()} == {TRIM_HORIZON}
 
 
-def test_a_dying_processor_ends_the_whole_worker():
-    async def story():
-        world = World(2)
-        worker = world.start("w1")
-        world.records()
-        await world.clock.sleep(START_S)
-        worker.rates = Rates(child_dies=1.0)
-        world.records()
-        await world.clock.sleep(5.0)
-        assert world.exits["w1"].result() == 1
-        calls = len(world.dynamo.calls)
-        await world.clock.sleep(60.0)
-        assert len(world.dynamo.calls) == calls
-
-    run_world(story())
+@in_world(Java2World, 2)
+async def test_a_dying_processor_ends_the_whole_worker(world: Java2World) -> None:
+    worker = world.start("w1")
+    world.records(100)
+    await world.clock.sleep(START_S)
+    worker.rates = Rates(child_dies=1.0)
+    world.records(100)
+    await world.clock.sleep(5.0)
+    assert world.exits["w1"].result() == 1
+    calls = len(world.dynamo.calls)
+    await world.clock.sleep(60.0)
+    assert len(world.dynamo.calls) == calls
 
 
 class _LoseReplyTo:
@@ -313,70 +226,58 @@ class _LoseReplyTo:
 
 
 @pytest.mark.parametrize(("attribute", "is_kept"), [(None, True), ("checkpoint", False)])
-def test_a_request_sent_twice_is_forgiven_for_renewals_only(attribute, is_kept):
-    async def story():
-        world = World(1)
-        worker = world.start("w1")
-        await world.clock.sleep(START_S)
-        fault = world.dynamo.faults = _LoseReplyTo(attribute)
-        world.records(10)
-        await world.clock.sleep(5.0)
-        assert fault.hits == 1
-        assert bool(worker.held()) is is_kept
-        await world.clock.sleep(60.0)
-        assert worker.held() and world.notes.seen() == world.put
-
-    run_world(story())
+@in_world(Java2World, 1)
+async def test_a_request_sent_twice_is_forgiven_for_renewals_only(world: Java2World, attribute, is_kept) -> None:
+    worker = world.start("w1")
+    await world.clock.sleep(START_S)
+    fault = world.dynamo.faults = _LoseReplyTo(attribute)
+    world.records(10)
+    await world.clock.sleep(5.0)
+    assert fault.hits == 1
+    assert bool(worker.held()) is is_kept
+    await world.clock.sleep(60.0)
+    assert worker.held() and world.notes.seen() == world.put
 
 
-def test_validity_counts_from_the_answer():
-    async def story():
-        world = World(1)
-        worker = world.start("w1")
-        await world.clock.sleep(START_S)
-        world.dynamo.faults = lambda *_: Fault(delay_after_s=8.0)
-        await world.clock.sleep(11.0)  # one slow renewal has come back
-        world.dynamo.faults = lambda _, operation, __: Fault(1.0, AwsError(operation, "AccessDenied"))
-        writes = [applied.at for applied in world.dynamo.history]
-        await world.clock.sleep(max(writes) + 15.0 - world.clock.monotonic())
-        assert worker.held()  # others may have taken it 5 s ago
-        await world.clock.sleep(10.0)
-        assert not worker.held()
-
-    run_world(story())
+@in_world(Java2World, 1)
+async def test_validity_counts_from_the_answer(world: Java2World) -> None:
+    worker = world.start("w1")
+    await world.clock.sleep(START_S)
+    world.dynamo.faults = lambda *_: Fault(delay_after_s=8.0)
+    await world.clock.sleep(11.0)  # one slow renewal has come back
+    world.dynamo.faults = lambda _, operation, __: Fault(1.0, AwsError(operation, "AccessDenied"))
+    writes = [applied.at for applied in world.dynamo.history]
+    await world.clock.sleep(max(writes) + 15.0 - world.clock.monotonic())
+    assert worker.held()  # others may have taken it 5 s ago
+    await world.clock.sleep(10.0)
+    assert not worker.held()
 
 
-def test_taking_leaves_the_checkpoint_owner_where_it_is():
-    async def story():
-        world = World(1)
-        world.start("w1")
-        await world.clock.sleep(START_S)
-        (key,) = world.open_shards()
-        world.kill("w1")
-        world.dynamo.put_row(TABLE, {**world.row(key), "checkpointOwner": {"S": "w0"}})
-        world.start("w2")
-        await world.clock.sleep(60.0)
-        row = world.row(key)
-        assert (row["leaseOwner"], row["checkpointOwner"]) == ({"S": "w2"}, {"S": "w0"})
-        assert row["ownerSwitchesSinceCheckpoint"] == {"N": "1"}
-
-    run_world(story())
+@in_world(Java2World, 1)
+async def test_taking_leaves_the_checkpoint_owner_where_it_is(world: Java2World) -> None:
+    world.start("w1")
+    await world.clock.sleep(START_S)
+    (key,) = world.open_shards()
+    world.kill("w1")
+    world.dynamo.put_row(TABLE, {**world.row(key), "checkpointOwner": {"S": "w0"}})
+    world.start("w2")
+    await world.clock.sleep(60.0)
+    row = world.row(key)
+    assert (row["leaseOwner"], row["checkpointOwner"]) == ({"S": "w2"}, {"S": "w0"})
+    assert row["ownerSwitchesSinceCheckpoint"] == {"N": "1"}
 
 
-def test_one_unreadable_row_stops_all_taking():
-    async def story():
-        world = World(2)
-        world.start("w1")
-        await world.clock.sleep(START_S)
-        key, other = world.open_shards()
-        world.kill("w1")
-        whole = world.row(key)
-        world.dynamo.put_row(TABLE, {name: value for name, value in whole.items() if name != "leaseCounter"})
-        worker = world.start("w2")
-        await world.clock.sleep(90.0)
-        assert not worker.held()
-        world.dynamo.put_row(TABLE, whole)
-        await world.clock.sleep(60.0)
-        assert worker.held() == {key, other}
-
-    run_world(story())
+@in_world(Java2World, 2)
+async def test_one_unreadable_row_stops_all_taking(world: Java2World) -> None:
+    world.start("w1")
+    await world.clock.sleep(START_S)
+    key, other = world.open_shards()
+    world.kill("w1")
+    whole = world.row(key)
+    world.dynamo.put_row(TABLE, {name: value for name, value in whole.items() if name != "leaseCounter"})
+    worker = world.start("w2")
+    await world.clock.sleep(90.0)
+    assert not worker.held()
+    world.dynamo.put_row(TABLE, whole)
+    await world.clock.sleep(60.0)
+    assert worker.held() == {key, other}

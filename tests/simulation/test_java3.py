@@ -2,89 +2,36 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
-import warnings
 from collections import Counter
-from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
 from mld.leases.rows import parse_row
-from mld.local.kinesis import Kinesis, PutEntry
-from mld.positions import TRIM_HORIZON, InitialPosition
-from tests.simulation.test_java2 import Notes
+from tests.simulation.java_world import TABLE, JavaWorld, in_world, run_world
 from tests.simulation.world.java3 import JavaWorker3
 from tests.simulation.world.java3_lam import PriorityQueue, Report, VarianceDecider, compare, ema, ratio
 from tests.simulation.world.java3_lock import shuffled
 from tests.simulation.world.java3_table import Lease3
-from tests.simulation.world.loop import Process
-from tests.simulation.world.loop import run_world as run_any_world
-from tests.simulation.world.plan import Rates
-from tests.twins.dynamo import MemoryDynamo
-from tests.twins.kinesis_model import ModelStreams
-from tests.twins.streams import VirtualClock
 
-STREAM, TABLE = "clicks", "app"
 START_S = 150.0
 """Empty-table wait, the idle minute after the first sync, two assignment runs, and a discovery."""
 
 
-def run_world(story: Coroutine[Any, Any, None]) -> None:
-    """A world ends in the middle of requests; what is left of it goes with the test that made it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run_any_world(story)
-        gc.collect()
-
-
-class World:
-    """One stream, one table, Java 3.x workers only."""
+class Java3World(JavaWorld):
+    """`settings` are those of every worker."""
 
     def __init__(self, shards: int = 6, **settings: Any) -> None:
-        self.clock = VirtualClock()
-        self.kinesis = Kinesis()
-        self.dynamo = MemoryDynamo(self.clock)
-        self.notes = Notes()
+        super().__init__(shards)
         self.settings = settings
-        self.put: set[int] = set()
-        self.workers: dict[str, JavaWorker3] = {}
-        self.processes: dict[str, Process] = {}
-        self._numbers: Iterator[int] = itertools.count(1)
-        self.kinesis.create_stream(STREAM, now=self.clock.wall(), shard_count=shards)
 
     def start(self, name: str, **settings: Any) -> JavaWorker3:
-        worker = JavaWorker3(
-            name,
-            self.dynamo.client(name),
-            ModelStreams(self.kinesis, STREAM, self.clock),
-            self.notes,  # type: ignore[arg-type]
-            self.clock,
-            Random(name),
-            table=TABLE,
-            failover_s=10.0,
-            steals_max=1,
-            initial=InitialPosition(TRIM_HORIZON),
-            idle_s=1.0,
-            child_numbers=self._numbers,
-            rates=Rates(),
-            load=lambda: 5.0 + 10.0 * len(worker.held()),
-            **{**self.settings, **settings},
-        )
-        self.workers[name], self.processes[name] = worker, Process(name)
-        self.processes[name].spawn(worker.run())
+        def load() -> float:
+            return 5.0 + 10.0 * len(worker.held())
+
+        worker: JavaWorker3 = self.run(JavaWorker3, name, load=load, **{**self.settings, **settings})
         return worker
-
-    def kill(self, name: str) -> None:
-        self.processes[name].kill()
-        del self.workers[name]
-
-    def records(self, count: int = 60) -> None:
-        for _ in range(count):
-            entry = PutEntry.of(b"x", str(len(self.put)))
-            self.put.add(int(self.kinesis.put_record(STREAM, entry, now=self.clock.wall()).sequence))
 
     def seen(self) -> set[int]:
         return self.notes.seen()
@@ -101,16 +48,16 @@ class World:
 @pytest.mark.parametrize("tagged", [True, False])
 def test_a_fleet_is_led_and_works_and_shares(tagged: bool) -> None:
     async def story() -> None:
-        world = World(tagged=tagged)
+        world = Java3World(tagged=tagged)
         world.start("a")
-        world.records()
+        world.records(60)
         await world.wait(START_S)
         assert world.owners() == {"a": 6}
         world.start("b", tagged=tagged)
         world.start("c")
         await world.wait(600.0)
         assert set(world.owners()) == {"a", "b", "c"}
-        world.records()
+        world.records(60)
         await world.wait(60.0)
         assert world.seen() == world.put
         assert [worker.leads() for worker in world.workers.values()].count(True) == 1
@@ -123,50 +70,40 @@ def test_a_fleet_is_led_and_works_and_shares(tagged: bool) -> None:
     run_world(story())
 
 
-def test_a_dead_leader_is_followed_after_its_lock_has_expired() -> None:
-    async def story() -> None:
-        world = World()
-        for name in "abc":
-            world.start(name)
-            await world.wait(5.0)
-        await world.wait(START_S + 120)
-        (leader,) = [name for name, worker in world.workers.items() if worker.leads()]
-        world.kill(leader)
-        await world.wait(60.0)
-        assert not any(worker.leads() for worker in world.workers.values())
-        await world.wait(150.0)
-        assert [worker.leads() for worker in world.workers.values()].count(True) == 1
-        assert leader not in world.owners()
-
-    run_world(story())
+@in_world(Java3World)
+async def test_a_dead_leader_is_followed_after_its_lock_has_expired(world: Java3World) -> None:
+    for name in "abc":
+        world.start(name)
+        await world.wait(5.0)
+    await world.wait(START_S + 120)
+    (leader,) = [name for name, worker in world.workers.items() if worker.leads()]
+    world.kill(leader)
+    await world.wait(60.0)
+    assert not any(worker.leads() for worker in world.workers.values())
+    await world.wait(150.0)
+    assert [worker.leads() for worker in world.workers.values()].count(True) == 1
+    assert leader not in world.owners()
 
 
-def test_whoever_loses_the_race_for_the_first_row_dies_of_it() -> None:
+@in_world(Java3World)
+async def test_whoever_loses_the_race_for_the_first_row_dies_of_it(world: Java3World) -> None:
     """As coordination#what-java-does-differently says of the initial version."""
-
-    async def story() -> None:
-        world = World()
-        tasks = []
-        for name in "ab":
-            tasks.append(world.start(name))
-        await world.wait(60.0)
-        assert sorted(worker.versions.state is None for worker in tasks) == [False, True]
-
-    run_world(story())
+    tasks = []
+    for name in "ab":
+        tasks.append(world.start(name))
+    await world.wait(60.0)
+    assert sorted(worker.versions.state is None for worker in tasks) == [False, True]
 
 
-def test_a_stopped_worker_leaves_its_rows_and_its_report_and_frees_the_lock() -> None:
-    async def story() -> None:
-        world = World()
-        worker = world.start("a")
-        await world.wait(START_S)
-        worker.request_stop()
-        await world.wait(40.0)
-        assert world.owners() == {"a": 6}
-        assert world.dynamo.row(TABLE, "a") is not None
-        assert world.dynamo.row(TABLE, "Leader") is None
-
-    run_world(story())
+@in_world(Java3World)
+async def test_a_stopped_worker_leaves_its_rows_and_its_report_and_frees_the_lock(world: Java3World) -> None:
+    worker = world.start("a")
+    await world.wait(START_S)
+    worker.request_stop()
+    await world.wait(40.0)
+    assert world.owners() == {"a": 6}
+    assert world.dynamo.row(TABLE, "a") is not None
+    assert world.dynamo.row(TABLE, "Leader") is None
 
 
 def test_workers_without_figures_get_nothing_of_a_new_application() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import tempfile
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -23,7 +21,7 @@ from tests.twins.dynamo import MemoryDynamo
 from tests.twins.kinesis_model import ModelFanOut
 from tests.twins.letters import MemoryBox
 from tests.twins.streams import VirtualClock
-from tests.virtual_time import virtual
+from tests.virtual_time import asked_of_pytest, virtual
 
 STREAM = "clicks"
 TABLE = "app"
@@ -184,17 +182,14 @@ async def fleet(shard_count: int = 1, **keys: str):
 
 
 def in_fleet(shard_count: int = 1, **keys: str) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """A test that runs in virtual time and is given a fleet as its first argument."""
+    """A test that runs in virtual time and is given a fleet as `world`."""
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         @virtual
-        @functools.wraps(test)
-        async def run(*args: Any, **kwargs: Any) -> None:
+        async def run(**asked: Any) -> None:
             async with fleet(shard_count, **keys) as world:
-                await test(world, *args, **kwargs)
+                await test(world, **asked)
 
-        asked_of_pytest = list(inspect.signature(test).parameters.values())[1:]
-        run.__signature__ = inspect.Signature(asked_of_pytest)
-        return run
+        return asked_of_pytest(test, run, "world")
 
     return decorate

@@ -692,6 +692,7 @@ async def test_an_mld_leader_without_a_report_yet_is_no_java_worker() -> None:
 # --- the price
 
 
+@pytest.mark.full
 def test_heartbeats_of_10_workers_with_1000_leases_cost_a_fiftieth_of_the_renewals(capsys) -> None:
     def cost(setting: str, seconds: float) -> float:
         """UpdateItems a second of keepers and heartbeats, every shard delivering."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -25,9 +24,10 @@ from mld.retrieval.page import RecordsPage
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
+from tests.support.readers import after, live, read, sequences
 from tests.twins.fanout import LIFE_S, MemoryFanOut, without_end
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
-from tests.virtual_time import run_virtual
+from tests.virtual_time import asked_of_pytest
 
 INITIAL = InitialPosition(TRIM_HORIZON)
 HORIZON = StartingPoint(IteratorType.TRIM_HORIZON)
@@ -47,29 +47,26 @@ def reading(
     streams = streams or MemoryStreams()
     fan_out = MemoryFanOut(streams, event_records=event_records)
 
-    async def main() -> None:
-        unheard: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    def reader() -> FanOutReader:
         rng = Random(1)
         consumer = RegisteredConsumer(fan_out, streams.clock, rng, name="app", arn=arn, retries=Retries())
-        reader = FanOutReader(fan_out, consumer, streams.clock, rng, shard_id="shard-0", **options)
-        try:
-            await body(fan_out, reader)
-        finally:
-            await reader.stop()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        gc.collect()
-        assert unheard == []
+        return FanOutReader(fan_out, consumer, streams.clock, rng, shard_id="shard-0", **options)
 
-    run_virtual(main())
+    live(reader, lambda reader: body(fan_out, reader))
     assert all(subscription.closed for subscription in fan_out.subscriptions), "each subscription is closed"
     return fan_out
 
 
-def sequences(delivery: Delivery) -> list[str]:
-    assert isinstance(delivery, Records)
-    assert isinstance(delivery.page, RecordsPage)
-    return [record.sequence_number for record in delivery.page.records]
+def with_reader(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """A test that is the body of `reading`."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        def run(**asked: Any) -> None:
+            reading(lambda fan_out, reader: test(fan_out, reader, **asked), **options)
+
+        return asked_of_pytest(test, run, "fan_out", "reader")
+
+    return decorate
 
 
 class Filter:
@@ -92,17 +89,6 @@ class Filter:
         while len(self.got) < count:
             await self.next()
         return self.got
-
-
-async def read(reader: FanOutReader, count: int) -> list[str]:
-    got: list[str] = []
-    while len(got) < count:
-        got += sequences(await reader.next())
-    return got
-
-
-def after(sequence: str) -> StartingPoint:
-    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=sequence)
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
@@ -200,52 +186,49 @@ def test_after_an_ordinary_end_the_next_subscription_starts_after_the_continuati
     assert reading(body).times("SubscribeToShard") == [0.0, 1.0]  # not more than one call a second
 
 
-def test_a_quiet_shard_is_renewed_before_its_end_after_a_continuation_of_empty_events() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        first = fan_out.streams.put(1)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 1) == first
-        fan_out.streams.shards["other"] = fan_out.streams.shards["shard-0"].__class__("other")
-        fan_out.streams.put(5, shard_id="other")  # the tip moves on, our shard has nothing
-        tip = str(fan_out.streams.tip)
-        await asyncio.sleep(3600)
-        written = fan_out.streams.put(1)
-        assert await read(reader, 1) == written
-        assert set(fan_out.points()[1:]) == {after(tip)}
-        lives = [after_s - before_s for before_s, after_s in pairwise(fan_out.times("SubscribeToShard"))]
-        assert min(lives) >= subscribing.RENEW_AFTER_S
-        assert max(lives) < LIFE_S - 5
+@with_reader(deliver_empty=False)
+async def test_a_quiet_shard_is_renewed_before_its_end_after_a_continuation_of_empty_events(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    first = fan_out.streams.put(1)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 1) == first
+    fan_out.streams.shards["other"] = fan_out.streams.shards["shard-0"].__class__("other")
+    fan_out.streams.put(5, shard_id="other")  # the tip moves on, our shard has nothing
+    tip = str(fan_out.streams.tip)
+    await asyncio.sleep(3600)
+    written = fan_out.streams.put(1)
+    assert await read(reader, 1) == written
+    assert set(fan_out.points()[1:]) == {after(tip)}
+    lives = [after_s - before_s for before_s, after_s in pairwise(fan_out.times("SubscribeToShard"))]
+    assert min(lives) >= subscribing.RENEW_AFTER_S
+    assert max(lives) < LIFE_S - 5
 
-    reading(body, deliver_empty=False)
 
-
-def test_a_renewal_leaves_no_gap_and_changes_no_order() -> None:
+@with_reader(streams=MemoryStreams(latency_s=0.5))
+async def test_a_renewal_leaves_no_gap_and_changes_no_order(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
     """A record every 0.1 s over six lives, on a network that takes 0.5 s to open a subscription."""
+    written: list[str] = []
 
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written: list[str] = []
+    async def write() -> None:
+        for _ in range(16_000):
+            written.extend(fan_out.streams.put(1))
+            await asyncio.sleep(0.1)
 
-        async def write() -> None:
-            for _ in range(16_000):
-                written.extend(fan_out.streams.put(1))
-                await asyncio.sleep(0.1)
-
-        writing = asyncio.create_task(write())
-        consumer = Filter(reader)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        late_s = 0.0
-        while len(consumer.got) < 16_000:
-            before = len(consumer.got)
-            await consumer.next()
-            if before > 100 and len(consumer.got) > before:
-                arrived = fan_out.streams.shards["shard-0"].records[before].approximate_arrival_ms
-                late_s = max(late_s, fan_out.clock.wall() - arrived / 1000)
-        await writing
-        assert consumer.got == written
-        assert len(fan_out.subscriptions) >= 5
-        assert late_s < 0.2, "somebody waited for a renewal"
-
-    reading(body, streams=MemoryStreams(latency_s=0.5))
+    writing = asyncio.create_task(write())
+    consumer = Filter(reader)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    late_s = 0.0
+    while len(consumer.got) < 16_000:
+        before = len(consumer.got)
+        await consumer.next()
+        if before > 100 and len(consumer.got) > before:
+            arrived = fan_out.streams.shards["shard-0"].records[before].approximate_arrival_ms
+            late_s = max(late_s, fan_out.clock.wall() - arrived / 1000)
+    await writing
+    assert consumer.got == written
+    assert len(fan_out.subscriptions) >= 5
+    assert late_s < 0.2, "somebody waited for a renewal"
 
 
 def test_a_renewal_that_fails_is_repeated_while_the_old_subscription_is_read() -> None:
@@ -263,16 +246,16 @@ def test_a_renewal_that_fails_is_repeated_while_the_old_subscription_is_read() -
     assert len(fan_out.points()) == 4
 
 
-def test_a_renewal_that_never_succeeds_ends_in_an_ordinary_end() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(1)
-        fan_out.fail("SubscribeToShard", *[BROKEN] * 12)
-        await asyncio.sleep(400)
-        written = fan_out.streams.put(1)
-        assert await read(reader, 1) == written
-
-    reading(body, deliver_empty=False)
+@with_reader(deliver_empty=False)
+async def test_a_renewal_that_never_succeeds_ends_in_an_ordinary_end(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(1)
+    fan_out.fail("SubscribeToShard", *[BROKEN] * 12)
+    await asyncio.sleep(400)
+    written = fan_out.streams.put(1)
+    assert await read(reader, 1) == written
 
 
 def test_the_last_event_ends_the_shard_and_nothing_follows() -> None:
@@ -332,45 +315,43 @@ def test_an_event_that_contradicts_itself_is_asked_for_again(kind: str) -> None:
         errors.InvalidStreamArgumentError("number"),
     ],
 )
-def test_an_error_inside_the_stream_costs_no_record(error: errors.StreamError) -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.cut(1, error)
-        fan_out.cut(0, error)
-        written = fan_out.streams.put(40)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 40) == written
-        assert fan_out.points() == [HORIZON, after(written[9]), after(written[9])]
-
-    reading(body)
-
-
-def test_who_is_taken_over_gives_way_before_it_takes_over_again() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await reader.next()
-        await asyncio.sleep(7)
-        await fan_out.subscribe(fan_out.arn_of("app"), "shard-0", HORIZON)  # the new owner of the lease
-        fan_out.subscriptions[-1].closed = True
-        await asyncio.sleep(19)
-        assert len(fan_out.points()) == 2
-        await asyncio.sleep(10)
-        assert len(fan_out.points()) == 3
-
-    reading(body, yield_s=20.0)
+@with_reader()
+async def test_an_error_inside_the_stream_costs_no_record(
+    fan_out: MemoryFanOut, reader: FanOutReader, error: errors.StreamError
+) -> None:
+    fan_out.cut(1, error)
+    fan_out.cut(0, error)
+    written = fan_out.streams.put(40)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 40) == written
+    assert fan_out.points() == [HORIZON, after(written[9]), after(written[9])]
 
 
-def test_a_fresh_subscription_of_somebody_else_is_waited_out() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.consumers["arn:mine"] = 0.0
-        other = await fan_out.subscribe("arn:mine", "shard-0", HORIZON)
-        written = fan_out.streams.put(3)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 3) == written
-        assert 5.0 <= fan_out.clock.monotonic() < 7.0
-        assert other.taken_over
-        other.close()
+@with_reader(yield_s=20.0)
+async def test_who_is_taken_over_gives_way_before_it_takes_over_again(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await reader.next()
+    await asyncio.sleep(7)
+    await fan_out.subscribe(fan_out.arn_of("app"), "shard-0", HORIZON)  # the new owner of the lease
+    fan_out.subscriptions[-1].closed = True
+    await asyncio.sleep(19)
+    assert len(fan_out.points()) == 2
+    await asyncio.sleep(10)
+    assert len(fan_out.points()) == 3
 
-    reading(body, arn="arn:mine")
+
+@with_reader(arn="arn:mine")
+async def test_a_fresh_subscription_of_somebody_else_is_waited_out(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    fan_out.consumers["arn:mine"] = 0.0
+    other = await fan_out.subscribe("arn:mine", "shard-0", HORIZON)
+    written = fan_out.streams.put(3)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 3) == written
+    assert 5.0 <= fan_out.clock.monotonic() < 7.0
+    assert other.taken_over
+    other.close()
 
 
 def test_a_call_without_answer_is_given_up() -> None:
@@ -383,16 +364,14 @@ def test_a_call_without_answer_is_given_up() -> None:
     assert OPEN_TIMEOUT_S < reading(body).times("SubscribeToShard")[1] <= OPEN_TIMEOUT_S + 0.5
 
 
-def test_a_silent_connection_is_given_up() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await reader.next()
-        fan_out.subscriptions[0].silent = True
-        written = fan_out.streams.put(3)
-        assert await read(reader, 3) == written
-        assert fan_out.clock.monotonic() < subscribing.IDLE_MAX_S + 1
-
-    reading(body)
+@with_reader()
+async def test_a_silent_connection_is_given_up(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await reader.next()
+    fan_out.subscriptions[0].silent = True
+    written = fan_out.streams.put(3)
+    assert await read(reader, 3) == written
+    assert fan_out.clock.monotonic() < subscribing.IDLE_MAX_S + 1
 
 
 def test_trouble_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -411,28 +390,26 @@ def test_trouble_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture
 # --- what is not found ------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_shard_is_told_and_looked_for_again_when_asked() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written = fan_out.streams.put(3)
-        shard = fan_out.streams.shards.pop("shard-0")
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await reader.next() == ShardMissing()
-        await asyncio.sleep(1000)
-        assert len(fan_out.points()) == 1
-        fan_out.streams.shards["shard-0"] = shard
-        assert await read(reader, 3) == written
+@with_reader()
+async def test_a_missing_shard_is_told_and_looked_for_again_when_asked(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    written = fan_out.streams.put(3)
+    shard = fan_out.streams.shards.pop("shard-0")
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await reader.next() == ShardMissing()
+    await asyncio.sleep(1000)
+    assert len(fan_out.points()) == 1
+    fan_out.streams.shards["shard-0"] = shard
+    assert await read(reader, 3) == written
 
-    reading(body)
 
-
-def test_a_missing_stream_is_a_missing_shard() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.fail("DescribeStreamSummary", errors.StreamNotFoundError("scripted"))
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await reader.next() == ShardMissing()
-        await reader.next()
-
-    reading(body)
+@with_reader()
+async def test_a_missing_stream_is_a_missing_shard(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    fan_out.fail("DescribeStreamSummary", errors.StreamNotFoundError("scripted"))
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await reader.next() == ShardMissing()
+    await reader.next()
 
 
 def test_a_consumer_that_was_deregistered_is_registered_anew_and_ends_no_shard() -> None:
@@ -463,15 +440,13 @@ def test_a_configured_consumer_that_is_gone_is_not_replaced() -> None:
 # --- back-pressure and stopping ---------------------------------------------------------------------------------------
 
 
-def test_nothing_is_taken_without_room() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written = fan_out.streams.put(500)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(100)
-        assert fan_out.subscriptions[0].events == EVENTS_MAX
-        assert await read(reader, 500) == written
-
-    reading(body)
+@with_reader()
+async def test_nothing_is_taken_without_room(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    written = fan_out.streams.put(500)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(100)
+    assert fan_out.subscriptions[0].events == EVENTS_MAX
+    assert await read(reader, 500) == written
 
 
 @pytest.mark.parametrize("options", [{"bytes_max": 30}, {"records_max": 30}, {"budget": Budget(24_000)}])
@@ -485,38 +460,34 @@ def test_every_limit_of_the_buffer_holds(options: dict[str, Any]) -> None:
     reading(body, **options)
 
 
-def test_a_consumer_slower_than_a_subscription_lives_loses_nothing() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        written = fan_out.streams.put(200)
-        consumer = Filter(reader)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        while len(consumer.got) < 200:
-            await consumer.next()
-            await asyncio.sleep(LIFE_S * 1.5)
-        assert consumer.got == written
-
-    reading(body)
-
-
-def test_empty_events_are_kept_from_who_has_no_use_for_them() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(60)
-        assert fan_out.subscriptions[0].events > 10
-        written = fan_out.streams.put(1)
-        assert sequences(await reader.next()) == written
-
-    reading(body, deliver_empty=False)
+@with_reader()
+async def test_a_consumer_slower_than_a_subscription_lives_loses_nothing(
+    fan_out: MemoryFanOut, reader: FanOutReader
+) -> None:
+    written = fan_out.streams.put(200)
+    consumer = Filter(reader)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    while len(consumer.got) < 200:
+        await consumer.next()
+        await asyncio.sleep(LIFE_S * 1.5)
+    assert consumer.got == written
 
 
-def test_a_stop_in_the_middle_of_a_renewal_leaves_nothing() -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        while len(fan_out.points()) < 2:
-            await reader.next()
-        await reader.stop()
+@with_reader(deliver_empty=False)
+async def test_empty_events_are_kept_from_who_has_no_use_for_them(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(60)
+    assert fan_out.subscriptions[0].events > 10
+    written = fan_out.streams.put(1)
+    assert sequences(await reader.next()) == written
 
-    reading(body, streams=MemoryStreams(latency_s=0.5))
+
+@with_reader(streams=MemoryStreams(latency_s=0.5))
+async def test_a_stop_in_the_middle_of_a_renewal_leaves_nothing(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    while len(fan_out.points()) < 2:
+        await reader.next()
+    await reader.stop()
 
 
 def test_the_budget_is_left_again() -> None:

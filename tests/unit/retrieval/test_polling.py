@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -16,15 +15,16 @@ import pytest
 from mld import errors
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.buffer import Budget
-from mld.retrieval.deliveries import Delivery, EndOfShard, Records, ShardMissing
+from mld.retrieval.deliveries import EndOfShard, ShardMissing
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.pacing import CALL_INTERVAL_MIN_S
 from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
+from tests.support.readers import after, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
-from tests.virtual_time import run_virtual
+from tests.virtual_time import asked_of_pytest
 
 INITIAL = InitialPosition(TRIM_HORIZON)
 IDLE_S = 1.5
@@ -44,34 +44,20 @@ def reading(
     """Run `body` with a new reader, stop the reader, and see to it that nothing is left running."""
     streams = streams or MemoryStreams()
 
-    async def main() -> None:
-        unheard: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-        reader = reader_of(streams, **options)
-        try:
-            await body(streams, reader)
-        finally:
-            await reader.stop()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        gc.collect()
-        assert unheard == []
-
-    run_virtual(main())
+    live(lambda: reader_of(streams, **options), lambda reader: body(streams, reader))
     return streams
 
 
-def sequences(delivery: Delivery) -> list[str]:
-    assert isinstance(delivery, Records)
-    assert isinstance(delivery.page, RecordsPage)
-    return [record.sequence_number for record in delivery.page.records]
+def with_reader(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """A test that is the body of `reading`."""
 
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        def run(**asked: Any) -> None:
+            reading(lambda streams, reader: test(streams, reader, **asked), **options)
 
-async def read(reader: PollingReader, count: int) -> list[str]:
-    """The next `count` records; empty pages are passed over."""
-    got: list[str] = []
-    while len(got) < count:
-        got += sequences(await reader.next())
-    return got
+        return asked_of_pytest(test, run, "streams", "reader")
+
+    return decorate
 
 
 async def until_end(reader: PollingReader) -> tuple[list[str], EndOfShard]:
@@ -79,10 +65,6 @@ async def until_end(reader: PollingReader) -> tuple[list[str], EndOfShard]:
     while not isinstance(delivery := await reader.next(), EndOfShard):
         got += sequences(delivery)
     return got, delivery
-
-
-def after(sequence: str) -> StartingPoint:
-    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=sequence)
 
 
 def at_wall(seconds_after_epoch: float) -> StartingPoint:
@@ -101,35 +83,29 @@ def test_records_arrive_in_order_and_the_first_fetch_is_immediate() -> None:
     assert reading(body).times("GetRecords") == [0.0]
 
 
-def test_a_numeric_checkpoint_starts_at_it() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(3)
-        await reader.start(Position(written[1], 2), INITIAL)
-        assert await read(reader, 2) == written[1:]
-
-    reading(body)
+@with_reader()
+async def test_a_numeric_checkpoint_starts_at_it(streams: MemoryStreams, reader: PollingReader) -> None:
+    written = streams.put(3)
+    await reader.start(Position(written[1], 2), INITIAL)
+    assert await read(reader, 2) == written[1:]
 
 
-def test_a_failed_start_raises_and_can_be_repeated() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetShardIterator", errors.StreamThrottledError("scripted"))
-        with pytest.raises(errors.StreamThrottledError):
-            await reader.start(TRIM_HORIZON, INITIAL)
-        written = streams.put()
+@with_reader()
+async def test_a_failed_start_raises_and_can_be_repeated(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.fail("GetShardIterator", errors.StreamThrottledError("scripted"))
+    with pytest.raises(errors.StreamThrottledError):
         await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 1) == written
+    written = streams.put()
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 1) == written
 
-    reading(body)
 
-
-def test_a_hung_start_is_an_unavailable_stream() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetShardIterator", HangError())
-        with pytest.raises(errors.StreamUnavailableError, match="GetShardIterator of shard shard-0: no answer"):
-            await reader.start(TRIM_HORIZON, INITIAL)
-        assert streams.clock.monotonic() == CALL_TIMEOUT_S
-
-    reading(body)
+@with_reader()
+async def test_a_hung_start_is_an_unavailable_stream(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.fail("GetShardIterator", HangError())
+    with pytest.raises(errors.StreamUnavailableError, match="GetShardIterator of shard shard-0: no answer"):
+        await reader.start(TRIM_HORIZON, INITIAL)
+    assert streams.clock.monotonic() == CALL_TIMEOUT_S
 
 
 def test_a_checkpoint_whose_record_was_trimmed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,28 +186,26 @@ def test_nothing_is_fetched_after_the_end_of_the_shard() -> None:
 # --- the buffer -------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_buffer_stops_fetching_until_the_consumer_takes_a_page() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(100)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(60)
-        assert len(streams.times("GetRecords")) == 4
-        assert sequences(await reader.next()) == written[:10]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert streams.times("GetRecords")[4:] == [60.0]
+@with_reader(max_records=10)
+async def test_a_full_buffer_stops_fetching_until_the_consumer_takes_a_page(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    written = streams.put(100)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(60)
+    assert len(streams.times("GetRecords")) == 4
+    assert sequences(await reader.next()) == written[:10]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert streams.times("GetRecords")[4:] == [60.0]
 
-    reading(body, max_records=10)
 
-
-def test_one_page_over_the_byte_limit_fills_the_buffer() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.put(4, data=bytes(600))
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(60)
-        assert len(streams.times("GetRecords")) == 2
-
-    reading(body, max_records=1, bytes_max=1000)
+@with_reader(max_records=1, bytes_max=1000)
+async def test_one_page_over_the_byte_limit_fills_the_buffer(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.put(4, data=bytes(600))
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(60)
+    assert len(streams.times("GetRecords")) == 2
 
 
 def test_an_old_iterator_is_replaced_after_a_long_pause() -> None:
@@ -279,27 +253,25 @@ def test_the_same_iterator_is_tried_again_after(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error", [errors.IteratorExpiredError("scripted"), errors.InvalidStreamArgumentError("scripted")]
 )
-def test_a_new_iterator_after_the_last_record_follows(error: Exception) -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", None, error)
-        written = streams.put(20)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 20) == written
-        assert streams.points() == [HORIZON_POINT, after(written[9])]
+@with_reader(max_records=10)
+async def test_a_new_iterator_after_the_last_record_follows(
+    streams: MemoryStreams, reader: PollingReader, error: Exception
+) -> None:
+    streams.fail("GetRecords", None, error)
+    written = streams.put(20)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 20) == written
+    assert streams.points() == [HORIZON_POINT, after(written[9])]
 
-    reading(body, max_records=10)
 
-
-def test_a_failed_renewal_is_tried_again() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", None, errors.IteratorExpiredError("scripted"))
-        streams.fail("GetShardIterator", None, errors.StreamThrottledError("scripted"), HangError())
-        written = streams.put(20)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 20) == written
-        assert streams.points() == [HORIZON_POINT] + 3 * [after(written[9])]
-
-    reading(body, max_records=10)
+@with_reader(max_records=10)
+async def test_a_failed_renewal_is_tried_again(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.fail("GetRecords", None, errors.IteratorExpiredError("scripted"))
+    streams.fail("GetShardIterator", None, errors.StreamThrottledError("scripted"), HangError())
+    written = streams.put(20)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 20) == written
+    assert streams.points() == [HORIZON_POINT] + 3 * [after(written[9])]
 
 
 def test_an_iterator_lost_before_the_first_record_is_taken_at_the_checkpoint_again() -> None:
@@ -374,23 +346,19 @@ def test_an_unexpected_exception_is_waited_out_like_any_error(caplog: pytest.Log
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_end_comes_after_all_records_with_the_children() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(25)
-        children = streams.close("child-1", "child-2")
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await until_end(reader) == (written, EndOfShard(children))
-
-    reading(body, max_records=10)
+@with_reader(max_records=10)
+async def test_the_end_comes_after_all_records_with_the_children(streams: MemoryStreams, reader: PollingReader) -> None:
+    written = streams.put(25)
+    children = streams.close("child-1", "child-2")
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await until_end(reader) == (written, EndOfShard(children))
 
 
-def test_the_end_without_records_brings_no_page() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        children = streams.close("child")
-        await reader.start(LATEST, INITIAL)
-        assert await reader.next() == EndOfShard(children)
-
-    reading(body)
+@with_reader()
+async def test_the_end_without_records_brings_no_page(streams: MemoryStreams, reader: PollingReader) -> None:
+    children = streams.close("child")
+    await reader.start(LATEST, INITIAL)
+    assert await reader.next() == EndOfShard(children)
 
 
 def test_an_end_that_never_names_children_is_delivered_without_them() -> None:
@@ -403,28 +371,24 @@ def test_an_end_that_never_names_children_is_delivered_without_them() -> None:
     assert len(reading(body, max_records=10).times("GetRecords")) == 1 + ENDS_WITHOUT_CHILDREN_MAX
 
 
-def test_children_named_at_a_later_try_are_delivered() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        written = streams.put(1)
-        children = streams.close("child")
-        streams.bend(*[lambda page: replace(page, child_shards=())] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await until_end(reader) == (written, EndOfShard(children))
-
-    reading(body)
+@with_reader()
+async def test_children_named_at_a_later_try_are_delivered(streams: MemoryStreams, reader: PollingReader) -> None:
+    written = streams.put(1)
+    children = streams.close("child")
+    streams.bend(*[lambda page: replace(page, child_shards=())] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await until_end(reader) == (written, EndOfShard(children))
 
 
-def test_a_valid_answer_starts_the_count_of_bad_ends_anew() -> None:
+@with_reader(max_records=10)
+async def test_a_valid_answer_starts_the_count_of_bad_ends_anew(streams: MemoryStreams, reader: PollingReader) -> None:
     def bad_end(page: RecordsPage) -> RecordsPage:
         return replace(page, next_iterator=None)
 
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.bend(*[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1), None, *[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
-        written = streams.put(30)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await read(reader, 30) == written
-
-    reading(body, max_records=10)
+    streams.bend(*[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1), None, *[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1))
+    written = streams.put(30)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await read(reader, 30) == written
 
 
 def test_children_of_a_shard_that_goes_on_are_not_believed() -> None:
@@ -442,30 +406,30 @@ def test_children_of_a_shard_that_goes_on_are_not_believed() -> None:
 # --- a missing shard --------------------------------------------------------------------------------------------------
 
 
-def test_not_found_is_reported_and_reading_goes_on_when_asked_again() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", None, errors.StreamNotFoundError("scripted"))
-        written = streams.put(20)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert sequences(await reader.next()) == written[:10]
-        assert await reader.next() == ShardMissing()
-        await asyncio.sleep(60)
-        assert len(streams.times("GetRecords")) == 2
-        assert await read(reader, 10) == written[10:]
-        assert streams.points()[1:] == [after(written[9])]
+@with_reader(max_records=10)
+async def test_not_found_is_reported_and_reading_goes_on_when_asked_again(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    streams.fail("GetRecords", None, errors.StreamNotFoundError("scripted"))
+    written = streams.put(20)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert sequences(await reader.next()) == written[:10]
+    assert await reader.next() == ShardMissing()
+    await asyncio.sleep(60)
+    assert len(streams.times("GetRecords")) == 2
+    assert await read(reader, 10) == written[10:]
+    assert streams.points()[1:] == [after(written[9])]
 
-    reading(body, max_records=10)
 
-
-def test_not_found_at_the_start_is_reported_by_the_first_delivery() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetShardIterator", errors.StreamNotFoundError("scripted"))
-        written = streams.put()
-        await reader.start(TRIM_HORIZON, INITIAL)
-        assert await reader.next() == ShardMissing()
-        assert await read(reader, 1) == written
-
-    reading(body)
+@with_reader()
+async def test_not_found_at_the_start_is_reported_by_the_first_delivery(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    streams.fail("GetShardIterator", errors.StreamNotFoundError("scripted"))
+    written = streams.put()
+    await reader.start(TRIM_HORIZON, INITIAL)
+    assert await reader.next() == ShardMissing()
+    assert await read(reader, 1) == written
 
 
 def test_a_shard_that_stays_missing_never_ends() -> None:
@@ -501,22 +465,22 @@ def test_a_latest_reader_that_was_idle_restarts_near_its_last_answer() -> None:
     assert reading(body).points()[1] == at_wall(100 * IDLE_S - LATEST_MARGIN_S)
 
 
-def test_the_reader_after_a_crash_continues_from_the_first_start_at_latest() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.put(5)
-        await asyncio.sleep(LATEST_MARGIN_S + 1)
-        await reader.start(LATEST, INITIAL)
-        written = streams.put(2)
-        assert await read(reader, 2) == written
-        await reader.stop()
-        written += streams.put(2)
-        second = reader_of(streams)
-        await second.start(LATEST, INITIAL, anchor=reader.anchor_s)
-        assert await read(second, 4) == written
-        assert second.anchor_s == reader.anchor_s
-        await second.stop()
-
-    reading(body)
+@with_reader()
+async def test_the_reader_after_a_crash_continues_from_the_first_start_at_latest(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    streams.put(5)
+    await asyncio.sleep(LATEST_MARGIN_S + 1)
+    await reader.start(LATEST, INITIAL)
+    written = streams.put(2)
+    assert await read(reader, 2) == written
+    await reader.stop()
+    written += streams.put(2)
+    second = reader_of(streams)
+    await second.start(LATEST, INITIAL, anchor=reader.anchor_s)
+    assert await read(second, 4) == written
+    assert second.anchor_s == reader.anchor_s
+    await second.stop()
 
 
 def test_a_reader_not_started_has_no_anchor() -> None:
@@ -526,16 +490,14 @@ def test_a_reader_not_started_has_no_anchor() -> None:
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-def test_stop_is_possible_at_any_time_and_again() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.fail("GetRecords", HangError())
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(1)
-        await reader.stop()
-        await reader.stop()
-        assert streams.clock.monotonic() == 1
-
-    reading(body)
+@with_reader()
+async def test_stop_is_possible_at_any_time_and_again(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.fail("GetRecords", HangError())
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(1)
+    await reader.stop()
+    await reader.stop()
+    assert streams.clock.monotonic() == 1
 
 
 def test_stop_before_start_does_nothing() -> None:
@@ -545,57 +507,53 @@ def test_stop_before_start_does_nothing() -> None:
     assert reading(body).calls == []
 
 
-def test_a_waiting_consumer_learns_that_the_reader_was_stopped() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
+@with_reader()
+async def test_a_waiting_consumer_learns_that_the_reader_was_stopped(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await reader.next()
+    waiting = asyncio.create_task(reader.next())
+    await asyncio.sleep(0.1)
+    await reader.stop()
+    with pytest.raises(RuntimeError, match="stopped"):
+        await waiting
+
+
+@with_reader()
+async def test_a_cancelled_wait_loses_nothing(streams: MemoryStreams, reader: PollingReader) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await reader.next()
+    waiting = asyncio.create_task(reader.next())
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    written = streams.put(3)
+    await asyncio.wait([waiting])
+    assert await read(reader, 3) == written
+
+
+@with_reader()
+async def test_nothing_can_be_asked_after_the_end(streams: MemoryStreams, reader: PollingReader) -> None:
+    streams.close("child")
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await reader.next()
+    with pytest.raises(AssertionError):
         await reader.next()
-        waiting = asyncio.create_task(reader.next())
-        await asyncio.sleep(0.1)
-        await reader.stop()
-        with pytest.raises(RuntimeError, match="stopped"):
-            await waiting
-
-    reading(body)
-
-
-def test_a_cancelled_wait_loses_nothing() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await reader.next()
-        waiting = asyncio.create_task(reader.next())
-        await asyncio.sleep(0.1)
-        waiting.cancel()
-        written = streams.put(3)
-        await asyncio.wait([waiting])
-        assert await read(reader, 3) == written
-
-    reading(body)
-
-
-def test_nothing_can_be_asked_after_the_end() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        streams.close("child")
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await reader.next()
-        with pytest.raises(AssertionError):
-            await reader.next()
-
-    reading(body)
 
 
 # --- the budget, and pages that nobody needs --------------------------------------------------------------------------
 
 
-def test_empty_pages_are_kept_from_a_consumer_who_has_no_use_for_them() -> None:
-    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
-        await reader.start(TRIM_HORIZON, INITIAL)
-        waiting = asyncio.create_task(reader.next())
-        await streams.clock.sleep(10 * IDLE_S)
-        assert not waiting.done()
-        streams.put(1)
-        assert len(sequences(await waiting)) == 1
-
-    reading(body, deliver_empty=False)
+@with_reader(deliver_empty=False)
+async def test_empty_pages_are_kept_from_a_consumer_who_has_no_use_for_them(
+    streams: MemoryStreams, reader: PollingReader
+) -> None:
+    await reader.start(TRIM_HORIZON, INITIAL)
+    waiting = asyncio.create_task(reader.next())
+    await streams.clock.sleep(10 * IDLE_S)
+    assert not waiting.done()
+    streams.put(1)
+    assert len(sequences(await waiting)) == 1
 
 
 def test_a_reader_takes_part_in_the_budget_from_start_to_stop() -> None:

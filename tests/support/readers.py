@@ -1,0 +1,64 @@
+"""What the tests of both kinds of readers share: a life in virtual time of which nothing is left, and what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from mld.retrieval.deliveries import Delivery, Records
+from mld.retrieval.page import RecordsPage
+from mld.streams import IteratorType, StartingPoint
+from tests.virtual_time import run_virtual
+
+
+class Reader(Protocol):
+    async def next(self) -> Delivery: ...
+
+    async def stop(self) -> None: ...
+
+
+def live(reader_of: Callable[[], Reader], body: Callable[[Any], Awaitable[None]]) -> None:
+    """Run `body` with a new reader in virtual time, stop the reader, and see to it that nothing is left running.
+
+    Only what the run has made is looked at for errors that nobody heard: a look at all that the process has takes
+    longer than most tests.
+    """
+
+    async def main() -> None:
+        unheard: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        reader = reader_of()
+        try:
+            await body(reader)
+        finally:
+            await reader.stop()
+        del reader
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        gc.collect()
+        assert unheard == []
+
+    gc.freeze()
+    try:
+        run_virtual(main())
+    finally:
+        gc.unfreeze()
+
+
+def sequences(delivery: Delivery) -> list[str]:
+    assert isinstance(delivery, Records)
+    assert isinstance(delivery.page, RecordsPage)
+    return [record.sequence_number for record in delivery.page.records]
+
+
+async def read(reader: Reader, count: int) -> list[str]:
+    """The next `count` records; empty pages are passed over."""
+    got: list[str] = []
+    while len(got) < count:
+        got += sequences(await reader.next())
+    return got
+
+
+def after(sequence: str) -> StartingPoint:
+    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=sequence)
