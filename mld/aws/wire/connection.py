@@ -117,15 +117,16 @@ class Connection:
         return answer
 
     async def more(self) -> bool:
-        """Wait for frames in the sink; False if the answer is complete. Raises as `exchange` does.
+        """Wait for more in the sink; False if the answer is complete. Raises as `exchange` does.
 
-        One caller at a time. May be cancelled without loss.
+        What is in the sink already comes before an error. One caller at a time; may be cancelled without loss.
         """
-        if self._parser is not None and self._failure is None and not self._parser.is_complete:
-            await self._woken()
         if self._failure is not None:
             raise self._failure
-        return self._parser is not None and not self._parser.is_complete
+        if self._parser is None or self._parser.is_complete:
+            return False
+        await self._woken()
+        return True
 
     def read_on(self) -> None:
         """The sink may have room again."""
@@ -221,13 +222,14 @@ class Connection:
             self._fail(error)
 
     def _look_while_idle(self) -> None:
+        reason: Exception | None = None
         try:
             self._socket.recv(1)
         except _LATER:
             return  # TLS talks to itself
         except Exception as error:
-            self.close(error)
-        self.close()
+            reason = error
+        self.close(reason)
 
     def _receive(self, parser: AnswerParser, sink: StreamSink | None) -> None:
         was_ready = parser.is_ready
@@ -236,7 +238,9 @@ class Connection:
             while left > 0 and not parser.is_complete and not (sink is not None and sink.is_full):
                 count, wanted = self._receive_once(parser)
                 if not count:
-                    self._end(parser)
+                    if not parser.has_begun:
+                        raise NothingSentBackError("the server has closed the connection")
+                    parser.end()
                     break
                 left -= count
                 if not self._is_tls and count < wanted:
@@ -271,11 +275,6 @@ class Connection:
         if data:
             parser.feed(data)
         return len(data), wanted
-
-    def _end(self, parser: AnswerParser) -> None:
-        if not parser.has_begun:
-            raise NothingSentBackError("the server has closed the connection")
-        parser.end()
 
 
 # --- connecting ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class FrameSource:
         One caller at a time. May be cancelled without loss.
         """
         while (frame := self._frames.take()) is None:
-            if not await self._connection.more() and not self._frames.has_frames:
+            if not await self._connection.more():
                 if not self._frames.is_between_frames:
                     raise BrokenStreamError("the last event is cut off")
                 return None

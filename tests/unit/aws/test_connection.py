@@ -287,6 +287,16 @@ async def test_a_stream_whose_connection_ends_early_is_an_error(
             await source.next()
 
 
+async def test_a_whole_frame_comes_before_the_error_behind_it(other: Peer) -> None:
+    source = await streaming(other, STREAM)
+    waiting = asyncio.create_task(source.next())
+    await asyncio.sleep(0)
+    await other.say(b"1a\r\n%b\r\nnonsense\r\n" % frame(10))
+    assert b"".join(await waiting or ()) == frame(10)
+    with pytest.raises(BrokenAnswerError):
+        await source.next()
+
+
 async def test_a_source_that_nobody_takes_from_stops_reading() -> None:
     async with peer() as other:
         source = await streaming(other, STREAM)
