@@ -10,7 +10,6 @@ import re
 import zlib
 from dataclasses import dataclass
 from enum import Enum
-from io import BytesIO
 from typing import NamedTuple, Protocol
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -21,6 +20,8 @@ BODY_BYTES_MAX = 128 * 1024 * 1024
 """Far above 10 MB of records in base64; a server that announces more is not Kinesis."""
 LENGTH_DIGITS_MAX = 18
 CHUNK_SIZE_DIGITS_MAX = 8
+SMALL_BYTES = 512
+"""Smaller pieces are joined: kept apart, each takes some 200 bytes and what was read with it."""
 CRC32_HEADER = b"x-amz-crc32"
 _HEAD_END = re.compile(rb"\n\r?\n")
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -36,7 +37,16 @@ class Answer:
 
     status: int
     headers: dict[bytes, bytes]
-    body: bytes
+    pieces: tuple[bytes | bytearray | memoryview, ...]
+    """The body as it came: joining a large one takes too long for the loop."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.pieces)
 
 
 class Head(NamedTuple):
@@ -63,15 +73,13 @@ class _Part(Enum):
 
 
 class AnswerParser:
-    """Reads one answer. The body of a good one goes to `sink`, if there is one; every other body is kept whole.
+    """Reads one answer. The body of a good one goes to `sink`, if there is one; every other body is kept.
 
-    A body of known length need not be copied: what is received into `room` is reported to `filled`. The methods raise
-    BrokenAnswerError, after which the parser is of no use.
+    The methods raise BrokenAnswerError, after which the parser is of no use.
     """
 
     __slots__ = (
-        "_at", "_body", "_crc32", "_excess", "_expected", "_left", "_line", "_room", "_sink", "_whole",
-        "has_begun", "head",
+        "_at", "_crc32", "_excess", "_expected", "_left", "_line", "_pieces", "_sink", "has_begun", "head",
     )  # fmt: skip
 
     def __init__(self, sink: BodySink | None = None) -> None:
@@ -82,9 +90,7 @@ class AnswerParser:
         self._line = bytearray()  # the beginning of a head, or of a line between chunks
         self._left = 0  # bytes to come of this body or chunk
         self._at = 0  # bytes of the body that have come
-        self._whole = b""
-        self._body: BytesIO | None = None
-        self._room: memoryview | None = None
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self._crc32: int | None = None  # of the body so far; None if the service has sent none to compare
         self._excess = False
 
@@ -100,7 +106,7 @@ class AnswerParser:
     @property
     def answer(self) -> Answer:
         assert self.head is not None
-        return Answer(*self.head, self._whole)
+        return Answer(*self.head, tuple(self._pieces))
 
     @property
     def may_reuse(self) -> bool:
@@ -111,23 +117,6 @@ class AnswerParser:
             and self.head is not None
             and b"close" not in self.head.headers.get(b"connection", b"").lower()
         )
-
-    def room(self, bytes_max: int) -> memoryview | None:
-        """Where the next bytes of the body belong, if its length is known and it is kept whole.
-
-        It has to be released before `filled` is called; otherwise the whole body is copied at its end.
-        """
-        return None if self._room is None else self._room[self._at : self._at + min(bytes_max, self._left)]
-
-    def filled(self, count: int) -> None:
-        """So many bytes have been received into `room`."""
-        assert self._room is not None
-        if self._crc32 is not None:
-            self._crc32 = zlib.crc32(self._room[self._at : self._at + count], self._crc32)
-        self._at += count
-        self._left -= count
-        if not self._left:
-            self._complete()
 
     def feed(self, data: bytes) -> None:
         self.has_begun = True
@@ -190,17 +179,12 @@ class AnswerParser:
             return rest
         if CRC32_HEADER in headers and b"content-encoding" not in headers:
             self._crc32 = 0
-        if self._expected is not _Part.BODY:
-            self._body = BytesIO()
-        elif len(rest) == self._left:  # the answer came at once, as most do: nothing is copied
-            self._whole = rest
+        if self._expected is _Part.BODY and len(rest) == self._left:  # the answer came at once, as most do
+            self._pieces.append(rest)
             if self._crc32 is not None:
                 self._crc32 = zlib.crc32(rest)
             self._complete()
             return b""
-        else:
-            self._body = BytesIO(bytes(self._left))
-            self._room = self._body.getbuffer()
         return rest
 
     # --- body --------------------------------------------------------------------------------------------------------
@@ -262,20 +246,16 @@ class AnswerParser:
             raise BrokenAnswerError(f"more than {BODY_BYTES_MAX} bytes")
         if self._crc32 is not None:
             self._crc32 = zlib.crc32(piece, self._crc32)
-        if self._room is not None:
-            self._room[self._at : self._at + len(piece)] = piece
+        if len(piece) >= SMALL_BYTES:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
+            last += piece
         else:
-            assert self._body is not None
-            self._body.write(piece)
+            self._pieces.append(bytearray(piece))
         self._at += len(piece)
 
     def _complete(self) -> None:
         self._expected = _Part.NOTHING
-        if self._room is not None:
-            self._room.release()
-            self._room = None
-        if self._body is not None:
-            self._whole, self._body = self._body.getvalue(), None
         if self._crc32 is not None:
             assert self.head is not None
             if self.head.headers[CRC32_HEADER] != b"%d" % self._crc32:

@@ -100,7 +100,7 @@ class OfflineClient:
 
     def template(self, operation: str, params: Mapping[str, Any], context: ssl.SSLContext | None) -> RequestTemplate:
         """Raises UnusualError; and what botocore raises, who checks the parameters at this."""
-        self.explain(operation, params, Answer(200, {}, _FIRST_EVENT if operation in STREAMS else b"{}"))
+        self.explain(operation, params, Answer(200, {}, (_FIRST_EVENT if operation in STREAMS else b"{}",)))
         request: AWSPreparedRequest = self._here.request
         url = str(request.url)
         headers = dict(request.headers.items())

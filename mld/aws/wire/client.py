@@ -195,11 +195,11 @@ class WireService:
         admission = await self.pool.admit((await self._signable(operation, params)).origin)
         try:
             exchange = partial(self._exchange, operation, params, admission, timer)
-            body = (await self._good_answer(operation, params, exchange)).body
-            if len(body) <= LOOP_BYTES_MAX:
-                return read(body)
-            pool = self._threads if len(body) < LARGE_BYTES_MIN else self._large
-            return await _in_thread(pool, partial(read, body))
+            answer = await self._good_answer(operation, params, exchange)
+            if answer.size <= LOOP_BYTES_MAX:
+                return read(answer.body)
+            pool = self._threads if answer.size < LARGE_BYTES_MIN else self._large
+            return await _in_thread(pool, lambda: read(answer.body))
         finally:
             self.pool.give_back(admission)
 

@@ -19,7 +19,7 @@ from mld.aws.wire.proxies import Proxy, authority_of, open_tunnel
 
 HEAD_READ_BYTES = 16 * 1024
 """Small answers come in one read of this size."""
-READ_BYTES = 64 * 1024
+STREAM_READ_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024
 """Takes some 0.2 ms, with TLS 0.5 ms."""
 KEEPALIVE_PROBES = 3
@@ -236,21 +236,24 @@ class Connection:
         left = TURN_BYTES
         try:
             while left > 0 and not parser.is_complete and not (sink is not None and sink.is_full):
-                count, wanted = self._receive_once(parser)
-                if not count:
+                wanted = HEAD_READ_BYTES if parser.head is None else TURN_BYTES if sink is None else STREAM_READ_BYTES
+                data = self._socket.recv(wanted)
+                if not data:
                     if not parser.has_begun:
                         raise NothingSentBackError("the server has closed the connection")
                     parser.end()
                     break
-                left -= count
-                if not self._is_tls and count < wanted:
+                parser.feed(data)
+                left -= len(data)
+                if not self._is_tls and len(data) < wanted:
                     break  # there is no more, most likely
         except _LATER:
             pass
         except _GONE as error:
             self._fail(error if parser.has_begun else NothingSentBackError(f"{type(error).__name__}: {error}"))
             return
-        self._heard_at_s = self._loop.time()
+        if left < TURN_BYTES:
+            self._heard_at_s = self._loop.time()
         if parser.is_complete and sink is None:
             if self._unsent:  # what follows would be out of step
                 raise BrokenAnswerError("an answer to half a request")
@@ -260,21 +263,6 @@ class Connection:
             self._look_again()
         if parser.is_ready != was_ready or parser.is_complete or (sink is not None and sink.has_frames):
             self._wake()
-
-    def _receive_once(self, parser: AnswerParser) -> tuple[int, int]:
-        """How many bytes came, and how many might have."""
-        room = parser.room(TURN_BYTES)
-        if room is not None:
-            with room:
-                count, wanted = self._socket.recv_into(room), len(room)
-            if count:
-                parser.filled(count)
-            return count, wanted
-        wanted = HEAD_READ_BYTES if parser.head is None else READ_BYTES
-        data = self._socket.recv(wanted)
-        if data:
-            parser.feed(data)
-        return len(data), wanted
 
 
 # --- connecting ------------------------------------------------------------------------------------------------------

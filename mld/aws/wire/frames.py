@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from mld.aws.wire.answers import SMALL_BYTES
+
 FRAME_BYTES_MAX = 24 * 1024 * 1024 + 128 * 1024 + 16
 """The largest payload and the largest headers that botocore takes."""
 FRAME_BYTES_MIN = 16
 """A frame of nothing but lengths and checksums."""
 AHEAD_BYTES = 64 * 1024
 """How much may wait in whole frames before reading stops; the frame under way comes on top of it."""
-SMALL_BYTES = 512
-"""Smaller pieces are joined: kept apart, each takes some 200 bytes and what was read with it."""
 _LENGTH_BYTES = 4
 
 Frame = tuple[memoryview, ...]

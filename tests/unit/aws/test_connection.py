@@ -11,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.wire.answers import Answer, BrokenAnswerError
-from mld.aws.wire.connection import TURN_BYTES, Addresses, Connection, NothingSentBackError, Origin, connect
+from mld.aws.wire.answers import Answer, AnswerParser, BrokenAnswerError
+from mld.aws.wire.connection import (
+    HEAD_READ_BYTES,
+    TURN_BYTES,
+    Addresses,
+    Connection,
+    NothingSentBackError,
+    Origin,
+    StreamSink,
+    connect,
+)
 from mld.aws.wire.frames import AHEAD_BYTES, BrokenStreamError, FrameStream
 from mld.aws.wire.source import FrameSource
 from tests.support.certificates import write_certificate
@@ -113,22 +122,21 @@ async def test_answers_come_one_after_the_other_in_pieces_of_any_size(other: Pee
 
 
 async def test_a_turn_of_the_loop_reads_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 0
-    real = Connection._receive_once
+    turns: list[int] = []
+    real = Connection._receive
 
-    def receive_once(connection: Connection, *args: object) -> tuple[int, int]:
-        nonlocal most
-        count, wanted = real(connection, *args)  # type: ignore[arg-type]
-        most = max(most, count)
-        return count, wanted
+    def receive(connection: Connection, parser: AnswerParser, sink: StreamSink | None) -> None:
+        before = parser._at
+        real(connection, parser, sink)
+        turns.append(parser._at - before)
 
-    monkeypatch.setattr(Connection, "_receive_once", receive_once)
+    monkeypatch.setattr(Connection, "_receive", receive)
     async with peer() as other:
         asked = other.ask()
         await other.hears()
         other.writer.write(answer(b"x" * 20 * TURN_BYTES))
-        assert len((await asked).body) == 20 * TURN_BYTES
-    assert 0 < most <= TURN_BYTES
+        assert (await asked).size == 20 * TURN_BYTES
+    assert TURN_BYTES / 4 < max(turns) <= TURN_BYTES + HEAD_READ_BYTES
 
 
 async def test_a_large_request_leaves_as_the_other_end_reads_it(other: Peer) -> None:

@@ -611,7 +611,7 @@ def test_answers_given_to_an_offline_client_stay_in_their_thread() -> None:
         client = boto_client("kinesis", f"http://127.0.0.1:{server.port}")
         offline = OfflineClient(client)
         params = {"StreamName": "s", "ShardId": "s", "ShardIteratorType": "LATEST"}
-        inside = offline.explain("GetShardIterator", params, Answer(200, {}, b'{"ShardIterator":"canned"}'))
+        inside = offline.explain("GetShardIterator", params, Answer(200, {}, (b'{"ShardIterator":"canned"}',)))
         assert inside["ShardIterator"] == "canned"
         assert client.get_shard_iterator(**params)["ShardIterator"] == "real"
 
