@@ -30,10 +30,10 @@ from mld.aws.wire import documents
 from mld.aws.wire.answers import Answer, BrokenAnswerError
 from mld.aws.wire.botocore_side import OfflineClient, UnusualError, tls_context
 from mld.aws.wire.connection import Addresses, Connection, NothingSentBackError, Origin, connect
-from mld.aws.wire.connection_pool import Admission, ConnectionPool
+from mld.aws.wire.connection_pool import CallAdmission, ConnectionPool
 from mld.aws.wire.frames import FrameStream
 from mld.aws.wire.requests import Requests, SignableCall
-from mld.aws.wire.source import FrameSource
+from mld.aws.wire.source import WireFrameSource
 from mld.errors import AwsUnreachableError, StartupError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class WireService:
 
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
-    ) -> FrameSource:
+    ) -> WireFrameSource:
         """See `mld.aws.service.StreamService.open_stream`."""
         try:
             return await self._bounded(operation, timeout_s, lambda _: self._streamed(operation, params))
@@ -203,9 +203,9 @@ class WireService:
         finally:
             self.pool.give_back(admission)
 
-    async def _streamed(self, operation: str, params: dict[str, Any]) -> FrameSource:
+    async def _streamed(self, operation: str, params: dict[str, Any]) -> WireFrameSource:
         """The stream that answers, on a connection of its own."""
-        opened: list[FrameSource] = []
+        opened: list[WireFrameSource] = []
 
         async def exchange() -> Answer:
             signable = await self._signable(operation, params)
@@ -214,7 +214,7 @@ class WireService:
             request = self._requests.signed(signable, documents.encode(params))
             answer = await connection.exchange(request, timeout_s=self._read_timeout_s, sink=frames)
             if answer.status < 300:
-                opened.append(FrameSource(connection, frames))
+                opened.append(WireFrameSource(connection, frames))
             else:
                 connection.close()
             return answer
@@ -238,7 +238,7 @@ class WireService:
         return answer
 
     async def _exchange(
-        self, operation: str, params: dict[str, Any], admission: Admission, timer: asyncio.Timeout
+        self, operation: str, params: dict[str, Any], admission: CallAdmission, timer: asyncio.Timeout
     ) -> Answer:
         """One request and its answer, on the kept connection if there is one."""
         signable = await self._signable(operation, params)

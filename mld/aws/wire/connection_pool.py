@@ -22,7 +22,7 @@ WAIT_MAX_S = 0.02
 """How long calls wait before more of them are admitted. A call to AWS takes some 10 ms."""
 
 
-class Admission:
+class CallAdmission:
     """The admission of one call. `connection` is the one to use, kept afterwards if it can be; None: open one."""
 
     __slots__ = ("connection",)
@@ -38,7 +38,7 @@ class ConnectionPool:
         self._calls_max = calls_max
         self._wait_max_s = wait_max_s
         self._idle: list[Connection] = []  # the one used last is the last
-        self._waiting: deque[tuple[asyncio.Future[Admission], float]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[CallAdmission], float]] = deque()
         self._look: asyncio.TimerHandle | None = None
         self._is_closed = False
         self.busy = 0
@@ -51,7 +51,7 @@ class ConnectionPool:
         """Idle connections that have not ended."""
         return [connection for connection in self._idle if connection.is_open]
 
-    async def admit(self, origin: Origin) -> Admission:
+    async def admit(self, origin: Origin) -> CallAdmission:
         """An admission, if possible with a good connection to `origin`."""
         admission = self._admission_now(origin)
         if admission is None:
@@ -64,7 +64,7 @@ class ConnectionPool:
             admission.connection = None
         return admission
 
-    def give_back(self, admission: Admission) -> None:
+    def give_back(self, admission: CallAdmission) -> None:
         """The call is over. Never raises."""
         connection = admission.connection
         if connection is not None and (self._is_closed or not connection.may_reuse):
@@ -73,7 +73,7 @@ class ConnectionPool:
         while self._waiting:
             waiter, _ = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_result(Admission(connection))
+                waiter.set_result(CallAdmission(connection))
                 return
         self.busy -= 1
         if connection is not None:
@@ -104,7 +104,7 @@ class ConnectionPool:
         for connection in self._idle:
             connection.close()
 
-    def _admission_now(self, origin: Origin) -> Admission | None:
+    def _admission_now(self, origin: Origin) -> CallAdmission | None:
         """With the connection used last; a new one if there may be more; else in the place of one to elsewhere."""
         limit_s = asyncio.get_running_loop().time() - IDLE_MAX_S
         for connection in self._idle:
@@ -113,17 +113,17 @@ class ConnectionPool:
         self._idle = self.idle
         for index in range(len(self._idle) - 1, -1, -1):
             if self._idle[index].origin == origin:
-                return Admission(self._idle.pop(index))
+                return CallAdmission(self._idle.pop(index))
         if len(self) < min(CALLS_AT_ONCE, self._calls_max):
-            return Admission()
+            return CallAdmission()
         if self._idle:
             self._idle.pop(0).close()
-            return Admission()
+            return CallAdmission()
         return None
 
-    async def _next_admission(self) -> Admission:
+    async def _next_admission(self) -> CallAdmission:
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Admission] = loop.create_future()
+        waiter: asyncio.Future[CallAdmission] = loop.create_future()
         self._waiting.append((waiter, loop.time()))
         if self._look is None and len(self) < self._calls_max:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
@@ -142,7 +142,7 @@ class ConnectionPool:
         late = [waiter for waiter, since_s in self._waiting if since_s <= limit_s and not waiter.done()]
         for waiter in late[: min(len(self), self._calls_max - len(self))]:
             self.busy += 1
-            waiter.set_result(Admission())
+            waiter.set_result(CallAdmission())
         while self._waiting and self._waiting[0][0].done():
             self._waiting.popleft()
         if self._waiting and len(self) < self._calls_max:

@@ -1,4 +1,4 @@
-"""`FrameSource`: the frames of one event stream, from a connection that it has to itself.
+"""`WireFrameSource`: the frames of one event stream, from a connection that it has to itself.
 
 Reading stops while whole frames wait to be taken (`FrameStream.is_full`), so that the sender is held up by the
 connection's own flow control.
@@ -10,7 +10,7 @@ from mld.aws.wire.connection import Connection
 from mld.aws.wire.frames import BrokenStreamError, Frame, FrameStream
 
 
-class FrameSource:
+class WireFrameSource:
     """Owns `connection`, on which the head of a good answer has come; `frames` takes the body."""
 
     def __init__(self, connection: Connection, frames: FrameStream) -> None:

@@ -23,7 +23,7 @@ from mld.aws.wire.connection import (
     connect,
 )
 from mld.aws.wire.frames import AHEAD_BYTES, BrokenStreamError, FrameStream
-from mld.aws.wire.source import FrameSource
+from mld.aws.wire.source import WireFrameSource
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
 from tests.unit.aws.test_answers import answer, chunks
@@ -256,13 +256,13 @@ async def test_a_server_that_never_shakes_hands_is_given_up() -> None:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-async def streaming(other: Peer, first: bytes) -> FrameSource:
+async def streaming(other: Peer, first: bytes) -> WireFrameSource:
     frames = FrameStream()
     asked = other.ask(sink=frames)
     await other.hears()
     await other.say(first)
     assert (await asked).status == 200
-    return FrameSource(other.connection, frames)
+    return WireFrameSource(other.connection, frames)
 
 
 async def test_a_source_gives_frames_then_the_end(other: Peer) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 from mld.aws.wire.connection import Connection, Origin
-from mld.aws.wire.connection_pool import IDLE_MAX_S, Admission, ConnectionPool
+from mld.aws.wire.connection_pool import IDLE_MAX_S, CallAdmission, ConnectionPool
 from tests.support.patience import PATIENCE_S
 
 NEVER_S = 3600.0
@@ -26,7 +26,7 @@ class Wire(Connection):
         self.far.close()
 
 
-def used(pool: ConnectionPool, admission: Admission, origin: Origin = HERE) -> Wire:
+def used(pool: ConnectionPool, admission: CallAdmission, origin: Origin = HERE) -> Wire:
     """The call has opened a connection and is over."""
     wire = Wire(origin)
     admission.connection = wire
@@ -144,7 +144,7 @@ async def test_a_full_house_gives_up_a_connection_to_elsewhere() -> None:
     assert not wire.is_open and len(pool) == 1
     waiting = asyncio.create_task(pool.admit(HERE))
     await asyncio.sleep(0)
-    wire = used(pool, Admission(), THERE)
+    wire = used(pool, CallAdmission(), THERE)
     assert (await waiting).connection is None and not wire.is_open
 
 
