@@ -18,7 +18,7 @@ EXIT_FAILURE, EXIT_CONFIGURATION = 1, 2
 
 
 class HostProcessError(Exception):
-    """There is no host; one sentence, and the exit status that fits it."""
+    """No host can be reached; one sentence, and the exit status that fits it."""
 
     def __init__(self, message: str, status: int = EXIT_FAILURE) -> None:
         super().__init__(message)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, open_spool
+from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError, Started, start
 from tests.unit.spark.twins import run_data, settings_of
+
+A = StreamShard("s", "a")
 
 
 class Bed:

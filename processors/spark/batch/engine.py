@@ -50,7 +50,7 @@ POISON_IN_A_ROW_MAX = 20
 
 
 class Frames(Protocol):
-    """`handover.Handover`, or its twin in memory."""
+    """The frames of one session: `session.handover.Handover`, or its twin in memory."""
 
     @property
     def reads_files(self) -> bool: ...

@@ -5,8 +5,8 @@ are kept only to keep their numbers taken. An entry follows its head by one; who
 first has committed. What fences a late writer is therefore the number, and what saves it from writing a record twice
 are the marks: a batch may follow a head only if each of its shards is still where the batch was trimmed.
 
-The numbers are the sink's, the marks are each writer's own (`identity`; `admission` says who may write). An entry of
-version 1 has marks of which it does not say whose they are; they are kept as `unclaimed` until their owner comes.
+The numbers are the sink's, the marks are each writer's own (`writer_identity`; `admission` says who may write). An
+entry of version 1 does not say whose its marks are; they are kept as `unclaimed` until their owner comes.
 
 Pure: values in, values out. `journal` keeps the files.
 """

@@ -22,7 +22,7 @@ GATHER_MAX_S = 0.1
 
 
 class OfferQueue:
-    """Called on the host's loop only."""
+    """All offers that wait. Called on the host's loop only."""
 
     def __init__(self, settings: SparkSettings, spool: Spool) -> None:
         self._spool = spool

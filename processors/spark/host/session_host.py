@@ -327,5 +327,5 @@ class SessionHost:
     # --- what is printed ---------------------------------------------------------------------------------------------
 
     def pass_on(self, text: str) -> bool:
-        """Lines for the daemon's log, by way of a child."""
+        """Pass lines to the daemon's log through a child; False if no child can take them."""
         return any(child.said(text) for child in self._children.values() if child.shard is not None)

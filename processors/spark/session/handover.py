@@ -140,7 +140,7 @@ def through_jvm(session: SparkSession, path: Path) -> DataFrame:
 
 
 def through_session(session: SparkSession, lines: Iterable[bytes]) -> DataFrame:
-    """Raw columns where there is no file that anyone else can read: the lines travel with the plan."""
+    """Raw columns where nobody else can read our files: the lines travel with the plan."""
     texts = [(line.decode(),) for line in lines]
     frame = session.createDataFrame(texts, "value STRING")
     # Without this node Spark parses local lines while it plans, on its driver alone.

@@ -117,8 +117,13 @@ async def serving(tmp_path, *keys, start=None, **bed_more):
     async def call(function, *arguments):
         return await asyncio.wait_for(asyncio.to_thread(function, *arguments), BOUND_S)
 
+    async def child(shard="a"):
+        daemon = Daemon(connection)
+        assert await call(daemon.initialize, shard) == "initialize"
+        return daemon
+
     try:
-        yield SimpleNamespace(host=host, bed=bed, running=running, connection=connection, call=call)
+        yield SimpleNamespace(host=host, bed=bed, running=running, connection=connection, call=call, child=child)
     finally:
         for daemon in Daemon.made:
             daemon.end()
@@ -146,8 +151,7 @@ async def until(condition):
 
 async def test_a_batch_at_the_tip_is_checkpointed_after_its_commit(tmp_path):
     async with serving(tmp_path, QUICK) as world:
-        daemon = Daemon(world.connection)
-        assert await world.call(daemon.initialize) == "initialize"
+        daemon = await world.child()
         assert await world.call(daemon.say, line_of(range(1, 4), lag=0)) == "processRecords"
         assert daemon.checkpoints == [("3", 0)]
         assert numbers(world.bed) == [1, 2, 3]
@@ -156,23 +160,18 @@ async def test_a_batch_at_the_tip_is_checkpointed_after_its_commit(tmp_path):
 
 async def test_a_batch_behind_the_tip_is_answered_before_its_commit(tmp_path):
     async with serving(tmp_path, NEVER) as world:
-        daemon, other = Daemon(world.connection), Daemon(world.connection)
-        await world.call(daemon.initialize)
-        await world.call(other.initialize, "b")
+        daemon, other = await world.child(), await world.child("b")
         await world.call(other.say, line_of([1], lag=9))
         await until(lambda: numbers(world.bed, "b") == [1])  # the first trigger comes at once
         assert await world.call(daemon.say, line_of(range(1, 4), lag=9)) == "processRecords"
         assert (daemon.checkpoints, numbers(world.bed)) == ([], [])
         assert await world.call(daemon.act, "shutdownRequested") == "shutdownRequested"
         assert (daemon.checkpoints, numbers(world.bed)) == ([("3", 0)], [1, 2, 3])
-        await world.call(daemon.end)
-        await world.call(other.end)
 
 
 async def test_pages_that_queued_at_the_tip_do_not_take_a_trigger_each(tmp_path):
     async with serving(tmp_path, f"mld.spark.triggerIntervalMillis = {1000 * TRIGGER_S:.0f}") as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         began = time.monotonic()
         for number in range(1, 41):
             assert await world.call(daemon.say, line_of([number], lag=0)) == "processRecords"
@@ -186,8 +185,7 @@ async def test_pages_that_queued_at_the_tip_do_not_take_a_trigger_each(tmp_path)
 
 async def test_an_empty_batch_bears_the_checkpoint_of_what_was_answered_before_its_commit(tmp_path):
     async with serving(tmp_path, QUICK) as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         await world.call(daemon.say, line_of([1], lag=9))
         await world.call(daemon.say, b'{"action":"processRecords","records":[],"millisBehindLatest":0}\n')
         assert daemon.checkpoints == [("1", 0)]
@@ -196,8 +194,7 @@ async def test_an_empty_batch_bears_the_checkpoint_of_what_was_answered_before_i
 
 async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
     async with serving(tmp_path, NEVER) as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         await world.call(daemon.say, line_of([1], lag=9))
         await world.call(daemon.say, line_of([2], lag=9))
         assert await world.call(daemon.act, "shardEnded") == "shardEnded"
@@ -208,8 +205,7 @@ async def test_the_end_of_a_shard_waits_for_its_commits(tmp_path):
 async def test_without_its_commits_a_shard_does_not_end(tmp_path):
     async with serving(tmp_path, QUICK, "mld.spark.drainTimeoutMillis = 50") as world:
         held = hold_publications(world.bed)
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         await world.call(daemon.say, line_of([1], lag=9))
         assert await world.call(daemon.act, "shardEnded") is None
         held.set()
@@ -225,8 +221,6 @@ async def test_shards_share_a_job(tmp_path):
         await asyncio.gather(*(world.call(one.say, line_of([1, 2], lag=0)) for one in daemons))
         assert [one.checkpoints for one in daemons] == [[("2", 0)]] * 8
         assert world.bed.sinks["out"].publications <= 2
-        for one in daemons:
-            await world.call(one.end)
 
 
 async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
@@ -245,8 +239,6 @@ async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
         assert len(waiting) == 2
         held.set()
         assert await asyncio.gather(*saying) == ["processRecords"] * 4
-        for one in daemons:
-            await world.call(one.end)
 
 
 async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_path):
@@ -264,8 +256,6 @@ async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_
         assert [one.checkpoints for one in daemons] == [[("3", 0)]] * 4
         assert world.bed.sinks["out"].publications == 4
         assert not list(world.bed.spool.directory.glob("*.jsonl"))
-        for one in daemons:
-            await world.call(one.end)
 
 
 async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
@@ -284,22 +274,18 @@ async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
         held.set()
         await world.call(running.act, "shutdownRequested")
         assert running.checkpoints == [("3", 0)]
-        await world.call(running.end)
 
 
 async def test_a_shard_that_stops_is_told_why_and_the_others_go_on(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         world.bed.poison(lambda data: data == b"2")
-        bad, good = Daemon(world.connection), Daemon(world.connection)
-        await world.call(bad.initialize)
-        await world.call(good.initialize, "b")
+        bad, good = await world.child(), await world.child("b")
         said = await asyncio.gather(
             world.call(bad.say, line_of([1, 2], lag=0)), world.call(good.say, line_of([7], lag=0))
         )
         assert said == [None, "processRecords"]
         assert "the record 2 of a fails: division by zero" in str(await world.call(bad.end))
         assert good.checkpoints == [("7", 0)]
-        await world.call(good.end)
 
 
 async def test_a_host_that_cannot_start_says_why(tmp_path):
@@ -320,8 +306,7 @@ async def test_a_host_that_cannot_start_says_why(tmp_path):
 
 async def test_a_host_that_dies_takes_its_children_along(tmp_path):
     async with serving(tmp_path, NEVER) as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         world.running.cancel()
         await asyncio.wait([world.running])
         assert "went away" in str(await world.call(daemon.end))
@@ -339,13 +324,11 @@ async def test_a_new_child_of_a_shard_takes_over(tmp_path):
         await world.call(new.say, line_of([2, 3], lag=9))
         await world.call(new.act, "shutdownRequested")
         assert numbers(world.bed, "b") == [1, 2, 3]
-        await world.call(new.end)
 
 
 async def test_a_lost_lease_ends_the_work_on_the_shard(tmp_path):
     async with serving(tmp_path, NEVER) as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         assert await world.call(daemon.act, "leaseLost") == "leaseLost"
         assert await world.call(daemon.end) is None
         assert daemon.checkpoints == []
@@ -353,8 +336,7 @@ async def test_a_lost_lease_ends_the_work_on_the_shard(tmp_path):
 
 async def test_a_checkpoint_that_fails_is_made_with_the_next_batch(tmp_path):
     async with serving(tmp_path, QUICK) as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         daemon.errors = ["ThrottlingException"]
         await world.call(daemon.say, line_of([1], lag=0))
         await world.call(daemon.say, b'{"action":"processRecords","records":[],"millisBehindLatest":0}\n')
@@ -375,8 +357,7 @@ async def test_the_host_ends_after_its_daemon(tmp_path):
 async def test_a_batch_that_is_refused_is_not_checkpointed(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         world.bed.sinks["out"].faults = [SinkRefused("column x is int")]
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         assert await world.call(daemon.say, line_of([1], lag=0)) is None
         assert "column x is int" in str(await world.call(daemon.end))
         assert daemon.checkpoints == []
@@ -386,8 +367,7 @@ async def test_a_replay_is_counted_and_logged_with_its_remedy(tmp_path, caplog):
     caplog.set_level("INFO", "mld.spark")
     sink = MemorySink("out", marks={StreamShard("s", "a"): RecordPosition(8)})
     async with serving(tmp_path, QUICK, sinks={"out": sink}) as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         await world.call(daemon.say, line_of(range(1, 6), lag=0))
         await world.call(daemon.say, line_of(range(6, 11), lag=0))
         assert (numbers(world.bed), daemon.checkpoints) == ([9, 10], [("5", 0), ("10", 0)])
@@ -495,8 +475,7 @@ async def test_who_looks_finds_the_host_and_its_counters(short_tmp):
     directory = run_directory(os.getpid())
     assert short_tmp in directory.parents
     async with serving(directory, QUICK, "mld.spark.format = text", dead=MemorySink("dead")) as world:
-        daemon = Daemon(world.connection)
-        await world.call(daemon.initialize)
+        daemon = await world.child()
         assert [host.counters["records"] for host in sparkhosts.running("app")] == [0]
         world.bed.sinks["out"].faults = [JobFailed("once")]
         await world.call(daemon.say, line_of([1, 2, 3], {2: b"{bad"}, lag=0))
@@ -507,7 +486,6 @@ async def test_who_looks_finds_the_host_and_its_counters(short_tmp):
         wanted = {"triggers": 2, "records": 4, "failed_jobs": 1, "retries": 1, "malformed": 1, "poisoned": 0}
         assert {name: found.counters[name] for name in wanted} == wanted
         assert sparkhosts.running("another") == []
-        await world.call(daemon.end)
         file = directory / STATUS_FILE
         file.write_text(file.read_text().replace(f'"pidStarted": "{started_at(os.getpid())}"', '"pidStarted": "1"'))
         assert sparkhosts.running("app") == [], "the process that wrote it is gone"
