@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError
 from processors.spark.session.spark_session import SessionGone
-from tests.support.spark_bed import A, bed
+from tests.support.spark_bed import bed
 from tests.support.spark_servers import ConnectServer, spark_home
 
 SERVER = os.environ.get("MLD_CONNECT_SERVER", "")
@@ -108,8 +109,8 @@ def transform(records, batch):
 """
     with bed(tmp_path, pipeline, remote(server)) as made:
         outcome = made.run({1: b"one", 2: b"two"})
-        assert CANNOT_WORK[returned] in outcome.failed[A]
-        assert made.engine.mark_of(A) is None
+        assert CANNOT_WORK[returned] in outcome.failed[StreamShard("s", "a")]
+        assert made.engine.mark_of(StreamShard("s", "a")) is None
 
 
 def test_a_format_that_the_server_does_not_know_gets_a_sentence(server: ConnectServer, tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from processors.spark.deadletter import Letter, dead_letter_sink, letters_frame, malformed_frame
 
 from processors.spark.commit.ledger import ENTRIES_SWEPT_FROM
 from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
@@ -178,22 +176,3 @@ def test_any_other_format_is_written_at_least_once_and_remembered(make, spark, t
     sink.publish(spark.range(3), step(1), "b")
     assert make("noop", ledger=str(tmp_path / "ledger")).open() == {SHARD: RecordPosition(1)}
     assert make("noop").open() == {}
-
-
-def test_dead_letters_keep_what_came_and_why(spark, tmp_path):
-    sink = dead_letter_sink(str(tmp_path / "dead"), spark)
-    sink.open()
-    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    letter = Letter(SHARD, RecordPosition(2**70, 3), "key", 1_700_000_000_123, b"\xff\x00{", "ValueError: x" * 1000)
-    sink.publish(letters_frame(spark, [letter], at), step(1), "b")
-    records = spark.createDataFrame(
-        [("s", "0", "17", 0, "k", None, b"{", "not JSON")],
-        "streamName STRING, shardId STRING, sequenceNumber STRING, subSequenceNumber INT, partitionKey STRING, "
-        "approximateArrivalTimestamp TIMESTAMP, data BINARY, why STRING",
-    )
-    sink.publish(malformed_frame(records, records.why, at), step(2), "b")
-    poison, malformed = spark.read.parquet(str(tmp_path / "dead")).orderBy("mld_commit").collect()
-    assert (poison.sequenceNumber, poison.subSequenceNumber, bytes(poison.data)) == (str(2**70), 3, b"\xff\x00{")
-    assert poison.approximateArrivalTimestamp.timestamp() == pytest.approx(1_700_000_000.123)
-    assert len(poison.reason) == 2000
-    assert (malformed.sequenceNumber, malformed.reason, bytes(malformed.data)) == ("17", "not JSON", b"{")

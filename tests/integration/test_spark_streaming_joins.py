@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
+from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError
-from tests.support.spark_bed import A, Bed, bed
+from tests.support.spark_bed import Bed, bed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 TABLES = """
@@ -138,6 +139,6 @@ def test_pandas_that_is_missing_gets_a_sentence_and_no_record_is_to_blame(tmp_pa
         return
     with bed(tmp_path, pipeline, *mine) as made:
         outcome = made.run({1: event(1, 1), 2: event(2, 1)})
-        assert re.search(said, outcome.failed[A])
-        assert made.engine.mark_of(A) is None
+        assert re.search(said, outcome.failed[StreamShard("s", "a")])
+        assert made.engine.mark_of(StreamShard("s", "a")) is None
     assert not list((tmp_path / "dead").glob("mld_commit=*"))
