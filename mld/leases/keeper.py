@@ -168,7 +168,7 @@ class LeaseKeeper:
     # --- writes on behalf of a consumer -------------------------------------------------------------------------------
 
     async def checkpoint(self, key: str, token: str, position: Position) -> Position:
-        """Store `position` in the row; returns what the row holds now, which is SHARD_END if it was complete before.
+        """Store `position` in the row; returns it, or SHARD_END if the row was complete before.
 
         Raises LeaseLostError, or TableError if it is unknown whether the position is stored; the lease is kept then.
         """
@@ -197,8 +197,8 @@ class LeaseKeeper:
                     raise failure  # noqa: B904
                 await self._clock.sleep(delay_s)
                 continue
-            if lease.checkpoint == position or lease.is_complete:
-                return lease.checkpoint
+            if lease.checkpoint >= position:  # later: an earlier checkpoint was stored without an answer
+                return lease.checkpoint if lease.is_complete else position
             # Our unknown write was another one (a renewal); the lease has its counter now, so this one goes on top.
 
     # --- giving a lease away ------------------------------------------------------------------------------------------

@@ -411,6 +411,7 @@ class World:
         self.calls_at_quiet = (0, 0)
         self.worst_price = 0.0
         self._rows_before = 0
+        self._checkpoints_before = 0
 
     def rng(self, purpose: str) -> Random:
         return Random(f"{self.plan.seed} {purpose}")
@@ -520,7 +521,10 @@ class World:
         now = {m.dynamo.sender: m.dynamo.calls for m in self.machines if m.dynamo is not None and m.spec.kind == "mld"}
         rows_now = len(self.lease_rows())
         rows, self._rows_before = max(rows_now, self._rows_before), rows_now  # a clean-up asks for what it deletes
-        most = PRICE_TURNS * WATCH_S * (CALLS_PER_LEASE_S * rows + CALLS_PER_WORKER_S)
+        stored, self._checkpoints_before = self.ledger.checkpoints - self._checkpoints_before, self.ledger.checkpoints
+        most = stored + PRICE_TURNS * WATCH_S * (
+            CALLS_PER_LEASE_S * rows + CALLS_PER_WORKER_S
+        )  # children ask for those
         for sender, count in now.items():
             self.worst_price = max(self.worst_price, (count - before.get(sender, 0)) / most)
             if count - before.get(sender, 0) > most:

@@ -335,6 +335,26 @@ async def test_a_checkpoint_after_a_renewal_with_lost_reply_goes_on_top_of_it() 
     assert counter_of(dynamo, "a") >= 3
 
 
+@pytest.mark.parametrize("renewed", [False, True])
+@virtual
+async def test_a_checkpoint_stored_without_an_answer_is_not_taken_back(renewed: bool) -> None:
+    """Its child was told that it failed; the next child, which gets the records again, names an earlier one first."""
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    plan = FaultPlan(dynamo)
+    plan.always = lost_reply()
+    with pytest.raises(TableUnavailableError):
+        await me.keeper.checkpoint("a", held.token, Position("200", 5))
+    plan.always = None
+    async with running(me):
+        await asyncio.sleep(3.5 if renewed else 0.0)
+        for sub in (3, 4):
+            assert await me.keeper.checkpoint("a", held.token, Position("200", sub)) == Position("200", sub)
+            assert attribute(dynamo, "a", "checkpointSubSequenceNumber") == "5"
+        assert await me.keeper.checkpoint("a", held.token, Position("200", 6)) == Position("200", 6)
+    assert attribute(dynamo, "a", "checkpointSubSequenceNumber") == "6"
+
+
 @virtual
 async def test_a_checkpoint_that_stays_unknown_raises_keeps_the_lease_and_can_be_repeated() -> None:
     dynamo, me = await started()
