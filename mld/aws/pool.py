@@ -83,8 +83,6 @@ def _finish(future: Future[Any], work: Callable[[], Any]) -> None:
         return
     try:
         result = work()
-    except StopIteration as error:  # no asyncio future takes it
-        future.set_exception(RuntimeError(repr(error)))
     except BaseException as error:
         future.set_exception(error)
     else:

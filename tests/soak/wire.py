@@ -1,7 +1,7 @@
 """``python -m tests.soak.wire``: the wire client against `tests.soak.server`, call by call. What `make soak` runs.
 
-Every so many calls the server turns well-behaved: then each of fifty reads has to succeed, no call may be left
-admitted, and each idle connection must be usable. In the end no thread and no descriptor may be left.
+Every so many calls the server turns well-behaved: then each of fifty reads has to succeed, no place may be left in
+use, and each idle one must have an open connection. In the end no thread and no descriptor may be left.
 """
 
 from __future__ import annotations
@@ -115,12 +115,11 @@ class Soak:
             if answer["Item"]["leaseKey"]["S"] != name:
                 raise SoakError(f"{name} got the answer of {answer}")
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            while self._service.pool.busy:
+            while self._service._places._busy:  # those whose callers have gone end as their threads notice
                 await asyncio.sleep(0.01)
-        if not 0 < len(self._service.pool.idle) <= CALLS_MAX:
-            raise SoakError(f"{len(self._service.pool.idle)} idle connections")
-        if not all(connection.is_good for connection in self._service.pool.idle):
-            raise SoakError("an idle connection that cannot be used")
+        for place in self._service._places._idle:
+            if place.wired is None or place.connection is not None or place.wired.connection.socket.fileno() < 0:
+                raise SoakError("an idle place without an open connection")
 
 
 class Server:
@@ -211,7 +210,7 @@ async def soaked(calls: int, seed: int, server: Server, trusted: Path | None) ->
 async def ended() -> None:
     """When the threads of the client have."""
     async with asyncio.timeout(PROBE_TIMEOUT_S):
-        while any(thread.name.startswith("aws-") for thread in threading.enumerate()):
+        while any(thread.name.startswith(("wire-", "aws-")) for thread in threading.enumerate()):
             await asyncio.sleep(0.01)
 
 

@@ -1,7 +1,7 @@
 """What the wire client asks of botocore, through its public events only.
 
-`OfflineClient` lets a client's call run without a network: the answer is given to it. With an empty answer one sees the
-request that botocore would have sent, endpoint, headers and scope of the signature included (`template`); with the
+`Canned` lets a client's call run without a network: the answer is given to it. With an empty answer one sees the
+request that botocore would have sent, endpoint, headers and scope of the signature included (`blueprint`); with the
 answer to a real request botocore says what it means (`explain`).
 """
 
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mld.aws.servicetime import SCOPE
-from mld.aws.wire.answers import Answer
-from mld.aws.wire.connection import Origin
+from mld.aws.wire.connection import Answer, Origin
 from mld.aws.wire.proxies import Proxy
 from mld.aws.wire.sigv4 import Scope
 
@@ -53,7 +52,7 @@ class UnusualError(Exception):
     """Something the wire client had better leave to botocore; the text says what."""
 
 
-class RequestTemplate(NamedTuple):
+class Blueprint(NamedTuple):
     """What all requests of one operation have in common. `scope` is None if they go out unsigned."""
 
     origin: Origin
@@ -64,7 +63,7 @@ class RequestTemplate(NamedTuple):
     scope: Scope | None
 
 
-class OfflineClient:
+class Canned:
     """A client whose calls can be answered from here, in each thread by itself."""
 
     def __init__(self, client: BaseClient) -> None:
@@ -98,13 +97,13 @@ class OfflineClient:
         finally:
             self._here.answer = None
 
-    def template(self, operation: str, params: Mapping[str, Any], context: ssl.SSLContext | None) -> RequestTemplate:
+    def blueprint(self, operation: str, params: Mapping[str, Any], context: ssl.SSLContext | None) -> Blueprint:
         """Raises UnusualError; and what botocore raises, who checks the parameters at this."""
-        self.explain(operation, params, Answer(200, {}, (_FIRST_EVENT if operation in STREAMS else b"{}",)))
+        self.explain(operation, params, Answer(200, {}, _FIRST_EVENT if operation in STREAMS else b"{}"))
         request: AWSPreparedRequest = self._here.request
         url = str(request.url)
         headers = dict(request.headers.items())
-        return _template(str(request.method), url, headers, context, self._proxy_for(url))
+        return _blueprint(str(request.method), url, headers, context, self._proxy_for(url))
 
 
 class _Raw:
@@ -117,9 +116,9 @@ class _Raw:
         yield self._body
 
 
-def _template(
+def _blueprint(
     method: str, url: str, raw_headers: dict[str, Any], context: ssl.SSLContext | None, proxy: Proxy | None
-) -> RequestTemplate:
+) -> Blueprint:
     address = urlsplit(url)
     if method != "POST" or address.path not in ("", "/") or address.query or address.username:
         raise UnusualError(f"{method} to the path {address.path}")
@@ -139,7 +138,7 @@ def _template(
     head = f"POST {'/' if forward is None else f'http://{address.netloc}/'} HTTP/1.1\r\n"
     head += f"Host: {address.netloc}\r\nAccept-Encoding: identity\r\n{'' if forward is None else forward.header}"
     head += "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
-    return RequestTemplate(
+    return Blueprint(
         Origin(address.hostname, address.port or _PORTS[address.scheme], context if is_tls else None, proxy),
         address.netloc,
         headers["content-type"],

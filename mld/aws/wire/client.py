@@ -5,12 +5,12 @@ kept connection that turns out to be closed, for calls that only read; and after
 because our clock is off, which its `Date` header then corrects.
 
 Nothing but errors of our tree leaves the methods of the port: `_bounded` is the one place where everything else is
-translated. Below it errors are left as they are.
+translated. Below it errors are left as they are, and whoever has a place in hand when one passes empties it.
 
-Sockets are used on the event loop only. Threads do what may take long or wait for something else: looking up names, the
-keys of a request every few seconds, taking large bodies apart, and what botocore makes of a refusal. Whatever
-is unusual about a client (a client certificate, a TLS proxy, another path or signature) is left to botocore; the log
-says so once.
+A call with a small answer stays on the event loop (`wired`). Threads do what may take long or wait for something else:
+connections that are yet to be made, the keys of a request every few seconds, large answers, and what botocore makes of
+a refusal. Whatever is unusual about a client (a client certificate, a TLS proxy, another path or signature) is left to
+botocore; the log says so once. Connections belong to calls in flight (`places`), not to shards.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mld.aws.boundary import OUR_OWN, Surprises, reason_of
+from mld.aws.boundary import OUR_OWN, Surprises
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
-from mld.aws.pool import DaemonPool
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
-from mld.aws.wire.answers import Answer, BrokenAnswerError
-from mld.aws.wire.botocore_side import OfflineClient, UnusualError, tls_context
-from mld.aws.wire.connection import Addresses, Connection, NothingSentBackError, Origin, connect
-from mld.aws.wire.connection_pool import CallAdmission, ConnectionPool
-from mld.aws.wire.frames import FrameStream
-from mld.aws.wire.requests import Requests, SignableCall
-from mld.aws.wire.source import WireFrameSource
+from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
+from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
+from mld.aws.wire.places import Place, Places, PlacesClosedError
+from mld.aws.wire.requests import Requests, Usual
+from mld.aws.wire.source import FrameSource
+from mld.aws.wire.wired import Large
+from mld.aws.wire.workers import Job, Workers
 from mld.errors import AwsUnreachableError, StartupError
 
 if TYPE_CHECKING:
@@ -43,17 +44,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Exchange = Callable[[bytes], Answer]
+"""What answers the body of a request."""
+Taken = tuple[socket.socket, bytes, bool]
+"""A connected socket, what was read ahead from it, and whether what comes is chunked."""
 
 READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"})
 """May be repeated on a new connection: they change nothing."""
 OPERATIONS = READS | {"UpdateItem", "PutItem", "DeleteItem"}
 """Those whose parameters and answers are JSON but for bytes and times that `documents` knows."""
-LOOP_BYTES_MAX = 8 * 1024
-"""The largest body that is taken apart on the loop: 0.1 ms, and 1.5 ms where each record needs the slow way."""
-LARGE_BYTES_MIN = 256 * 1024
-"""From this size on, one at a time: threads that all want the interpreter only hinder each other."""
+GATE_BYTES_MIN = 256 * 1024
+"""Bodies above this are taken apart one at a time: threads that all want the interpreter only hinder each other."""
 SILENCE_S_MIN = 0.5
 """A caller who gives up sooner says nothing about the connection; a time-out or a reset does."""
+CHECKS_MAX = 2
+"""Of events, in threads: one at work, and one that is ready when it ends. The others wait without a thread."""
 
 
 class WireService:
@@ -79,18 +84,17 @@ class WireService:
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._requests = Requests(service_time)
-        self._threads = DaemonPool(threads_max=threads_max, name=f"wire-{name}")
-        self._large = DaemonPool(threads_max=1, name=f"wire-{name}-large")
-        self._asking = asyncio.Lock()
-        self._opening = asyncio.Semaphore(threads_max)
-        self._offline: OfflineClient | None = None
+        self._workers = Workers(threads_max=threads_max, name=name)
+        self._places = Places(calls_max)
+        self._gate = threading.Lock()
+        self._checks = asyncio.Semaphore(CHECKS_MAX)
+        self._lock = threading.Lock()
+        self._connections: set[Connection] = set()  # that threads use
+        self._canned: Canned | None = None
         self._surprises = Surprises()
-        self._under_way: set[asyncio.Timeout] = set()
-        self._is_closed = False
-        self.pool = ConnectionPool(calls_max)
 
     async def open(self) -> None:
-        """Create the client, and find out whether calls can do without it. Raises StartupError."""
+        """Create the client, and find out whether it may be done without. Raises StartupError."""
         await self._plain.open()
         try:
             await self._plain.with_client(self._prepare)
@@ -103,10 +107,11 @@ class WireService:
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """See `mld.aws.service.Service.call`."""
-        if self._offline is not None and operation in OPERATIONS:
+        if self._canned is not None and operation in OPERATIONS:
             try:
-                read = partial(_decoded, operation)
-                return await self._bounded(operation, timeout_s, partial(self._fetched, operation, params, read))
+                return await self._bounded(
+                    operation, timeout_s, partial(self._placed, operation, params, partial(_decoded, operation))
+                )
             except UnusualError as why:
                 self._give_way(why)
         return await self._plain.call(operation, params, timeout_s=timeout_s)
@@ -115,44 +120,48 @@ class WireService:
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
     ) -> T:
         """See `mld.aws.service.RawService.fetch`."""
-        if self._offline is not None and operation in OPERATIONS:
+        if self._canned is not None and operation in OPERATIONS:
             try:
-                return await self._bounded(operation, timeout_s, partial(self._fetched, operation, params, read))
+                return await self._bounded(operation, timeout_s, partial(self._placed, operation, params, read))
             except UnusualError as why:
                 self._give_way(why)
         return await self._plain.fetch(operation, params, read, timeout_s=timeout_s)
 
     @property
     def can_stream(self) -> bool:
-        """Whether `open_stream` is available; known once the service is open."""
-        return self._offline is not None
+        """Whether `open_stream` is to be had; known once the service is open."""
+        return self._canned is not None
 
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
-    ) -> WireFrameSource:
+    ) -> FrameSource:
         """See `mld.aws.service.StreamService.open_stream`."""
+        work = partial(self._open_in_thread, operation=operation, params=params)
         try:
-            return await self._bounded(operation, timeout_s, lambda _: self._streamed(operation, params))
+            return await self._bounded(operation, timeout_s, lambda _: self._opened(work))
         except UnusualError as why:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
 
+    async def _opened(self, work: Callable[[Job], Taken]) -> FrameSource:
+        taken, ahead, chunked = await self._awaited(self._submitted(Job(work, unwanted=_close_socket)))
+        try:
+            return FrameSource(taken, ahead, chunked=chunked)
+        except BaseException:
+            taken.close()
+            raise
+
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
         """See `mld.aws.service.StreamService.in_thread`; one at a time, as with large bodies."""
-        return await self._bounded(operation, None, lambda _: _in_thread(self._large, work))
 
-    async def close(self) -> None:
-        """End the threads and the connections; calls under way fail. May be called again."""
-        self._is_closed = True
-        for timer in self._under_way:
-            if not timer.expired():
-                timer.reschedule(0.0)
-        self.pool.close()
-        self._threads.close()
-        self._large.close()
-        await self._plain.close()
+        def gated(_: Job) -> T:
+            with self._gate:
+                return work()
+
+        async with self._checks:
+            return await self._bounded(operation, None, lambda _: self._in_any_thread(gated))
 
     def _give_way(self, why: UnusualError) -> None:
-        self._offline = None
+        self._canned = None
         logger.info(
             "%s is called through botocore: %s",
             self._name,
@@ -165,162 +174,253 @@ class WireService:
     ) -> T:
         """What `work` makes within its time. The boundary: raises errors of our tree, or UnusualError."""
         limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
-        timer = asyncio.timeout(limit_s)
         try:
-            async with timer:
-                if self._is_closed:
-                    raise AwsUnreachableError(operation, f"the {self._name} client is closed")
-                self._under_way.add(timer)
+            async with asyncio.timeout(limit_s) as timer:
                 return await work(timer)
+        except TimeoutError:
+            raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
+        except PlacesClosedError:
+            raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
         except (UnusualError, *OUR_OWN):
             raise
         except Exception as error:
-            if self._is_closed:
-                raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
-            if timer.expired() and isinstance(error, TimeoutError):
-                raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
             failure = aws_failure(operation, error)
             if is_surprise(error) and not isinstance(error, (BrokenAnswerError, NothingSentBackError)):
                 self._surprises.tell(operation, error)
             raise failure from error
-        finally:
-            self._under_way.discard(timer)
 
-    # --- calls -------------------------------------------------------------------------------------------------------
+    async def _in_any_thread(self, work: Callable[[Job], T]) -> T:
+        value: T = await self._awaited(self._submitted(Job(work)))
+        return value
 
-    async def _fetched(
+    async def _placed(
         self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], timer: asyncio.Timeout
     ) -> T:
-        """What `read` makes of the answer. The call stays admitted until then, so that few bodies wait in memory."""
-        admission = await self.pool.admit((await self._signable(operation, params)).origin)
+        """The place goes back in any case, by the job if there is one; with a connection only if all was well."""
+        usual = self._requests.usual(operation, params)
+        place = await self._places.take(None if usual is None else usual.origin)
+        begun: Answer | Large | None = None
+        job: Job | None = None
+        kept: Origin | None = None
         try:
-            exchange = partial(self._exchange, operation, params, admission, timer)
-            answer = await self._good_answer(operation, params, exchange)
-            if answer.size <= LOOP_BYTES_MAX:
-                return read(answer.body)
-            pool = self._threads if answer.size < LARGE_BYTES_MIN else self._large
-            return await _in_thread(pool, lambda: read(answer.body))
+            if usual is not None:
+                begun = await self._on_loop(operation, params, place, usual, timer)
+            if not isinstance(begun, Answer) or begun.status >= 300:
+                kept = place.origin
+                place.lend()
+                work = partial(self._perform, operation=operation, params=params, read=read, place=place, begun=begun)
+                job = self._submitted(Job(work, at_end=partial(self._places.give_back, place)))
+        except BaseException:
+            place.drop()
+            raise
         finally:
-            self.pool.give_back(admission)
-
-    async def _streamed(self, operation: str, params: dict[str, Any]) -> WireFrameSource:
-        """The stream that answers, on a connection of its own."""
-        opened: list[WireFrameSource] = []
-
-        async def exchange() -> Answer:
-            signable = await self._signable(operation, params)
-            connection = await self._connected(operation, signable.origin)
-            frames = FrameStream()
-            request = self._requests.signed(signable, documents.encode(params))
-            answer = await connection.exchange(request, timeout_s=self._read_timeout_s, sink=frames)
-            if answer.status < 300:
-                opened.append(WireFrameSource(connection, frames))
-            else:
-                connection.close()
-            return answer
-
-        async with self._opening:
-            await self._good_answer(operation, params, exchange)
-        return opened[0]
-
-    async def _good_answer(
-        self, operation: str, params: dict[str, Any], exchange: Callable[[], Awaitable[Answer]]
-    ) -> Answer:
-        """Raises what botocore raises for a bad answer."""
-        answer = await exchange()
-        if answer.status < 300:
-            return answer
-        self._requests.ask_for_keys()  # it may have been about them
-        await _in_thread(self._threads, partial(self._explain, operation, params, answer, True))
-        answer = await exchange()
-        if answer.status >= 300:
-            await _in_thread(self._threads, partial(self._explain, operation, params, answer, False))
-        return answer
-
-    async def _exchange(
-        self, operation: str, params: dict[str, Any], admission: CallAdmission, timer: asyncio.Timeout
-    ) -> Answer:
-        """One request and its answer, on the kept connection if there is one."""
-        signable = await self._signable(operation, params)
-        request = self._requests.signed(signable, documents.encode(params))
-        kept = admission.connection
-        if kept is not None and kept.origin == signable.origin and kept.may_reuse:
-            answer = await self._exchange_on_kept(operation, request, kept, timer)
-            if answer is not None:
-                return answer
-        if kept is not None:
-            kept.close()
-        admission.connection = made = await self._connected(operation, signable.origin)
-        return await made.exchange(request, timeout_s=self._read_timeout_s)
-
-    async def _exchange_on_kept(
-        self, operation: str, request: bytes, kept: Connection, timer: asyncio.Timeout
-    ) -> Answer | None:
-        """None if the connection had ended and the request may be repeated."""
-        loop = asyncio.get_running_loop()
-        sent_at_s = loop.time()
+            if job is None:
+                self._places.give_back(place)
+        if job is None:
+            assert isinstance(begun, Answer)
+            return read(begun.body)
         try:
-            return await kept.exchange(request, timeout_s=self._read_timeout_s)
+            value: T = await self._awaited(job)
+            return value
+        except asyncio.CancelledError:
+            if timer.expired() and kept is not None:
+                self._places.distrust(kept)  # at once: the next try may come before the thread has noticed
+            raise
+
+    async def _on_loop(
+        self, operation: str, params: dict[str, Any], place: Place, usual: Usual, timer: asyncio.Timeout
+    ) -> Answer | Large | None:
+        """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
+        wired = place.wired
+        if wired is None or place.origin != usual.origin or not wired.is_good:
+            place.drop()
+            return None
+        request = self._requests.signed(usual, documents.encode(params))
+        sent_at = time.monotonic()
+        try:
+            found = await wired.exchange(request, timeout_s=self._read_timeout_s)
         except BaseException as error:
             gave_up = not isinstance(error, Exception) and not timer.expired()
-            if not gave_up or loop.time() - sent_at_s >= SILENCE_S_MIN:
-                self.pool.distrust(kept.origin)
+            if not gave_up or time.monotonic() - sent_at >= SILENCE_S_MIN:
+                place.silent = usual.origin
+            place.drop()
             if isinstance(error, NothingSentBackError) and operation in READS:
                 return None
             raise
+        if isinstance(found, Large):
+            return found
+        answer, keep = found
+        if not keep:
+            place.drop()
+        return answer
 
-    async def _signable(self, operation: str, params: dict[str, Any]) -> SignableCall:
-        """What is known, or what botocore says now. One call at a time asks; the others find what it was told."""
-        signable = self._requests.known(operation, params)
-        if signable is None:
-            async with self._asking:
-                signable = self._requests.known(operation, params)
-                if signable is None:
-                    signable = await _in_thread(self._threads, partial(self._requests.ask, operation, params))
-        return signable
+    def _submitted(self, job: Job) -> Job:
+        """Raises PlacesClosedError, and what the machine says if it has no thread."""
+        if self._workers.is_closed:
+            raise PlacesClosedError
+        self._workers.submit(job)
+        return job
 
-    async def _connected(self, operation: str, origin: Origin) -> Connection:
+    async def _awaited(self, job: Job) -> Any:
         try:
-            return await connect(
-                origin,
-                self._addresses,
-                connect_timeout_s=self._connect_timeout_s,
-                read_timeout_s=self._read_timeout_s,
-            )
-        except OSError as error:
-            raise AwsUnreachableError(operation, f"cannot connect to {origin}: {reason_of(error)}") from error
+            return await job.outcome
+        except asyncio.CancelledError:
+            job.give_up()
+            raise
 
-    async def _addresses(self, host: str, port: int) -> Addresses:
-        def look_up() -> Addresses:
-            return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-
-        return await _in_thread(self._threads, look_up)
+    async def close(self) -> None:
+        """End the threads and their connections; calls under way fail. May be called again."""
+        self._workers.close()
+        self._places.close(AwsUnreachableError("close", f"the {self._name} client is closed"))
+        with self._lock:
+            connections, self._connections = self._connections, set()
+        for connection in connections:
+            connection.abort()
+        await self._plain.close()
 
     # --- below: in the threads ---------------------------------------------------------------------------------------
 
     def _prepare(self, client: BaseClient) -> None:
-        offline = OfflineClient(client)
+        canned = Canned(client)
         is_tls = client.meta.endpoint_url.startswith("https:")
         context = tls_context(client, self._ca_bundle()) if is_tls else None
-        self._requests.prepare(offline, self._credentials_of(), context)
-        self._offline = offline
+        self._requests.prepare(canned, self._credentials_of(), context)
+        self._canned = canned
 
-    def _explain(self, operation: str, params: dict[str, Any], answer: Answer, may_repeat: bool) -> None:
-        """Raises what a bad answer means; returns if the call is worth repeating, now that AWS's time is known."""
-        offline = self._offline
-        if offline is None:
+    def _perform(
+        self,
+        job: Job,
+        operation: str,
+        params: dict[str, Any],
+        read: Callable[[bytes], T],
+        place: Place,
+        begun: Answer | Large | None,
+    ) -> T:
+        def exchange(body: bytes) -> Answer:
+            return self._exchange(job, operation, params, body, place)
+
+        def first() -> Answer | None:
+            if not isinstance(begun, Large):
+                return begun
+            assert place.connection is not None, "it was lent with what has come"
+            return self._talk(job, place, place.connection, lambda connection: connection.resume(begun.ahead))
+
+        answer = self._answer(operation, params, exchange, first())
+        if len(answer.body) < GATE_BYTES_MIN:
+            return read(answer.body)
+        with self._gate:
+            return read(answer.body)
+
+    def _open_in_thread(self, job: Job, operation: str, params: dict[str, Any]) -> Taken:
+        """The connection on which the answer to `operation` comes in, its head read."""
+        taken: list[Taken] = []
+
+        def open_one(body: bytes) -> Answer:
+            origin, request = self._requests.made(operation, params, body)
+            connection = self._connected(operation, origin)
+            try:
+                job.uses(connection)
+                status, headers = connection.begin(request)
+                if status >= 300:
+                    return connection.rest(status, headers)
+                job.uses(None)
+                taken.append((*connection.detach(), b"transfer-encoding" in headers))
+                return Answer(status, headers, b"")
+            finally:
+                job.uses(None)
+                self._let_go(connection)
+                if not taken:
+                    connection.close()
+
+        self._answer(operation, params, open_one)
+        return taken[0]
+
+    def _answer(
+        self, operation: str, params: dict[str, Any], exchange: Exchange, first: Answer | None = None
+    ) -> Answer:
+        """A good answer; what botocore raises for a bad one. `first` is one that has come already."""
+        canned = self._canned
+        if canned is None:
             raise UnusualError("found out a moment ago")
+        body = documents.encode(params)
+        answer = exchange(body) if first is None else first
+        if answer.status < 300:
+            return answer
+        self._requests.ask_for_keys()  # it may have been about them
         try:
-            offline.explain(operation, params, answer)
+            canned.explain(operation, params, answer)
         except Exception as error:
-            if may_repeat and self._requests.corrected_clock(error, answer):
-                return
+            if not self._requests.corrected_clock(error, answer):
+                raise
+        else:
+            raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
+        answer = exchange(body)
+        if answer.status >= 300:
+            canned.explain(operation, params, answer)
+            raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
+        return answer
+
+    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes, place: Place) -> Answer:
+        origin, request = self._requests.made(operation, params, body)
+        kept = place.connection
+        if kept is not None and (kept.origin != origin or kept.is_stale()):
+            kept.close()
+            place.connection = kept = None
+        if kept is not None:
+            try:
+                return self._talk(job, place, kept, lambda connection: connection.exchange(request))
+            except NothingSentBackError:
+                if operation not in READS or job.given_up:
+                    raise
+        made = self._connected(operation, origin)
+        return self._talk(job, place, made, lambda connection: connection.exchange(request))
+
+    def _connected(self, operation: str, origin: Origin) -> Connection:
+        try:
+            connection = Connection(
+                origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s
+            )
+        except OSError as error:
+            reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
+            raise AwsUnreachableError(operation, reason) from error
+        self._keep_in_sight(connection)
+        return connection
+
+    def _talk(
+        self, job: Job, place: Place, connection: Connection, talk: Callable[[Connection], tuple[Answer, bool]]
+    ) -> Answer:
+        """What `talk` hears, on a connection that then is left at its place, or is closed."""
+        was_kept, place.connection = place.connection is connection, None
+        keep = False
+        self._keep_in_sight(connection)
+        job.uses(connection)
+        begun_at = time.monotonic()
+        try:
+            answer, keep = talk(connection)
+            return answer
+        except BaseException:
+            if was_kept and (not job.given_up or time.monotonic() - begun_at >= SILENCE_S_MIN):
+                place.silent = connection.origin
             raise
-        raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
+        finally:
+            job.uses(None)
+            self._let_go(connection)
+            if keep and not job.given_up and not self._workers.is_closed:
+                place.connection = connection
+            else:
+                connection.close()
+
+    def _keep_in_sight(self, connection: Connection) -> None:
+        with self._lock:
+            self._connections.add(connection)
+
+    def _let_go(self, connection: Connection) -> None:
+        with self._lock:
+            self._connections.discard(connection)
 
 
-async def _in_thread(pool: DaemonPool, work: Callable[[], T]) -> T:
-    return await asyncio.wrap_future(pool.submit(work))
+def _close_socket(taken: Taken) -> None:
+    taken[0].close()
 
 
 def _decoded(operation: str, body: bytes) -> dict[str, Any]:

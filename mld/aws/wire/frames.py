@@ -1,21 +1,22 @@
-"""From the body of an answer to the frames of an event stream. Pure: pieces in, frames out.
+"""From the bytes of an HTTP answer to the frames of an event stream. Pure: bytes in, frames out.
 
-A frame begins with its length, so nothing is searched, and nothing is copied but the few bytes that a read cuts off.
-The inside of a frame, its checksums included, is the business of `mld.aws.messages`.
+A frame begins with its length, so nothing is searched, and nothing copied but the few bytes that a read cuts off. What
+is inside a frame, its checksums included, is botocore's business (`mld.aws.subscription`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-
-from mld.aws.wire.answers import SMALL_BYTES
+from enum import Enum
 
 FRAME_BYTES_MAX = 24 * 1024 * 1024 + 128 * 1024 + 16
 """The largest payload and the largest headers that botocore takes."""
 FRAME_BYTES_MIN = 16
-"""A frame of nothing but lengths and checksums."""
-AHEAD_BYTES = 64 * 1024
-"""How much may wait in whole frames before reading stops; the frame under way comes on top of it."""
+"""Lengths and checksums."""
+LINE_BYTES_MAX = 4096
+"""Of the line before a chunk."""
+SMALL_BYTES = 512
+"""Smaller pieces are joined: kept apart, each takes some 200 bytes and what was read with it."""
 _LENGTH_BYTES = 4
 
 Frame = tuple[memoryview, ...]
@@ -26,39 +27,94 @@ class BrokenStreamError(Exception):
     """What came is no whole event stream."""
 
 
-class FrameStream:
-    """Takes the pieces of a body as they come, gives whole frames."""
+class _Expected(Enum):
+    SIZE = "the size of a chunk"
+    DATA = "the data of a chunk"
+    DATA_END = "the end of a chunk"
+    TRAILER = "a trailer"
+    NOTHING = "nothing"
 
-    def __init__(self) -> None:
+
+class FrameStream:
+    """Give it bytes as they come, take whole frames. `chunked` is the answer's transfer encoding."""
+
+    def __init__(self, *, chunked: bool) -> None:
+        self.frames: deque[Frame] = deque()
         self.waiting_bytes = 0
-        """Bytes in whole frames that nobody has taken."""
-        self._frames: deque[Frame] = deque()
+        """Of whole frames that nobody has taken."""
+        self._expected = _Expected.SIZE if chunked else _Expected.DATA
+        self._chunked = chunked
+        self._line = b""
+        self._left = 0
+        """Of the chunk."""
         self._parts: list[memoryview | bytearray] = []
         self._have = 0
-        self._wanted = 0  # length of the frame under way; 0 before it is known
+        self._wanted = 0
+        """Length of the frame under way; 0 before it is known."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer has said that it ends here."""
+        return self._expected is _Expected.NOTHING
 
     @property
     def is_between_frames(self) -> bool:
         return self._have == 0
 
-    @property
-    def has_frames(self) -> bool:
-        return bool(self._frames)
-
-    @property
-    def is_full(self) -> bool:
-        return self.waiting_bytes >= AHEAD_BYTES
-
     def take(self) -> Frame | None:
         """The oldest whole frame."""
-        if not self._frames:
+        if not self.frames:
             return None
-        frame = self._frames.popleft()
+        frame = self.frames.popleft()
         self.waiting_bytes -= sum(map(len, frame))
         return frame
 
-    def append(self, piece: memoryview) -> None:
-        """Cut the next piece of the body into frames. Raises BrokenStreamError for what is no event stream."""
+    def feed(self, data: bytes) -> None:
+        """Raises BrokenStreamError for what is no event stream."""
+        view = memoryview(data)
+        if not self._chunked:
+            self._append(view)
+            return
+        at = 0
+        while at < len(data):
+            match self._expected:
+                case _Expected.DATA:
+                    end = min(len(data), at + self._left)
+                    self._append(view[at:end])
+                    self._left -= end - at
+                    at = end
+                    if not self._left:
+                        self._expected = _Expected.DATA_END
+                case _Expected.NOTHING:
+                    raise BrokenStreamError("bytes after the end of the answer")
+                case _:
+                    end = data.find(b"\n", at) + 1
+                    self._line += data[at : end or len(data)]
+                    at = end or len(data)
+                    if len(self._line) > LINE_BYTES_MAX:
+                        raise BrokenStreamError(f"no {self._expected.value}")
+                    if end:
+                        self._take_line()
+
+    def _take_line(self) -> None:
+        line, self._line = self._line.strip(), b""
+        match self._expected:
+            case _Expected.SIZE:
+                text = line.partition(b";")[0].strip()
+                if not text or len(text) > 8 or text.strip(b"0123456789abcdefABCDEF"):
+                    raise BrokenStreamError(f"no size of a chunk: {line[:80]!r}")
+                self._left = int(text, 16)
+                self._expected = _Expected.DATA if self._left else _Expected.TRAILER
+            case _Expected.DATA_END if not line:
+                self._expected = _Expected.SIZE
+            case _Expected.TRAILER:
+                if not line:
+                    self._expected = _Expected.NOTHING
+            case _:
+                raise BrokenStreamError("a chunk is longer than announced")
+
+    def _append(self, piece: memoryview) -> None:
+        """Cut a piece of the body into frames."""
         while piece:
             if len(piece) >= SMALL_BYTES:
                 self._parts.append(piece)
@@ -77,7 +133,7 @@ class FrameStream:
             if excess:
                 whole = self._parts[-1]
                 self._parts[-1] = whole[: len(whole) - excess]
-            self._frames.append(tuple(map(memoryview, self._parts)))
+            self.frames.append(tuple(map(memoryview, self._parts)))
             self.waiting_bytes += self._wanted
             piece = piece[len(piece) - excess :]
             self._parts, self._have, self._wanted = [], 0, 0

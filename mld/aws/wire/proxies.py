@@ -5,12 +5,12 @@ Which proxy, if any, is botocore's rule (`botocore_side`). What a proxy is told 
 
 from __future__ import annotations
 
-import asyncio
 import socket
+import time
 from dataclasses import dataclass, field
 
 HEAD_BYTES_MAX = 64 * 1024
-"""The longest answer to CONNECT that is read; a page that a proxy sends with a refusal is not."""
+"""Of the answer to CONNECT; some proxies send a page with a refusal, which is not read."""
 REASON_CHARACTERS_MAX = 100
 
 
@@ -40,26 +40,29 @@ def authority_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def open_tunnel(to_proxy: socket.socket, proxy: Proxy, host: str, port: int) -> None:
-    """Make `to_proxy`, non-blocking, a connection to `host`. Raises OSError; the socket is of no use then.
+def open_tunnel(to_proxy: socket.socket, proxy: Proxy, host: str, port: int, *, timeout_s: float) -> None:
+    """Make `to_proxy` a connection to `host`. Raises OSError; the socket is of no use then.
 
-    The origin of a tunnel speaks TLS, so it waits for our hello: nothing of its own follows the proxy's answer.
+    The origin of a tunnel speaks TLS, so it waits for our hello: nothing of its own comes behind the proxy's answer.
     """
-    loop = asyncio.get_running_loop()
     authority = authority_of(host, port)
-    request = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{proxy.header}\r\n".encode("latin-1")
-    await loop.sock_sendall(to_proxy, request)
+    deadline_s = time.monotonic() + timeout_s
+    to_proxy.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{proxy.header}\r\n".encode("latin-1"))
     head = b""
-    while b"\r\n\r\n" not in head and len(head) <= HEAD_BYTES_MAX:
-        piece = await loop.sock_recv(to_proxy, 4096)
-        if not piece:
-            break
+    while b"\r\n\r\n" not in head:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"the proxy {proxy} did not answer within {timeout_s:g} s")
+        to_proxy.settimeout(left_s)
+        piece = to_proxy.recv(4096)
         head += piece
-    head, end, rest = head.partition(b"\r\n\r\n")
+        if not piece or len(head) > HEAD_BYTES_MAX:
+            break
     line = head.partition(b"\r\n")[0].decode("latin-1")
     version, _, status = line.partition(" ")
     if not version.startswith("HTTP/1.") or not status.startswith("2"):
         said = f"HTTP status {status}" if version.startswith("HTTP/") else repr(line)
         raise ProxyRefusedError(f"the proxy {proxy} refuses to connect: {said[:REASON_CHARACTERS_MAX]}")
-    if rest or not end:
+    if not head.endswith(b"\r\n\r\n"):
         raise ProxyRefusedError(f"the proxy {proxy} answers a request to connect with a document")
+    to_proxy.settimeout(timeout_s)

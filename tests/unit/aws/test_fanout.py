@@ -1,9 +1,9 @@
-"""From the body of a SubscribeToShard answer to pages: frames, botocore's parser, errors."""
+"""From the bytes of a SubscribeToShard answer to pages: chunks, frames, sockets, botocore's parser, errors."""
 
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
+import socket
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,9 +17,11 @@ from mld import errors
 from mld.aws.fanout import INLINE_BYTES_MAX, KinesisFanOut
 from mld.aws.messages import JOINED_BYTES_MAX, Frame, Message, message_in, message_of
 from mld.aws.wire.frames import FRAME_BYTES_MAX, BrokenStreamError, FrameStream
+from mld.aws.wire.source import AHEAD_BYTES, FrameSource
 from mld.local import eventstream
 from mld.retrieval.rawpage import RawPage, page_of_event
 from mld.streams import IteratorType, StartingPoint, StreamConsumer
+from tests.support.patience import PATIENCE_S
 from tests.twins.streams import MemoryStreams
 
 T = TypeVar("T")
@@ -39,6 +41,11 @@ def event(payload: bytes) -> bytes:
     return eventstream.event("SubscribeToShardEvent", payload)
 
 
+def chunked(body: bytes, size: int) -> bytes:
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%X;x=y\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\nTrailer: 1\r\n\r\n"
+
+
 def taken(stream: FrameStream) -> list[bytes]:
     return [b"".join(frame) for frame in iter(stream.take, None)]
 
@@ -47,43 +54,46 @@ def taken(stream: FrameStream) -> list[bytes]:
 
 
 @given(
-    payloads=st.lists(st.binary(max_size=700), max_size=6),
-    cuts=st.lists(st.integers(1, 600), min_size=1, max_size=5),
+    payloads=st.lists(st.binary(max_size=300), max_size=6),
+    chunk=st.integers(1, 500),
+    cuts=st.lists(st.integers(1, 200), min_size=1, max_size=5),
+    is_chunked=st.booleans(),
 )
-def test_frames_are_whole_however_they_are_cut(payloads: list[bytes], cuts: list[int]) -> None:
+def test_frames_are_whole_however_they_are_cut(
+    payloads: list[bytes], chunk: int, cuts: list[int], is_chunked: bool
+) -> None:
     frames = [event(payload) for payload in payloads]
-    data = memoryview(b"".join(frames))
-    stream = FrameStream()
+    data = chunked(b"".join(frames), chunk) if is_chunked else b"".join(frames)
+    stream = FrameStream(chunked=is_chunked)
     got: list[bytes] = []
-    at = number = 0
+    at = turn = 0
     while at < len(data):
-        size = cuts[number % len(cuts)]
-        stream.append(data[at : at + size])
+        size = cuts[turn % len(cuts)]
+        stream.feed(data[at : at + size])
         got += taken(stream)
-        at, number = at + size, number + 1
+        at, turn = at + size, turn + 1
     assert got == frames
+    assert stream.is_complete == is_chunked
     assert stream.is_between_frames
     assert stream.waiting_bytes == 0
 
 
-@pytest.mark.parametrize("length", [0, 15, FRAME_BYTES_MAX + 1])
-def test_what_is_no_frame_is_refused(length: int) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"zz\r\n",
+        b"\r\n",
+        b"fffffffff\r\n",
+        b"2\r\nabc\r\n",
+        b"0\r\n\r\nmore",
+        b"x" * 5000,
+        b"4\r\n\x00\x00\x00\x0f\r\n",
+        b"4\r\n%s\r\n" % (FRAME_BYTES_MAX + 1).to_bytes(4, "big"),
+    ],
+)
+def test_what_is_no_stream_is_refused(data: bytes) -> None:
     with pytest.raises(BrokenStreamError):
-        FrameStream().append(memoryview(length.to_bytes(4, "big")))
-
-
-def test_a_frame_in_tiny_pieces_takes_little_more_memory_than_itself() -> None:
-    frame = event(bytes(range(250)) * 2_000)
-    stream = FrameStream()
-    tracemalloc.start()
-    try:
-        for at in range(len(frame)):
-            stream.append(memoryview(frame)[at : at + 1])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert taken(stream) == [frame]
-    assert peak < 4 * len(frame)
+        FrameStream(chunked=True).feed(data)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -181,6 +191,93 @@ def test_the_page_of_an_event_goes_on_at_its_continuation() -> None:
     end = page_of_event(END)
     assert (end.count, end.next_iterator, end.last_sequence, len(end.child_shards)) == (1, None, "18", 1)
     assert page_of_event(b'{"Records":[],"NextShardIterator":"x"}').next_iterator is None
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def with_source(body: Callable[[FrameSource, socket.socket], Any], first: bytes = b"", *, chunked: bool = True) -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        source = FrameSource(ours, first, chunked=chunked)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await body(source, theirs)
+        finally:
+            source.close()
+            theirs.close()
+
+    asyncio.run(main())
+
+
+def test_a_source_gives_frames_then_the_end() -> None:
+    async def body(source: FrameSource, peer: socket.socket) -> None:
+        peer.sendall(chunked(event(EMPTY) + event(END), 50)[20:])
+        assert [b"".join(await source.next() or ()) for _ in range(2)] == [event(EMPTY), event(END)]
+        assert await source.next() is None
+        assert await source.next() is None
+
+    with_source(body, first=chunked(event(EMPTY) + event(END), 50)[:20])
+
+
+@pytest.mark.parametrize(("is_chunked", "cut", "ends"), [(True, 0, False), (False, 0, True), (False, 5, False)])
+def test_a_connection_that_ends_early_is_an_error(is_chunked: bool, cut: int, ends: bool) -> None:
+    async def body(source: FrameSource, peer: socket.socket) -> None:
+        data = event(EMPTY) + event(EMPTY)
+        data = data[: len(data) - cut]
+        peer.sendall(b"%x\r\n%s\r\n" % (len(data), data) if is_chunked else data)
+        peer.close()
+        for _ in range(1 if cut else 2):
+            assert b"".join(await source.next() or ()) == event(EMPTY)
+        if ends:
+            assert await source.next() is None
+        else:
+            with pytest.raises(BrokenStreamError):
+                await source.next()
+
+    with_source(body, chunked=is_chunked)
+
+
+def test_a_source_that_nobody_takes_from_stops_reading() -> None:
+    async def body(source: FrameSource, peer: socket.socket) -> None:
+        peer.setblocking(False)
+        frame = event(bytes(10_000))
+        loop = asyncio.get_running_loop()
+        sent = 0
+
+        async def send() -> None:
+            nonlocal sent
+            for _ in range(1000):
+                await loop.sock_sendall(peer, b"%x\r\n%s\r\n" % (len(frame), frame))
+                sent += 1
+
+        sending = asyncio.create_task(send())
+        before = -1
+        while sent != before:  # until the buffers of the kernel are full too
+            before = sent
+            await asyncio.sleep(0.05)
+        assert sent < 300
+        assert source._stream.waiting_bytes < AHEAD_BYTES + 300 * 1024
+        for _ in range(1000):
+            assert await source.next() is not None
+        await sending
+
+    with_source(body)
+
+
+def test_a_waiting_caller_hears_of_a_close_and_may_be_cancelled() -> None:
+    async def body(source: FrameSource, peer: socket.socket) -> None:
+        waiting = asyncio.create_task(source.next())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        waiting = asyncio.create_task(source.next())
+        await asyncio.sleep(0)
+        source.close()
+        with pytest.raises(BrokenStreamError, match="closed"):
+            await waiting
+
+    with_source(body)
 
 
 # --- the adapter ------------------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import formatdate
 from itertools import pairwise
@@ -28,9 +30,10 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from mld.aws.client import BotoService, keep_raw_body
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
-from mld.aws.wire.answers import Answer
-from mld.aws.wire.botocore_side import OfflineClient, UnusualError, tls_context
+from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.client import WireService
+from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
+from mld.aws.wire.frames import FrameStream
 from mld.aws.wire.requests import KEYS_AGE_MAX_S
 from mld.aws.wire.sigv4 import Scope, Signer
 from mld.errors import AwsError, AwsUnreachableError, MldError, StreamError
@@ -39,6 +42,7 @@ from tests.support.patience import PATIENCE_S
 
 KEYS = Credentials("AKID", "secret", None)
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+CHUNKED = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n"
 HANG_S = PATIENCE_S
 
 
@@ -140,6 +144,137 @@ def answer(body: bytes, *headers: str, status: str = "200 OK", length: bool = Tr
 def refusal(code: str, message: str = "no", *headers: str, status: str = "400 Bad Request", **fields: Any) -> bytes:
     body = json.dumps({"__type": f"com.amazonaws#{code}", "message": message, **fields}).encode()
     return answer(body, *headers, status=status)
+
+
+# --- a connection ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connection_to(server: Server) -> Iterator[Connection]:
+    connection = Connection(Origin("127.0.0.1", server.port, None), connect_timeout_s=2, read_timeout_s=2)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "body", "keep"),
+    [
+        (answer(b"abc"), b"abc", True),
+        (answer(b""), b"", True),
+        (answer(b"abc", "Connection: Close"), b"abc", False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + answer(b"abc"), b"abc", True),
+        (
+            answer(b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n", "Transfer-Encoding: chunked", length=False),
+            b"abcde",
+            True,
+        ),
+        (answer(b"abc", f"x-amz-crc32: {zlib.crc32(b'abc')}"), b"abc", True),
+        (b"HTTP/1.1 200 \r\nContent-Length:1\r\n\r\nx", b"x", True),
+        (answer(b"x" * 3_000_000), b"x" * 3_000_000, True),
+    ],
+    ids=range(8),
+)
+def test_a_whole_answer_is_read(sent: bytes, body: bytes, keep: bool) -> None:
+    with Server(sent, GOOD) as server, connection_to(server) as connection:
+        got, again = connection.exchange(REQUEST)
+        assert (got.status, got.body, again) == (200, body, keep)
+        if keep:
+            assert connection.exchange(REQUEST)[0].body == b"{}"
+
+
+def test_an_answer_in_tiny_chunks_takes_little_more_memory_than_its_body() -> None:
+    body = bytes(range(256)) * 2_000
+    chunks = b"".join(b"2\r\n%b\r\n" % body[start : start + 2] for start in range(0, len(body), 2))
+    sent = answer(chunks + b"0\r\n\r\n", "transfer-encoding: chunked", length=False)
+    with Server(sent) as server, connection_to(server) as connection:
+        tracemalloc.start()
+        try:
+            got, _ = connection.exchange(REQUEST)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert got.body == body
+    assert peak < 4 * len(body)
+
+
+def test_a_frame_in_tiny_chunks_takes_little_more_memory_than_itself() -> None:
+    frame = (16 + 500_000).to_bytes(4, "big") + bytes(12) + bytes(range(250)) * 2_000
+    stream = FrameStream(chunked=True)
+    tracemalloc.start()
+    try:
+        for start in range(0, len(frame), 1_000):  # as they are read: many chunks at a time
+            stream.feed(b"".join(b"1\r\n%c\r\n" % byte for byte in frame[start : start + 1_000]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert b"".join(stream.take() or ()) == frame
+    assert peak < 4 * len(frame)
+
+
+def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    with Server(then_close(answer(b"abc", length=False))) as server, connection_to(server) as connection:
+        got, again = connection.exchange(REQUEST)
+        assert (got.body, again) == (b"abc", False)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        answer(b"abc")[:-1],
+        answer(b"abc")[:-4],
+        answer(b"abc")[:20],
+        answer(b"abc")[:5],
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 2x0 OK\r\n\r\n",
+        answer(b"abc", "content-length: 2"),
+        answer(b"", "content-length: -1", length=False),
+        answer(b"", "content-length: 999999999999", length=False),
+        answer(b"3\r\nab", "transfer-encoding: chunked", length=False),
+        answer(b"3\r\nabc\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"3\r\nabc\r\n0\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"zz\r\nabc\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"-3\r\nabc\r\n", "transfer-encoding: chunked", length=False),
+        answer(b"3\r\nabcde", "transfer-encoding: chunked", length=False),
+        answer(b"abc", "transfer-encoding: gzip", length=False),
+        answer(b"abc", "x-amz-crc32: 1"),
+        answer(b"", *(f"h{n}: 1" for n in range(300))),
+        answer(b"", "h: " + "x" * 70_000),
+    ],
+    ids=range(19),
+)
+def test_what_is_no_whole_answer_is_an_error_and_never_data(sent: bytes) -> None:
+    with Server(then_close(sent)) as server, connection_to(server) as connection, pytest.raises(BrokenAnswerError):
+        connection.exchange(REQUEST)
+
+
+@pytest.mark.parametrize("script", [then_close(b""), reset])
+def test_a_connection_that_ends_without_an_answer_is_told_apart(script: Callable[[socket.socket], None]) -> None:
+    with Server(script) as server, connection_to(server) as connection, pytest.raises(NothingSentBackError):
+        connection.exchange(REQUEST)
+
+
+def test_a_connection_closed_while_idle_is_stale() -> None:
+    with Server(then_close(GOOD)) as server, connection_to(server) as connection:
+        connection.exchange(REQUEST)
+        deadline = time.monotonic() + HANG_S
+        while not connection.is_stale() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert connection.is_stale()
+
+
+def test_the_kernel_ends_a_connection_on_which_nothing_is_acknowledged() -> None:
+    with Server() as server:
+        connection = Connection(Origin("127.0.0.1", server.port, None), connect_timeout_s=2, read_timeout_s=6)
+        options = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        values = [connection.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in options]
+        assert connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert values == [3, 1, 3, 6000]
+        connection.close()
 
 
 # --- signatures and documents ----------------------------------------------------------------------------------------
@@ -319,7 +454,8 @@ async def test_small_answers_are_read_on_the_loop_and_large_ones_in_a_thread() -
             seen = [await service.fetch("GetRecords", {"ShardIterator": "i"}, where) for _ in sizes]
         assert server.connections == 1
     on_loop = [True, True, False, True, False, True]
-    assert seen == list(zip(sizes, on_loop, strict=True))
+    assert seen[1:] == list(zip(sizes, on_loop, strict=True))[1:]
+    assert seen[0] == (2, False), "the first one asks botocore, and connects"
 
 
 async def test_work_that_waits_for_its_turn_takes_no_threads_from_calls() -> None:
@@ -571,7 +707,7 @@ async def test_an_endpoint_with_a_path_goes_through_botocore(caplog: pytest.LogC
     with Server(answer(b'{"ShardIterator":"i"}')) as server:
         client = boto_client("kinesis", f"http://127.0.0.1:{server.port}/gate")
         with pytest.raises(UnusualError, match="/gate"):
-            OfflineClient(client).template("GetRecords", {"ShardIterator": "i"}, None)
+            Canned(client).blueprint("GetRecords", {"ShardIterator": "i"}, None)
         assert server.requests == []
 
 
@@ -600,18 +736,17 @@ def test_what_only_botocore_honours_is_unusual(monkeypatch: pytest.MonkeyPatch) 
 def test_endpoints_are_those_of_botocore(params: dict[str, Any], host: str) -> None:
     session = botocore.session.Session()
     session.register_component("credential_provider", _Fixed(KEYS))
-    client = session.create_client("kinesis", region_name="eu-west-1")
-    template = OfflineClient(client).template("GetRecords", params, None)
-    assert (template.host, template.origin.host, template.origin.port) == (host, host, 443)
-    assert template.scope == Scope("eu-west-1", "kinesis")
+    blueprint = Canned(session.create_client("kinesis", region_name="eu-west-1")).blueprint("GetRecords", params, None)
+    assert (blueprint.host, blueprint.origin.host, blueprint.origin.port) == (host, host, 443)
+    assert blueprint.scope == Scope("eu-west-1", "kinesis")
 
 
-def test_answers_given_to_an_offline_client_stay_in_their_thread() -> None:
+def test_canned_answers_stay_in_their_thread() -> None:
     with Server(answer(b'{"ShardIterator":"real"}')) as server:
         client = boto_client("kinesis", f"http://127.0.0.1:{server.port}")
-        offline = OfflineClient(client)
+        canned = Canned(client)
         params = {"StreamName": "s", "ShardId": "s", "ShardIteratorType": "LATEST"}
-        inside = offline.explain("GetShardIterator", params, Answer(200, {}, (b'{"ShardIterator":"canned"}',)))
+        inside = canned.explain("GetShardIterator", params, Answer(200, {}, b'{"ShardIterator":"canned"}'))
         assert inside["ShardIterator"] == "canned"
         assert client.get_shard_iterator(**params)["ShardIterator"] == "real"
 

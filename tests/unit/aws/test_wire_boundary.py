@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,14 +13,14 @@ import pytest
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
-from mld.aws.wire.client import LOOP_BYTES_MAX
+from mld.aws.wire.wired import BODY_BYTES_MAX
 from mld.errors import AwsUnreachableError, MldError
 from tests.unit.aws.test_client import service_of
 from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, refusal, streaming, then_close, wire
 from tests.unit.aws.throwing import THROWN, anew
 
 SMALL = answer(b"{}")
-LARGE = answer(b"x" * (LOOP_BYTES_MAX + 1))
+LARGE = answer(b"x" * (BODY_BYTES_MAX + 1))
 ROUNDS = 3
 
 
@@ -40,8 +41,8 @@ def on_loop() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def in_pool_thread() -> bool:
-    return threading.current_thread().name.startswith("aws-")
+def in_wire_thread() -> bool:
+    return threading.current_thread().name.startswith("wire-")
 
 
 def trapped(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_meant: Callable[[], bool]) -> Trap:
@@ -59,28 +60,33 @@ def trapped(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_meant: Ca
     return trap
 
 
-TRAPS: dict[str, tuple[Callable[[], Any], str, Callable[[], bool]]] = {
-    "look up a name": (lambda: socket, "getaddrinfo", in_pool_thread),
-    "connect": (asyncio.get_running_loop, "sock_connect", on_loop),
-    "set an option": (lambda: socket.socket, "setsockopt", on_loop),
-    "stop blocking": (lambda: socket.socket, "setblocking", on_loop),
-    "watch a descriptor": (asyncio.get_running_loop, "add_reader", on_loop),
-    "send": (lambda: socket.socket, "send", on_loop),
-    "receive": (lambda: socket.socket, "recv", on_loop),
+LOOP_TRAPS: dict[str, tuple[Callable[[], Any], str]] = {
+    "send": (lambda: socket.socket, "send"),
+    "receive": (lambda: socket.socket, "recv"),
+    "watch a descriptor": (asyncio.get_running_loop, "add_reader"),
+    "stop waiting": (lambda: socket.socket, "settimeout"),
+}
+THREAD_TRAPS: dict[str, tuple[Callable[[], Any], str]] = {
+    "connect": (lambda: socket, "create_connection"),
+    "set an option": (lambda: socket.socket, "setsockopt"),
+    "buffer": (lambda: io, "BufferedReader"),
+    "send": (lambda: socket.socket, "sendall"),
+    "receive": (lambda: socket.socket, "recv_into"),
 }
 
 
-@pytest.fixture(params=TRAPS)
+@pytest.fixture(params=[(name, True) for name in LOOP_TRAPS] + [(name, False) for name in THREAD_TRAPS], ids=str)
 async def trap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Trap:
-    owner, attribute, is_meant = TRAPS[request.param]
-    return trapped(monkeypatch, owner(), attribute, is_meant)
+    name, is_on_loop = request.param
+    owner, attribute = (LOOP_TRAPS if is_on_loop else THREAD_TRAPS)[name]
+    return trapped(monkeypatch, owner(), attribute, on_loop if is_on_loop else in_wire_thread)
 
 
 GET = ("GetRecords", {"ShardIterator": "i"})
 
 
 async def test_what_the_machine_throws_costs_the_call_and_no_more(trap: Trap) -> None:
-    """One call at a time. After a refusal the keys are asked for again; the connection is kept."""
+    """With one place. After a refusal a thread asks for the keys again, and uses what the loop has kept."""
     refused = refusal("ProvisionedThroughputExceededException")
     mixture = [LARGE, refused, then_close(SMALL)]
     with Server() as server:
@@ -106,7 +112,7 @@ async def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch, kept: bool) 
     trap = Trap()
 
     def start(thread: threading.Thread) -> None:
-        if thread.name.startswith("aws-"):
+        if thread.name.startswith(("wire-", "aws-")):
             trap.spring()
         real(thread)
 
@@ -123,7 +129,7 @@ async def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch, kept: bool) 
                     assert all(isinstance(outcome, AwsUnreachableError) for outcome in outcomes)
             trap.error = None
             assert [await service.fetch(*GET, len) for _ in range(5)] == [2] * 5
-    assert trap.sprung or kept
+    assert trap.sprung
 
 
 async def test_keys_that_cannot_be_had() -> None:

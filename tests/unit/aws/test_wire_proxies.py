@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.session import Session
 
-from mld.aws.wire.botocore_side import OfflineClient, UnusualError, proxies_of
-from mld.aws.wire.connection import Addresses, Origin, connect
+from mld.aws.wire.botocore_side import Canned, UnusualError, proxies_of
 from mld.aws.wire.proxies import HEAD_BYTES_MAX, Proxy, ProxyRefusedError, open_tunnel
 
 ENDPOINT = "https://kinesis.eu-west-1.amazonaws.com"
@@ -84,7 +82,7 @@ def test_a_proxy_that_only_botocore_may_know_is_unusual_and_not_repeated(
 ) -> None:
     monkeypatch.setenv("https_proxy", url)
     with pytest.raises(UnusualError, match="proxy") as caught:
-        OfflineClient(client_at(ENDPOINT))
+        Canned(client_at(ENDPOINT))
     assert "hunter2" not in str(caught.value)
 
 
@@ -101,17 +99,17 @@ def test_a_password_is_not_in_what_is_printed_of_a_proxy() -> None:
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Ours, and that of the proxy."""
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
     with ours, theirs:
         yield ours, theirs
 
 
-async def test_a_tunnel_is_asked_for(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_tunnel_is_asked_for_and_leaves_the_connection_as_it_was(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     theirs.sendall(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n")
-    await open_tunnel(ours, Proxy("p", 1, "Basic x"), "::1", 443)
+    open_tunnel(ours, Proxy("p", 1, "Basic x"), "::1", 443, timeout_s=5)
     expected = b"CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nProxy-Authorization: Basic x\r\n\r\n"
     assert theirs.recv(4096) == expected
+    assert ours.gettimeout() == 5
 
 
 @pytest.mark.parametrize(
@@ -128,21 +126,16 @@ async def test_a_tunnel_is_asked_for(ends: tuple[socket.socket, socket.socket]) 
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * HEAD_BYTES_MAX, "with a document"),
     ],
 )
-async def test_a_proxy_that_does_not_connect_us_is_an_error_that_says_what_it_said(
+def test_a_proxy_that_does_not_connect_us_is_an_error_that_says_what_it_said(
     ends: tuple[socket.socket, socket.socket], answer: bytes, says: str
 ) -> None:
     ours, theirs = ends
     theirs.sendall(answer)
     theirs.shutdown(socket.SHUT_WR)
     with pytest.raises(ProxyRefusedError, match=says):
-        await open_tunnel(ours, Proxy("p", 1), "h", 443)
+        open_tunnel(ours, Proxy("p", 1), "h", 443, timeout_s=5)
 
 
-async def test_a_silent_proxy_is_not_waited_for() -> None:
-    async def resolve(*_: object) -> Addresses:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", listener.getsockname())]
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        origin = Origin("h", 443, ssl.create_default_context(), Proxy("p", 1))
-        with pytest.raises(TimeoutError, match="timed out"):
-            await connect(origin, resolve, connect_timeout_s=0.01, read_timeout_s=1)
+def test_a_silent_proxy_is_not_waited_for(ends: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(TimeoutError):
+        open_tunnel(ends[0], Proxy("p", 1), "h", 443, timeout_s=0.01)

@@ -14,7 +14,7 @@ from tests.unit.aws.test_wire import GOOD, HANG_S, Server, answer, refusal, rese
 
 SOON_S = 0.3
 KEPT = 4
-"""Connections: as many calls as are admitted at once."""
+"""Connections; the first few places are there at once."""
 READ = ("GetItem", {"TableName": "t", "Key": {"leaseKey": {"S": "a"}}})
 WRITE = ("UpdateItem", {"TableName": "t", "Key": {"leaseKey": {"S": "a"}}})
 REFUSED = refusal("ProvisionedThroughputExceededException")

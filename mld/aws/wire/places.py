@@ -1,0 +1,202 @@
+"""`Places`: how many calls of a service are under way at a time, and the connections that are kept between them.
+
+A call takes a place and gives it back; an idle place mostly has a connection. The first few places are there at once.
+More are made only once calls have waited for some time, at most twice as many then: sixty renewals that are due at the
+same moment need no twenty connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from functools import partial
+
+from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.wired import Wired
+from mld.aws.wire.workers import THREADS_AT_ONCE, WAIT_MAX_S
+
+log = logging.getLogger(__name__)
+
+IDLE_MAX_S = 60.0
+"""Of a connection before it is closed unused: below what load balancers and NATs keep (Amazon's: 350 s)."""
+
+
+class Place:
+    """Room for one call. `connection` is what a thread may use, and leaves there if it is as good as new.
+
+    `wired` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
+    connection led on which a call got no answer.
+    """
+
+    __slots__ = ("connection", "idle_since_s", "silent", "wired")
+
+    def __init__(self) -> None:
+        self.wired: Wired | None = None
+        self.connection: Connection | None = None
+        self.silent: Origin | None = None
+        self.idle_since_s = 0.0
+
+    @property
+    def origin(self) -> Origin | None:
+        return None if self.wired is None else self.wired.connection.origin
+
+    def lend(self) -> None:
+        """To a thread."""
+        if self.wired is not None:
+            self.connection, self.wired = self.wired.release(), None
+
+    def drop(self) -> None:
+        """Close what there is."""
+        if self.wired is not None:
+            self.wired.close()
+        if self.connection is not None:
+            self.connection.close()
+        self.wired = self.connection = None
+
+
+class PlacesClosedError(Exception):
+    """There are no places any more."""
+
+
+class Places:
+    """At most `places_max`. Used on one loop only."""
+
+    def __init__(self, places_max: int, *, wait_max_s: float = WAIT_MAX_S) -> None:
+        self._places_max = places_max
+        self._wait_max_s = wait_max_s
+        self._idle: list[Place] = []
+        self._busy: set[Place] = set()
+        self._waiting: deque[tuple[asyncio.Future[Place], float]] = deque()
+        self._look: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._idle) + len(self._busy)
+
+    async def take(self, origin: Origin | None) -> Place:
+        """A place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
+        if self._is_closed:
+            raise PlacesClosedError
+        place = self._idle_one(origin)
+        if place is None:
+            place = await self._next_free()
+        self._busy.add(place)
+        return place
+
+    def give_back(self, place: Place) -> None:
+        """The place is free: with a good connection in it, `wired` or left by a thread, or with none. Never raises."""
+        self._busy.discard(place)
+        if self._is_closed:
+            place.drop()
+            return
+        if place.silent is not None:
+            silent, place.silent = place.silent, None
+            self.distrust(silent)
+        if place.connection is not None:
+            self._wire(place)
+        while self._waiting:
+            waiter, _ = self._waiting.popleft()
+            if not waiter.done():
+                self._busy.add(place)
+                waiter.set_result(place)
+                return
+        if place.wired is not None:
+            place.idle_since_s = time.monotonic()
+            self._idle.append(place)
+
+    def distrust(self, origin: Origin) -> None:
+        """A kept connection has led nowhere: what made it so may have met all that were made before.
+
+        Else every retry would draw the next dead one, each for as long as a time-out.
+        """
+        distrusted = [place for place in self._idle if place.origin == origin]
+        self._idle = [place for place in self._idle if place.origin != origin]
+        for place in distrusted:
+            place.drop()
+        if distrusted:
+            log.info(
+                "closed %d idle connections to %s after a call without an answer",
+                len(distrusted),
+                origin.host,
+                extra={"action": "connections_distrusted"},
+            )
+
+    def close(self, reason: Exception) -> None:
+        """Close idle connections; whoever waits for a place or for an answer on the loop gets the reason."""
+        self._is_closed = True
+        if self._look is not None:
+            self._look.cancel()
+        for waiter, _ in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(PlacesClosedError())
+        for place in self._idle:
+            place.drop()
+        for place in self._busy:
+            if place.wired is not None:
+                place.wired.fail(reason)
+        self._idle = []
+        self._waiting.clear()
+
+    def _idle_one(self, origin: Origin | None) -> Place | None:
+        """Used last, first; one to elsewhere if there may be no more; a new one if there may."""
+        limit_s = time.monotonic() - IDLE_MAX_S
+        while self._idle and self._idle[0].idle_since_s < limit_s:
+            self._idle.pop(0).drop()
+        for index in range(len(self._idle) - 1, -1, -1):
+            if origin is None or self._idle[index].origin == origin:
+                return self._idle.pop(index)
+        if len(self) < min(THREADS_AT_ONCE, self._places_max):
+            return Place()
+        if self._idle:
+            place = self._idle.pop(0)
+            place.drop()
+            return place
+        return None
+
+    async def _next_free(self) -> Place:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Place] = loop.create_future()
+        self._waiting.append((waiter, loop.time()))
+        if self._look is None and len(self) < self._places_max:
+            self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.give_back(waiter.result())
+            raise
+
+    def _look_at_queue(self) -> None:
+        """More places for those that have waited too long; and look again while anybody waits."""
+        self._look = None
+        loop = asyncio.get_running_loop()
+        limit_s = loop.time() - self._wait_max_s
+        late = [waiter for waiter, since_s in self._waiting if since_s <= limit_s and not waiter.done()]
+        for waiter in late[: min(len(self), self._places_max - len(self))]:
+            place = Place()
+            self._busy.add(place)
+            waiter.set_result(place)
+        while self._waiting and self._waiting[0][0].done():
+            self._waiting.popleft()
+        if self._waiting and len(self) < self._places_max:
+            self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
+
+    def _wire(self, place: Place) -> None:
+        """The connection that a thread has left goes back to the loop, if it is as good as it should be."""
+        connection, place.connection = place.connection, None
+        assert connection is not None
+        try:
+            if connection.let_go():
+                place.wired = Wired(connection, partial(self._lost, place))
+        except Exception as error:  # the loop can watch no more descriptors, for example
+            log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
+        if place.wired is None:
+            connection.close()
+
+    def _lost(self, place: Place) -> None:
+        """A connection has ended while no call used it; the place may be idle, or in the hands of the next caller."""
+        place.drop()
+        if place in self._idle:
+            self._idle.remove(place)

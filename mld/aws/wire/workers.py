@@ -1,0 +1,190 @@
+"""A few threads that work through one queue of jobs, and give each outcome back to the loop that asked.
+
+As `mld.aws.pool`, but for calls by the thousand: a job costs one queue entry and one wake-up of the loop, and a caller
+whose time is over interrupts the connection that its job waits for, so that no thread stays with it.
+
+The first few threads are started as jobs come. More are started only once jobs have waited for some time: sixty
+renewals that are due at once need no twenty threads, each with its stack, its connection and its buffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mld.aws.wire.connection import Connection
+
+THREADS_AT_ONCE = 4
+"""Started without waiting."""
+WAIT_MAX_S = 0.02
+"""Of a job in the queue, before there are more threads; at most twice as many then. A call to AWS takes some 10 ms."""
+
+
+class GivenUpError(Exception):
+    """Nobody waits for the job any more."""
+
+
+class Job:
+    """One piece of work on its way to a thread and back. `outcome` is the future of the one who waits.
+
+    A value for which nobody waits any more goes to `unwanted`. `at_end` is called on the loop when no thread has to do
+    with the job any more, whatever has become of it.
+    """
+
+    __slots__ = (
+        "_at_end",
+        "_connection",
+        "_lock",
+        "_loop",
+        "_unwanted",
+        "_work",
+        "begun",
+        "given_up",
+        "outcome",
+        "submitted_s",
+    )
+
+    def __init__(
+        self,
+        work: Callable[[Job], Any],
+        unwanted: Callable[[Any], None] | None = None,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._unwanted = unwanted
+        self._at_end = at_end
+        self._loop = asyncio.get_running_loop()
+        self._work = work
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self.given_up = False
+        self.begun = False
+        self.submitted_s = 0.0
+        self.outcome: asyncio.Future[Any] = self._loop.create_future()
+
+    def give_up(self) -> None:
+        """Nobody waits any more: the job is not begun, or what it waits for is cut off. From the loop.
+
+        A value may be there already, if the one who waits was cancelled in the moment in which it came.
+        """
+        with self._lock:
+            self.given_up = True
+            if self._connection is not None:
+                self._connection.abort()
+        if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
+            self._drop(self.outcome.result())
+
+    # --- in the thread -----------------------------------------------------------------------------------------------
+
+    def uses(self, connection: Connection | None) -> None:
+        """From now on the job waits for this connection."""
+        with self._lock:
+            self._connection = connection
+            if self.given_up and connection is not None:
+                connection.abort()
+
+    def run(self) -> None:
+        self.begun = True
+        error: BaseException | None = None
+        value: Any = None
+        try:
+            if self.given_up:
+                raise GivenUpError
+            value = self._work(self)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._settle, value, error)
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        try:
+            if self.outcome.done():
+                if error is None:
+                    self._drop(value)
+            elif error is not None:
+                is_legal = not isinstance(error, StopIteration)  # no future takes it
+                self.outcome.set_exception(error if is_legal else RuntimeError(repr(error)))
+            else:
+                self.outcome.set_result(value)
+        finally:
+            if self._at_end is not None:
+                self._at_end()
+
+    def _drop(self, value: Any) -> None:
+        if self._unwanted is not None:
+            self._unwanted(value)
+
+
+class Workers:
+    """At most `threads_max` daemon threads. `submit` and `close` are called on one loop."""
+
+    def __init__(self, *, threads_max: int, name: str, wait_max_s: float = WAIT_MAX_S) -> None:
+        self._threads_max = threads_max
+        self._wait_max_s = wait_max_s
+        self._name = name
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._waiting: deque[Job] = deque()  # in the order of `_jobs`; the first ones may have begun
+        self._look: asyncio.TimerHandle | None = None
+        self._open = 0
+        self.threads = 0
+        self.is_closed = False
+
+    def submit(self, job: Job) -> None:
+        """Raises what the machine says if it has no thread for the only job; the job is not in the queue then."""
+        loop = asyncio.get_running_loop()
+        more = self.threads < min(self._open + 1, self._threads_max)
+        if more and self.threads < THREADS_AT_ONCE:
+            self._start_thread()
+        job.submitted_s = loop.time()
+        self._open += 1
+        job.outcome.add_done_callback(self._forget)
+        self._jobs.put(job)
+        self._drop_begun()
+        self._waiting.append(job)
+        if more and self.threads >= THREADS_AT_ONCE and self._look is None:
+            self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
+
+    def close(self) -> None:
+        """Take no more jobs; idle threads end now, the others after their job."""
+        self.is_closed = True
+        if self._look is not None:
+            self._look.cancel()
+        for _ in range(self.threads):
+            self._jobs.put(None)
+
+    def _look_at_queue(self, loop: asyncio.AbstractEventLoop) -> None:
+        """More threads for those that have waited too long; and look again while anybody waits."""
+        self._look = None
+        self._drop_begun()
+        limit_s = loop.time() - self._wait_max_s
+        late = sum(job.submitted_s <= limit_s and not job.begun for job in self._waiting)
+        for _ in range(min(late, self.threads, self._threads_max - self.threads)):
+            self._start_thread()
+        if self._waiting and self.threads < self._threads_max:
+            self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
+
+    def _drop_begun(self) -> None:
+        while self._waiting and self._waiting[0].begun:
+            self._waiting.popleft()
+
+    def _start_thread(self) -> None:
+        name = f"wire-{self._name}-{self.threads + 1}"
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except Exception:
+            if not self.threads:
+                raise
+            return  # those that there are do it
+        self.threads += 1
+
+    def _forget(self, _: asyncio.Future[Any]) -> None:
+        self._open -= 1
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            del job  # an idle thread must not keep a 10 MB answer alive
