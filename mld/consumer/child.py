@@ -145,6 +145,8 @@ class PipeChild:
         self._exited = asyncio.Event()
         self._errors = LineSplitter()
         self._unlogged: deque[str] = deque()  # of stderr
+        self._is_logging_on = False  # in the next turn of the loop
+        self._is_stderr_over = False
         self._stderr: asyncio.ReadTransport | None = None
         self._ending = False  # nobody reads its lines any more; they are logged, however many there are
         self._stdin: _Input | None = None
@@ -238,21 +240,28 @@ class PipeChild:
 
     def _stderr_eof(self) -> None:
         self._unlogged.extend(self._errors.eof())
-        while self._unlogged:
-            self._log_stderr(self._unlogged.popleft())
-        self._stderr_closed.set()
+        self._is_stderr_over = True
+        self._log_some()
 
     def _log_some(self) -> None:
         """A read may hold thousands of short lines: they are logged in steps, and read on only when all are logged."""
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
             self._log_stderr(self._unlogged.popleft())
-        if self._stderr is None or self._stderr.is_closing():
-            return
+        is_open = self._stderr is not None and not self._stderr.is_closing()
         if self._unlogged:
-            self._stderr.pause_reading()
-            asyncio.get_running_loop().call_soon(self._log_some)
-        else:
-            self._stderr.resume_reading()
+            if is_open:
+                self._stderr.pause_reading()  # type: ignore[union-attr]
+            if not self._is_logging_on:
+                self._is_logging_on = True
+                asyncio.get_running_loop().call_soon(self._log_on)
+        elif self._is_stderr_over:
+            self._stderr_closed.set()
+        elif is_open:
+            self._stderr.resume_reading()  # type: ignore[union-attr]
+
+    def _log_on(self) -> None:
+        self._is_logging_on = False
+        self._log_some()
 
     def _log_stderr(self, line: str) -> None:
         if line:

@@ -412,6 +412,8 @@ class World:
         self.worst_price = 0.0
         self._rows_before = 0
         self._checkpoints_before = 0
+        self.parked: set[str] = set()
+        """Shards of which nothing proves that they were of the stream; the log asks for their rows to be deleted."""
 
     def rng(self, purpose: str) -> Random:
         return Random(f"{self.plan.seed} {purpose}")
@@ -768,12 +770,24 @@ class World:
         for row in self._rows_to_repair.values():
             counter = int(row["leaseCounter"]["N"]) + 1000
             self.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(counter)}})
+        if self.plan.retention_s:
+            self._delete_parked_rows()
         mixed = any(spec.kind != "mld" for spec in self.plan.workers)  # may leave rows out when its start is cut short
         if (self.plan.touches_rows or mixed) and not self._stream_deleted:  # a start makes the table true to the stream
             ours = next((m for m in self.machines if m.spec.kind == "mld" and m.wanted), None)
             if ours is not None:  # else the only one is being deployed anyhow
                 ours.deploy(1.0, new_id=True)
             self._quiet_from_s = self.now()
+
+    def _delete_parked_rows(self) -> None:
+        """An operator does as the log says where a shard and all its descendants up to the open ones have gone."""
+        listed = {shard.shard_id for shard in self.kinesis.list_shards(STREAM, now=self.clock.wall()).shards}
+        for key in sorted(self.parked - listed):
+            row = self.dynamo.row(TABLE, key)
+            if row is not None and row["checkpoint"]["S"] != SHARD_END:
+                self.trace(f"the row of {key} is deleted by hand")
+                self.ledger.finished_by_hand(key)
+                self.dynamo.delete_row(TABLE, key)
 
     async def _finish(self) -> None:
         """Checkers 1, 6 and 7 at the end: a last record for every shard, then everything must be at rest."""
@@ -798,6 +812,8 @@ class _Ears(logging.Handler):
         is_told = getattr(record, "action", "") in ("unexpected", "unexpected_error")  # by a loop, by a port
         if is_told and MARK in text:
             return  # ours, and survived
+        if getattr(record, "action", "") == "shard_parked":
+            self._world.parked.add(record.shard)  # type: ignore[attr-defined]
         if record.exc_info and record.exc_info[1] is not None:
             self._world.bug(f"internal error: {text}: {record.exc_info[1]!r}", None)
         elif is_told:

@@ -146,6 +146,15 @@ async def test_a_flood_on_stderr_leaves_the_loop_to_others(caplog):
     assert max(turns.logged.values()) <= 2 * LOGGED_PER_STEP
 
 
+async def test_what_is_left_of_stderr_after_the_exit_is_logged_in_steps_too(caplog, monkeypatch):
+    monkeypatch.setattr("mld.consumer.child.EOF_AFTER_EXIT_S", 0.0)
+    with counted_turns(caplog) as turns:
+        child = await start(python("import os; os.write(2, b'x\\n' * 30_000); os.write(1, b'done\\n')"))
+        assert await child.read_line() == "done"
+        await child.end()
+    assert max(turns.logged.values()) <= 2 * LOGGED_PER_STEP
+
+
 @pytest.mark.usefixtures("read_to_the_end")
 @pytest.mark.parametrize("stale", [False, True])
 async def test_a_flood_of_noise_on_stdout_leaves_the_loop_to_others(caplog, stale):
