@@ -168,9 +168,10 @@ class LeaseKeeper:
     # --- writes on behalf of a consumer -------------------------------------------------------------------------------
 
     async def checkpoint(self, key: str, token: str, position: Position) -> Position:
-        """Store `position` in the row; returns it, or SHARD_END if the row was complete before.
+        """Store `position` in the row, which keeps a later one (leases#checkpoints-only-advance).
 
-        Raises LeaseLostError, or TableError if it is unknown whether the position is stored; the lease is kept then.
+        Returns it, or SHARD_END if the row was complete before. Raises LeaseLostError, or TableError if it is unknown
+        whether the position is stored; the lease is kept then.
         """
         holding = self._current(key, token)
         attempt = 0
@@ -180,7 +181,10 @@ class LeaseKeeper:
                 lease = await self._write(
                     holding,
                     lambda seen, resent: self._table.checkpoint(
-                        seen, position, resent=resent, throughput_kbps=self._validity.kbps_for_checkpoint(holding)
+                        seen,
+                        _advanced(seen, position),
+                        resent=resent,
+                        throughput_kbps=self._validity.kbps_for_checkpoint(holding),
                     ),
                 )
             except LeaseLostError:
@@ -467,3 +471,7 @@ class LeaseKeeper:
 
     def _about(self, key: str, action: str) -> dict[str, str]:
         return {"action": action, "shard": key}
+
+
+def _advanced(lease: Lease, position: Position) -> Position:
+    return position if lease.is_complete else max(position, lease.checkpoint)

@@ -80,12 +80,8 @@ def renew(lease: Lease, heartbeat: str | None = None, failing: Failing | None = 
 
 def checkpoint(lease: Lease, position: Position, throughput_kbps: float | None = None) -> Request:
     """Store `position`, forget any prepared one; also a heartbeat. Never over SHARD_END, except by SHARD_END.
-
-    A row that holds a later position keeps it (leases#checkpoints-only-advance).
     It is progress, so a note of failures goes. `throughput_kbps` comes along where hardly any renewal tells it.
     """
-    if not lease.is_complete:
-        position = max(position, lease.checkpoint)
     values = _guard_values(lease) | {
         ":checkpoint": {"S": position.sequence},
         ":sub": {"N": str(0 if position.is_sentinel else position.sub)},
