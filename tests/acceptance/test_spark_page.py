@@ -14,7 +14,7 @@ from mld.check import print_check
 from mld.quickstart.clicks import click_events
 from mld.quickstart.lineage import expected
 from mld.quickstart.verdict import Put
-from processors.spark.child import relay
+from processors.spark import child
 from properties.grammar import parse
 from tests.acceptance.commands import ROOT
 from tests.support.daemon import Daemon, until
@@ -65,7 +65,7 @@ def test_check_has_nothing_to_say_against_the_settings(place: Path, capsys: pyte
 
 
 def checked(place: Path) -> subprocess.CompletedProcess[str]:
-    return python("-P", "-m", relay.__name__, "--check", "app.properties", cwd=place)
+    return python("-P", "-m", child.__name__, "--check", "app.properties", cwd=place)
 
 
 def test_mld_spark_looks_at_java_pyspark_and_the_pipeline(place: Path) -> None:
