@@ -106,7 +106,8 @@ def _open_of(pid: int) -> Iterator[str]:
 
 
 def _is_data(path: str, mine: tuple[Path, ...]) -> bool:
-    return path.startswith("/tmp/") and not any(path.startswith(f"{one}/") for one in (ROOT, *mine))  # a checkout there is no secret
+    kept = (ROOT, *mine)  # a checkout below /tmp is no secret
+    return path.startswith("/tmp/") and not any(path.startswith(f"{one}/") for one in kept)
 
 
 def _unix_sockets(inodes: set[str]) -> list[str]:
