@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from statistics import quantiles
 
-from mld.fleet.assign.assignment import Plan, decide_by_variance, shuffling
+from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, LiveWorker
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
@@ -49,7 +49,7 @@ def assignment() -> Decision:
 
     def steps() -> Steps[Plan]:
         order = shuffling(random.Random(2))
-        return decide_by_variance(leases, workers, seen, 100.0, AssignmentRules(), order, leader="w0", balance=True)
+        return decide(leases, workers, seen, 100.0, AssignmentRules(), order, leader="w0", balance=True, by_count=False)
 
     return steps
 

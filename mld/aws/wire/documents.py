@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-MICROSECOND = 1_000_000
 _BLOB, _BLOBS = "B", "BS"
 
 

@@ -31,7 +31,7 @@ from typing import Protocol, TypeVar
 
 from mld.clock import Clock, millis_since, wait_for_event
 from mld.errors import MldError
-from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_variance, shuffling
+from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
 from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
@@ -285,7 +285,6 @@ class Assigner:
         self, leases: Sequence[Lease], active: Iterable[WorkerReport], now: float, *, balance: bool
     ) -> Plan:
         settings = self._settings
-        decide = decide_by_count if settings.by_count else decide_by_variance
         workers = await in_turns(live_workers(active, settings.reports.ema_alpha), self._clock)
         order = shuffling(self._rng)
         return await in_turns(
@@ -298,6 +297,7 @@ class Assigner:
                 order,
                 leader=self._worker_id,
                 balance=balance,
+                by_count=settings.by_count,
             ),
             self._clock,
         )

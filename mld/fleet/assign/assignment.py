@@ -77,7 +77,7 @@ def shuffling(rng: random.Random) -> Order:
     return order
 
 
-def decide_by_variance(
+def decide(
     leases: Sequence[Lease],
     workers: Collection[LiveWorker],
     observations: Observations,
@@ -87,37 +87,19 @@ def decide_by_variance(
     *,
     leader: str,
     balance: bool,
+    by_count: bool,
 ) -> Steps[Plan]:
-    """The moves by utilization and throughput. `observations` know the scan already; `workers` are the active."""
+    """The moves: by utilization and throughput, or `by_count`, to the worker with the fewest leases.
+
+    `observations` know the scan already; `workers` are the active.
+    """
     view = yield from survey(leases, workers, observations, now, rules)
     waiting = len(view.waiting)
-    queue = Queue(view, by_headroom=True)
+    queue = Queue(view, by_headroom=not by_count)
     yield
     kept = yield from _assign(view, queue, leader)
     if balance:
-        yield from _balance_variance(view, queue, order)
-    return _plan(view, waiting, kept)
-
-
-def decide_by_count(
-    leases: Sequence[Lease],
-    workers: Collection[LiveWorker],
-    observations: Observations,
-    now: float,
-    rules: AssignmentRules,
-    order: Order,
-    *,
-    leader: str,
-    balance: bool,
-) -> Steps[Plan]:
-    """The moves by number of leases: to the worker with the fewest, balanced to a difference of one."""
-    view = yield from survey(leases, workers, observations, now, rules)
-    waiting = len(view.waiting)
-    queue = Queue(view, by_headroom=False)
-    yield
-    kept = yield from _assign(view, queue, leader)
-    if balance:
-        yield from _balance_count(view, order)
+        yield from _balance_count(view, order) if by_count else _balance_variance(view, queue, order)
     return _plan(view, waiting, kept)
 
 

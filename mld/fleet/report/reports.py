@@ -219,11 +219,6 @@ def is_stale(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
     return report.updated_at_s is None or now_s - report.updated_at_s > rules.stale_after_s
 
 
-def is_active(report: WorkerReport, now_s: float, rules: ReportRules) -> bool:
-    """Whether the worker may be given leases."""
-    return is_valid(report) and not is_expired(report, now_s, rules) and not is_failing(report)
-
-
 def newest_of_each(reports: Iterable[WorkerReport]) -> tuple[WorkerReport, ...]:
     """One report for each worker, the newest; of two equally old ones that of the single table."""
     newest: dict[str, WorkerReport] = {}

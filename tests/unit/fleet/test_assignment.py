@@ -8,18 +8,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mld.fleet.assign.assignment import Plan, decide_by_count, decide_by_variance, shuffling
+from mld.fleet.assign import assignment
+from mld.fleet.assign.assignment import Plan, shuffling
 from mld.fleet.assign.loads import AssignmentRules, LiveWorker, Move, View, Why, survey
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
 from mld.positions import SHARD_END, TRIM_HORIZON
 from mld.steps import finish
+
+decide_by_variance = partial(assignment.decide, by_count=False)
+decide_by_count = partial(assignment.decide, by_count=True)
 
 DURATION_S = 10.0
 NOW = 1000.0

@@ -237,7 +237,7 @@ def test_a_worker_is_judged_by_its_moving_average(samples: list[float], alpha: f
 )
 def test_validity_default_and_failure(it: WorkerReport, valid: bool, default: bool, failing: bool) -> None:
     assert (reports.is_valid(it), reports.is_default(it), reports.is_failing(it)) == (valid, default, failing)
-    assert reports.is_active(it, NOW, RULES) is (valid and not failing)
+    assert bool(reports.sort_out([it], NOW, RULES).active) is (valid and not failing)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_age_is_judged_by_the_settings_of_the_leader(
 ) -> None:
     it = report(50.0, age_s=age_s)
     assert (reports.is_expired(it, NOW, rules), reports.is_stale(it, NOW, rules)) == (expired, stale)
-    assert reports.is_active(it, NOW, rules) is (age_s is not None and not expired)
+    assert bool(reports.sort_out([it], NOW, rules).active) is (age_s is not None and not expired)
 
 
 def test_of_several_rows_of_a_worker_the_newest_counts() -> None:
