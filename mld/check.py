@@ -18,16 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mld import price, sparkhosts
-from properties.deadletter import in_words
-from properties.effective import DEFAULT_SOURCE, EffectiveValue, remark_to_json
-from properties.errors import ConfigurationError
 from properties.keytypes import Section
-from properties.loader import LoadedConfiguration, load
+from properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from properties.printable import printable
-from properties.remarks import Level, Remark
+from properties.redaction import where
+from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
 from properties.spark import CONF_PREFIX, PREFIX, PROGRAM
-from properties.values import ClientVersionConfig, HeartbeatSetting
+from properties.values import ChildFailurePolicy, ClientVersionConfig, HeartbeatSetting
 
 EXIT_OK = 0
 EXIT_CONFIGURATION = 2
@@ -51,7 +49,7 @@ def print_check(
         loaded = load(file, overrides, os.environ)
     except ConfigurationError as error:
         if as_json:
-            print(json.dumps({"file": file, "remarks": [remark_to_json(r) for r in error.remarks]}, indent=2))  # noqa: T201
+            print(json.dumps({"file": file, "remarks": [r.to_json() for r in error.remarks]}, indent=2))  # noqa: T201
         else:
             _print_remarks(_console(), error.remarks)
         return EXIT_CONFIGURATION
@@ -60,7 +58,7 @@ def print_check(
         _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
     )
     if as_json:
-        document = loaded.to_json() | {"childFailures": in_words(loaded.settings)}
+        document = loaded.to_json() | {"childFailures": failures_in_words(loaded.settings)}
         document |= {} if sessions is None else {"spark": sessions}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
         print(json.dumps(document, indent=2))  # noqa: T201
@@ -71,13 +69,37 @@ def print_check(
     hidden = len(loaded.effective) - len(shown)
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
-    console.print(_line(in_words(loaded.settings)), soft_wrap=True)
+    console.print(_line(failures_in_words(loaded.settings)), soft_wrap=True)
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):
             console.print(_line(line), soft_wrap=True)
     _print_prices(console, prices, loaded.settings)
     _print_remarks(console, loaded.remarks)
     return EXIT_OK
+
+
+def failures_in_words(settings: Settings) -> str:
+    """What a failure of the record processor leads to."""
+    first_s, longest_s = settings.child_restart_backoff_millis / 1000, settings.child_restart_backoff_max_millis / 1000
+    again = f"is started again from the last checkpoint after {first_s:g} s, doubling to {longest_s:g} s"
+    match settings.child_failure_policy:
+        case ChildFailurePolicy.EXIT:
+            return "The first failure of a record processor ends the daemon with exit code 1, as Amazon's."
+        case ChildFailurePolicy.RESTART:
+            most = settings.child_restarts_max
+            return (
+                f"A record processor that fails {again}; after {most} restarts without checkpoint progress the daemon "
+                "ends with exit code 1. No record is ever skipped."
+            )
+        case ChildFailurePolicy.PARK:
+            kept = f"A record processor that fails {again}, for ever; its shard waits, and all others go on. "
+            attempts, letter = settings.poison_attempts, settings.dead_letter
+            if attempts is None or letter is None:
+                return kept + "No record is ever skipped."
+            return kept + (
+                f"A batch that failed {attempts} times is delivered in halves; a record that then fails {attempts} "
+                f"times alone is written to the {letter.kind.value} {where(letter.text)} and passed over."
+            )
 
 
 def _sessions(loaded: LoadedConfiguration) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ from mld.errors import ImportedSiblingError, MldError
 from mld.siblings import check_siblings
 
 if TYPE_CHECKING:
-    from properties.errors import ConfigurationError
+    from properties.remarks import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def run(
 
     Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before it was done.
     """
-    from properties.errors import ConfigurationError
+    from properties.remarks import ConfigurationError
 
     file = _chosen_file(option_file, argument_file)
     try:

@@ -51,8 +51,7 @@ from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
-from properties.errors import ConfigurationError
-from properties.remarks import Level, Remark
+from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
 from properties.values import ChildFailurePolicy, HeartbeatSetting, InitialPositionKind, WireClient

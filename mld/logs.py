@@ -17,8 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mld.loglines import Guarded, JsonLines, TextFormatter
-from properties.errors import ConfigurationError
-from properties.remarks import Level, Remark
+from properties.remarks import ConfigurationError, Level, Remark
 from properties.scrubbing import Scrubber, secrets_of_environment
 
 _LOGBACK_LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "ALL": "DEBUG"}

@@ -3,9 +3,8 @@
 Others need only `load`, what it returns, and the error that it raises.
 """
 
-from properties.errors import ConfigurationError
 from properties.loader import LoadedConfiguration, load
-from properties.remarks import Level, Remark
+from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
 
 __all__ = ["ConfigurationError", "Level", "LoadedConfiguration", "Remark", "Settings", "load"]

@@ -10,12 +10,10 @@ import math
 import re
 from datetime import timedelta
 from enum import Enum
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from properties.deadletter import NoDeadLetter
-from properties.deadletter import parse as parse_dead_letter
 from properties.keytypes import INT_MAX, LONG_MAX, Key, ValueKind
-from properties.values import DeadLetter, InitialPositionKind, InitialPositionSetting, StreamArn
+from properties.values import DeadLetter, DeadLetterKind, InitialPositionKind, InitialPositionSetting, StreamArn
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim() removes
 _TRUE = frozenset({"true", "yes", "y", "on", "1"})
@@ -29,6 +27,8 @@ _DURATION = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _REGION = re.compile(r"[A-Za-z0-9][-A-Za-z0-9]*", re.ASCII)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+_REGION_IN_SQS_HOST = re.compile(r"(?:.*\.)?sqs\.(?P<region>[a-z]{2}[-a-z0-9]+-[0-9]+)\..+", re.ASCII)
 _DIMENSION_SEPARATORS = re.compile(r"[\s,{}'\"]+")
 # Epoch seconds beyond the year 5138 are milliseconds of a date after 1973.
 EPOCH_SECONDS_MAX = 10**11
@@ -169,14 +169,18 @@ def _tags(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _url(text: str) -> str:
+    if _http_url(text) is None:
+        raise BadValue("is not an http or https URL", "write it as https://host[:port]")
+    return text
+
+
+def _http_url(text: str) -> SplitResult | None:
     try:
         parts = urlsplit(text)
         complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or True)
     except ValueError:
-        complete = False
-    if not complete or any(character.isspace() for character in text):
-        raise BadValue("is not an http or https URL", "write it as https://host[:port]")
-    return text
+        return None
+    return parts if complete and not any(character.isspace() for character in text) else None
 
 
 def _region(text: str) -> str:
@@ -196,9 +200,27 @@ def _stream_arn(text: str) -> StreamArn | None:
 
 
 def _dead_letter(text: str) -> DeadLetter:
-    try:
-        return parse_dead_letter(text)
-    except NoDeadLetter as error:
-        raise BadValue(
-            str(error), "give a directory, s3://bucket/prefix, the ARN of a stream or the URL of a queue"
-        ) from None
+    """This is ours: Java's daemon ends at the first failure, and has no dead letter."""
+    if not text:  # letters would go to the working directory
+        raise _no_dead_letter("is empty")
+    if text.startswith("s3://"):
+        bucket, _, prefix = text.removeprefix("s3://").partition("/")
+        if not _BUCKET.fullmatch(bucket):
+            raise _no_dead_letter("has no bucket of S3 after s3://")
+        return DeadLetter(DeadLetterKind.S3, text, name=bucket, prefix=prefix.strip("/"))
+    if text.startswith("arn:"):
+        arn = StreamArn.parse(text)
+        if arn is None or arn.text != text:
+            raise _no_dead_letter("is the ARN of something else than a Kinesis stream")
+        return DeadLetter(DeadLetterKind.KINESIS, text, name=arn.text, region=arn.region)
+    if "://" in text:
+        url = _http_url(text)
+        if url is None or len(url.path) < 2 or url.query or url.fragment or url.username:
+            raise _no_dead_letter("is not the URL of a queue")
+        match = _REGION_IN_SQS_HOST.fullmatch(str(url.hostname))
+        return DeadLetter(DeadLetterKind.SQS, text, name=text, region=None if match is None else match["region"])
+    return DeadLetter(DeadLetterKind.DIRECTORY, text, name=text)
+
+
+def _no_dead_letter(message: str) -> BadValue:
+    return BadValue(message, "give a directory, s3://bucket/prefix, the ARN of a stream or the URL of a queue")

@@ -1,12 +1,14 @@
 """Checked keys -> settings: required keys, what follows from several keys, all defaults. Pure.
 
 Rules: configuration#required-keys, configuration#derived-names, configuration#stream-identity,
-configuration#region-choice, configuration#initial-position, configuration#worker-id. A `Derivation` collects values and
-remarks; `settings` is made only when no remark is an error.
+configuration#region-choice, configuration#initial-position, configuration#worker-id,
+configuration#choice-of-retrieval. A `Derivation` collects values and remarks; `settings` is made only when no remark is
+an error.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
@@ -14,12 +16,6 @@ from pathlib import PurePath
 from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.keytypes import Section
 from properties.remarks import Level, Remark
-from properties.retrieval import (
-    SELECTING_WHEN_NOT_ZERO,
-    SELECTING_WHEN_PRESENT,
-    choose_retrieval,
-    consumer_problem,
-)
 from properties.settings import Settings
 from properties.spark import PROGRAM as SPARK_PROGRAM
 from properties.validation import Given
@@ -37,9 +33,15 @@ REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")  # Java reads only the f
 ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
 SHARD_ID_PREFIX = "shardId-"
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
-FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
-DEREGISTER_KEY = "mld.deregisterConsumer"
-POLLING_KEYS = SELECTING_WHEN_NOT_ZERO
+_FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
+_DEREGISTER_KEY = "mld.deregisterConsumer"
+# Any value, even 0, of the first two selects polling; 0 of the others means "not set" (zero rule).
+_SELECTING_WHEN_PRESENT = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
+_POLLING_KEYS = ("idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdForReducedTps", "maxRecords")
+_CONSUMER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
+_CONSUMER_ARN = re.compile(
+    r"arn:aws[^:]*:kinesis:[^:]+:[0-9]{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+)/consumer/[a-zA-Z0-9_.-]+:[0-9]+", re.ASCII
+)
 _MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
 
 
@@ -189,22 +191,29 @@ def _leases(derivation: Derivation) -> None:
 
 
 def _retrieval(derivation: Derivation) -> None:
-    polling_keys = [name for name in SELECTING_WHEN_PRESENT if name in derivation.given]
-    polling_keys += [name for name in SELECTING_WHEN_NOT_ZERO if derivation.value_of(name)]
-    derivation.values["polling_keys_given"] = tuple(polling_keys)
+    """How records are fetched. Botocore's client reads events far too slowly for fan-out."""
     mode = derivation.values["retrieval_mode"]
-    assert isinstance(mode, RetrievalMode)
-    available = derivation.values["wire_client"] is WireClient.LEAN
-    choice = choose_retrieval(mode, polling_keys, fan_out_available=available)
-    derivation.values["reads_by_fan_out"] = choice.mode is RetrievalMode.FANOUT
-    if choice.problem:
-        level = Level.ERROR if choice.is_error else Level.WARNING
-        derivation.say(level, "retrievalMode", choice.problem, choice.remedy)
-    if choice.mode is RetrievalMode.FANOUT:
+    selecting = [name for name in _SELECTING_WHEN_PRESENT if name in derivation.given]
+    selecting += [name for name in _POLLING_KEYS if derivation.value_of(name)]
+    asked = mode is RetrievalMode.FANOUT
+    wanted = asked or (mode is RetrievalMode.DEFAULT and not selecting)
+    possible = derivation.values["wire_client"] is WireClient.LEAN
+    if mode is RetrievalMode.DEFAULT and selecting:
+        why = f"DEFAULT polls because {', '.join(selecting)} is set"
+        derivation.say(Level.WARNING, "retrievalMode", why, "set retrievalMode=POLLING to say so")
+    elif wanted and not possible:
+        why = "enhanced fan-out is not possible with mld.wireClient=botocore"
+        if not asked:
+            why = "DEFAULT means enhanced fan-out, which is not possible with mld.wireClient=botocore; it polls instead"
+        level = Level.ERROR if asked else Level.WARNING
+        derivation.say(level, "retrievalMode", why, "set mld.wireClient=lean, or retrievalMode=POLLING")
+    by_fan_out = wanted and (possible or asked)
+    derivation.values["reads_by_fan_out"] = by_fan_out
+    if by_fan_out:
         _fan_out(derivation)
-        _unused(derivation, POLLING_KEYS, "records are read by enhanced fan-out")
+        _unused(derivation, _POLLING_KEYS, "records are read by enhanced fan-out")
     else:
-        _unused(derivation, (*FANOUT_KEYS, DEREGISTER_KEY), "records are read by polling")
+        _unused(derivation, (*_FANOUT_KEYS, _DEREGISTER_KEY), "records are read by polling")
 
 
 def _fan_out(derivation: Derivation) -> None:
@@ -213,8 +222,15 @@ def _fan_out(derivation: Derivation) -> None:
     stream = derivation.values["stream_name"]
     if name is None or stream is None:
         return  # a required key is missing
-    key = "fanoutConfig.consumerName" if arn is None else "fanoutConfig.consumerArn"
-    problem = consumer_problem(str(name), None if arn is None else str(arn), str(stream))
+    key, problem = "fanoutConfig.consumerArn", ""
+    if arn is None:  # otherwise the name is not used
+        key = "fanoutConfig.consumerName"
+        if not _CONSUMER_NAME.fullmatch(str(name)):
+            problem = f"{str(name)!r} is no name of a consumer: {_CONSUMER_NAME.pattern}"
+    elif (match := _CONSUMER_ARN.fullmatch(str(arn))) is None:
+        problem = "is no ARN of a consumer (arn:aws:kinesis:REGION:ACCOUNT:stream/STREAM/consumer/NAME:TIMESTAMP)"
+    elif match["stream"] != stream:
+        problem = f"is a consumer of the stream {match['stream']}, but {stream} is read"
     if problem:
         derivation.say(Level.ERROR, key, problem, "name the right consumer, or set retrievalMode=POLLING")
         return
@@ -223,7 +239,7 @@ def _fan_out(derivation: Derivation) -> None:
     if arn is not None and "fanoutConfig.consumerName" in derivation.given:
         derivation.say(Level.INFO, "fanoutConfig.consumerName", "is not used: fanoutConfig.consumerArn is set")
     if arn is not None:
-        _unused(derivation, (DEREGISTER_KEY,), "fanoutConfig.consumerArn is set, and that consumer always stays")
+        _unused(derivation, (_DEREGISTER_KEY,), "fanoutConfig.consumerArn is set, and that consumer always stays")
 
 
 def _unused(derivation: Derivation, names: tuple[str, ...], why: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from properties.redaction import Shown, is_secret_key
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
@@ -27,33 +26,21 @@ _JAVA_OPTIONS = re.compile(r"\.extraJavaOptions$|\.defaultJavaOptions$")
 _JAVA_PROPERTY = re.compile(r"-D([^\s=\"']+)=(?!\s)")
 
 
-@dataclass(frozen=True, slots=True)
-class FileAccess:
-    """The mode of the properties file, and whether it belongs to the user who runs us."""
-
-    mode: int
-    own: bool
-
-    @property
-    def who_else(self) -> str | None:
-        """Who can read it besides this user and its owner. The group of another user's file is how we read it."""
-        if self.mode & stat.S_IROTH:
-            return "every user of this machine"
-        return "its group" if self.own and self.mode & stat.S_IRGRP else None
+def who_else(mode: int, *, own: bool) -> str | None:
+    """Who can read a file of this mode besides its user. The group of another user's file is how we read it."""
+    if mode & stat.S_IROTH:
+        return "every user of this machine"
+    return "its group" if own and mode & stat.S_IRGRP else None
 
 
-def remarks_on_exposure(
-    lines: Iterable[tuple[str, str, str]], file_name: str, access: FileAccess | None
-) -> list[Remark]:
-    """`lines` are place, key and raw value of everything given; `access` is None where it cannot be told."""
+def remarks_on_exposure(lines: Iterable[tuple[str, str, str]], file_name: str, others: str | None) -> list[Remark]:
+    """`lines` are place, key and raw value of everything given; `others` can read the file too."""
     kept = list(lines)
     remarks = list(_on_command_lines(kept))
-    who = None if access is None else access.who_else
-    if access is not None and who is not None:
-        secrets = [name for place, name, raw in kept if place != OVERRIDE_PLACE and _is_secret(name, raw)]
-        if secrets:
-            message = f"holds secrets ({', '.join(dict.fromkeys(secrets))}), and {who} can read it"
-            remarks.append(Remark(Level.WARNING, "", file_name, message, f"chmod 600 {file_name}"))
+    secrets = [name for place, name, raw in kept if place != OVERRIDE_PLACE and _is_secret(name, raw)]
+    if others is not None and secrets:
+        message = f"holds secrets ({', '.join(dict.fromkeys(secrets))}), and {others} can read it"
+        remarks.append(Remark(Level.WARNING, "", file_name, message, f"chmod 600 {file_name}"))
     return remarks
 
 

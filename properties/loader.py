@@ -9,28 +9,46 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from properties.derive import Derivation, derive, settings_of
-from properties.effective import EffectiveValue, effective_values, remark_to_json
-from properties.errors import ConfigurationError
-from properties.exposure import FileAccess, remarks_on_exposure
+from properties.exposure import remarks_on_exposure, who_else
 from properties.grammar import FileEntry, GrammarError, parse
 from properties.key_lines import all_lines, collect
-from properties.keys import BY_NAME
-from properties.keytypes import Effect, Section
-from properties.remarks import OVERRIDE_PLACE, Level, Remark
+from properties.keys import BY_NAME, KEYS
+from properties.keytypes import Effect, Key, Section
+from properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM, SparkLines
 from properties.spark import read as read_spark
-from properties.validation import Given, check
+from properties.validation import Given, check, display, display_value
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
 _STANDS_IN_FOR = {"streamName": "streamArn", "mld.poisonAttempts": "mld.deadLetter"}
 """A key that is missing, or wrong, only because another one could not be converted."""
-Overrides = Mapping[str, str] | Sequence[str]
+DEFAULT_SOURCE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveValue:
+    """The value of one key in effect.
+
+    `value` is text fit for a log, None if there is none. `source` is ``file:line``, ``-D``, ``default``, or the key or
+    environment variable it was derived from. `effect` says whether this version acts on it.
+    """
+
+    key: str
+    section: Section
+    value: str | None
+    source: str
+    effect: Effect
+    remarks: tuple[Remark, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        remarks = [remark.to_json() for remark in self.remarks]
+        return asdict(self) | {"section": self.section.value, "effect": self.effect.value, "remarks": remarks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +66,23 @@ class LoadedConfiguration:
         return {
             "file": self.path,
             "values": [value.to_json() for value in self.effective],
-            "remarks": [remark_to_json(remark) for remark in self.remarks],
+            "remarks": [remark.to_json() for remark in self.remarks],
         }
 
 
-def load(path: str | Path, overrides: Overrides = (), env: Mapping[str, str] | None = None) -> LoadedConfiguration:
+def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str] | None = None) -> LoadedConfiguration:
     """Read, check and complete the configuration.
 
-    `overrides` are the ``-D`` of the command line, as a mapping or as texts ``key=value``; `env` serves ``${NAME}`` and
-    the region, and defaults to nothing. Raises ConfigurationError with every problem found.
+    `overrides` are the ``key=value`` of ``-D`` on the command line; `env` serves ``${NAME}`` and the region, and
+    defaults to nothing. Raises ConfigurationError with every problem found.
     """
     file_name = str(path)
     env = {} if env is None else env
-    entries, access = _entries(Path(path), file_name)
+    entries, others = entries_of(file_name)
     pairs, remarks = _pairs(overrides)
     lines, more = collect(file_name, entries, pairs)
     remarks += more
-    remarks += remarks_on_exposure(all_lines(file_name, entries, pairs), file_name, access)
+    remarks += remarks_on_exposure(all_lines(file_name, entries, pairs), file_name, others)
     if "executableName" not in lines:
         remedy = "give the command of the record processor"
         remarks.append(Remark(Level.ERROR, "executableName", file_name, "is required", remedy))
@@ -103,15 +121,36 @@ def _without_pipeline(program: Given | None, spark: SparkLines, file_name: str) 
 
 
 def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:
-    """One row per key of the daemon, and one per key of the Spark processor that is given."""
-    rows = effective_values(derivation, remarks)
-    more = (
+    """One row per key of the daemon, in the order of the table, and one per given key of the Spark processor."""
+    rows = [
         EffectiveValue(
-            name, Section.SPARK, text, place, Effect.EFFECTIVE, tuple(one for one in remarks if one.key == name)
+            key.name, key.section, *_value_and_source(key, derivation), key.effect, _said(remarks, key.names)
         )
+        for key in KEYS
+    ]
+    rows += [
+        EffectiveValue(name, Section.SPARK, text, place, Effect.EFFECTIVE, _said(remarks, (name,)))
         for name, (text, place) in spark.shown.items()
-    )
-    return (*rows, *more)
+    ]
+    return tuple(rows)
+
+
+def _said(remarks: Sequence[Remark], names: Sequence[str]) -> tuple[Remark, ...]:
+    return tuple(remark for name in names for remark in remarks if remark.key == name)
+
+
+def _value_and_source(key: Key, derivation: Derivation) -> tuple[str | None, str]:
+    given = derivation.given.get(key.name)
+    derived_from = derivation.sources.get(key.field)
+    if derived_from is None:
+        if given is not None:
+            return given.display, given.place
+        return (None if key.default is None else display_value(key.default)), DEFAULT_SOURCE
+    source = derivation.given.get(derived_from)
+    if source is not None and source.value is derivation.values[key.field]:
+        return source.display, derived_from  # the text of the other key is already free of secrets
+    value = derivation.values[key.field]
+    return (None if value is None else display(key, value)), derived_from
 
 
 def _follows(remark: Remark, failed: set[str]) -> bool:
@@ -120,9 +159,7 @@ def _follows(remark: Remark, failed: set[str]) -> bool:
     return key in failed or (remark.level is Level.ERROR and _STANDS_IN_FOR.get(key) in failed)
 
 
-def _pairs(overrides: Overrides) -> tuple[list[tuple[str, str]], list[Remark]]:
-    if isinstance(overrides, Mapping):
-        return list(overrides.items()), []
+def _pairs(overrides: Sequence[str]) -> tuple[list[tuple[str, str]], list[Remark]]:
     pairs, remarks = [], []
     for number, text in enumerate(overrides, start=1):
         name, equals, value = text.partition("=")
@@ -134,25 +171,25 @@ def _pairs(overrides: Overrides) -> tuple[list[tuple[str, str]], list[Remark]]:
     return pairs, remarks
 
 
-def _entries(path: Path, file_name: str) -> tuple[list[FileEntry], FileAccess | None]:
+def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
+    """What the file says, and who besides its user can read it. Raises ConfigurationError."""
     try:
-        with path.open("rb") as file:
+        with Path(file_name).open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
             status = os.fstat(file.fileno())
     except OSError as error:
-        raise _file_problem(
-            file_name, f"cannot be read: {error.strerror}", "check the path and its permissions"
-        ) from None
+        remedy = "check the path and its permissions"
+        raise _file_problem(file_name, f"cannot be read: {error.strerror}", remedy) from None
     except ValueError:
         raise _file_problem(repr(file_name), "is no file name", "check the path") from None
     if len(data) > FILE_BYTES_MAX:
         raise _file_problem(file_name, f"is larger than {FILE_BYTES_MAX} bytes", "is this the properties file?")
-    is_file = stat.S_ISREG(status.st_mode)  # a pipe that was read cannot be read by others
-    access = FileAccess(status.st_mode, status.st_uid == os.getuid()) if is_file else None
     try:
-        return parse(data), access
+        entries = parse(data)
     except GrammarError as error:
         raise _file_problem(f"{file_name}:{error.line}", str(error), "write \\\\ for a backslash") from None
+    is_file = stat.S_ISREG(status.st_mode)  # a pipe that was read cannot be read by others
+    return entries, who_else(status.st_mode, own=status.st_uid == os.getuid()) if is_file else None
 
 
 def _file_problem(place: str, message: str, remedy: str) -> ConfigurationError:

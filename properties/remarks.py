@@ -1,12 +1,13 @@
 """A remark on a line of a properties file: one value, used for errors, warnings and `mld check` alike.
 
-It names the thing (`key`), the place (`file:line`, `-D` or the file) and the remedy. It never holds a secret: it is
-made of displayed text (see `redaction`), never of a raw value of a credentials key.
+A remark names the thing (`key`), the place (`file:line`, `-D` or the file) and the remedy. It never holds a secret: it
+is made of displayed text (see `redaction`), never of a raw value of a credentials key.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 OVERRIDE_PLACE = "-D"
@@ -36,3 +37,22 @@ class Remark:
 
     def as_error(self) -> Remark:
         return replace(self, level=Level.ERROR)
+
+    def to_json(self) -> dict[str, str]:
+        """The remark as plain JSON types."""
+        return asdict(self) | {"level": self.level.value}
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used.
+
+    `problems` are the errors, in the order in which Java would check them; `remarks` is everything that was found, with
+    warnings. The text has one problem per line: place, key, what is wrong, remedy.
+    """
+
+    def __init__(self, problems: Sequence[Remark], remarks: Sequence[Remark] | None = None) -> None:
+        assert problems, "an error without a problem"
+        assert all(problem.level is Level.ERROR for problem in problems)
+        self.problems = tuple(problems)
+        self.remarks = tuple(problems if remarks is None else remarks)
+        super().__init__("\n".join(str(problem) for problem in self.problems))

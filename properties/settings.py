@@ -161,7 +161,5 @@ class Settings:
     lease_assignment_strategy: AssignmentStrategy
     heartbeat: HeartbeatSetting
 
-    # Derived: the keys in the file that make retrievalMode DEFAULT poll (see `retrieval`).
-    polling_keys_given: tuple[str, ...]
     # Derived: the mode in effect.
     reads_by_fan_out: bool

@@ -192,19 +192,7 @@ def read(
         else:
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
-    remarks += _together(values, places, file_name)
-    remarks += [
-        Remark(
-            Level.ERROR,
-            f"{SINK_PREFIX}{name}.writers",
-            sink.place,
-            "has no such value",
-            f"write {' or '.join(WRITERS)}",
-        )
-        for name, sink in sinks.items()
-        if sink.values.get("writers", WRITERS[0]) not in WRITERS
-    ]
-    remarks += _streaming(values, places, file_name, sinks)
+    remarks += _together(values, places, file_name, sinks)
     return SparkLines(values, places, tuple(sinks.values()), conf, tuple(remarks), shown, tuple(secrets))
 
 
@@ -241,12 +229,14 @@ def _unknown(name: str, place: str) -> Remark:
     return Remark(Level.ERROR, shown_name(name), place, "is no key of the Spark processor", remedy)
 
 
-def _together(values: dict[str, object], places: Mapping[str, str], file_name: str) -> list[Remark]:
+def _together(
+    values: dict[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
+) -> list[Remark]:
     """Checks keys against each other, and fills in the defaults that depend on others."""
     remarks: list[Remark] = []
 
-    def wrong(name: str, message: str, remedy: str, level: Level = Level.ERROR) -> None:
-        remarks.append(Remark(level, PREFIX + name, places.get(name, file_name), message, remedy))
+    def say(name: str, message: str, remedy: str, level: Level = Level.ERROR, place: str = "") -> None:
+        remarks.append(Remark(level, PREFIX + name, place or places.get(name, file_name), message, remedy))
 
     batch = values["maxBatchBytes"]
     assert isinstance(batch, int)
@@ -254,45 +244,37 @@ def _together(values: dict[str, object], places: Mapping[str, str], file_name: s
     if flying is None:
         values["maxInFlightBytes"] = 4 * batch
     elif isinstance(flying, int) and flying < batch:
-        wrong("maxInFlightBytes", f"is less than maxBatchBytes, {batch}", "a batch could never fill; raise it")
+        say("maxInFlightBytes", f"is less than maxBatchBytes, {batch}", "a batch could never fill; raise it")
     if values["onPoison"] is None:
         values["onPoison"] = OnPoison.DEAD_LETTER if values["deadLetter"] else OnPoison.STOP
     elif values["onPoison"] is OnPoison.DEAD_LETTER and not values["deadLetter"]:
-        wrong("onPoison", "is deadLetter, and there is no mld.spark.deadLetter", "name a directory for dead letters")
+        say("onPoison", "is deadLetter, and there is no mld.spark.deadLetter", "name a directory for dead letters")
     if values["format"] in (Format.JSON, Format.CSV, Format.AVRO) and not values["schema"] and "format" in places:
-        wrong("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
+        say("schema", "is required by mld.spark.format", "give the columns, such as: user STRING, at TIMESTAMP")
     if values["schema"] and values["format"] in (Format.BINARY, Format.TEXT):
-        wrong("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
-    return remarks
-
-
-def _streaming(
-    values: Mapping[str, object], places: Mapping[str, str], file_name: str, sinks: Mapping[str, SinkLines]
-) -> list[Remark]:
-    """Checks what streaming requires, and what only streaming uses."""
-    remarks: list[Remark] = []
+        say("schema", "has no effect without mld.spark.format = json, csv or avro", "set the format", Level.WARNING)
     streaming = values["mode"] is Mode.STREAMING
-
-    def wrong(name: str, place: str, message: str, remedy: str, level: Level = Level.ERROR) -> None:
-        remarks.append(Remark(level, PREFIX + name, place, message, remedy))
-
     place = places.get("checkpoint", places.get("mode", file_name))
     if streaming and not values["checkpoint"]:
-        wrong("checkpoint", place, "is required by mld.spark.mode = streaming", "name a directory all workers share")
+        needs = "is required by mld.spark.mode = streaming"
+        say("checkpoint", needs, "name a directory all workers share", place=place)
     if streaming and not sinks:
-        wrong("sink", place, "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …")
+        say("sink", "is required by mld.spark.mode = streaming", f"write {SINK_PREFIX}<name>.path = …", place=place)
     if streaming and values["remote"]:
-        wrong("remote", places.get("remote", file_name), "cannot be used with mld.spark.mode = streaming",
-              "the queries write through the session host; use mld.spark.master")  # fmt: skip
+        remedy = "the queries write through the session host; use mld.spark.master"
+        say("remote", "cannot be used with mld.spark.mode = streaming", remedy)
+    unused = "has no effect without mld.spark.mode = streaming"
     if not streaming and values["checkpoint"]:
-        wrong("checkpoint", place, "has no effect without mld.spark.mode = streaming", "set the mode", Level.WARNING)
+        say("checkpoint", unused, "set the mode", Level.WARNING)
     for name, sink in sinks.items():
-        mode = sink.values.get("outputMode", "append")
+        if sink.values.get("writers", WRITERS[0]) not in WRITERS:
+            say(f"sink.{name}.writers", "has no such value", f"write {' or '.join(WRITERS)}", place=sink.place)
         key = f"sink.{name}.outputMode"
-        if mode not in OUTPUT_MODES:
-            wrong(key, sink.place, "has no such value", f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}")
+        if sink.values.get("outputMode", "append") not in OUTPUT_MODES:
+            remedy = f"write {', '.join(OUTPUT_MODES[:2])} or {OUTPUT_MODES[2]}"
+            say(key, "has no such value", remedy, place=sink.place)
         elif not streaming and "outputMode" in sink.values:
-            wrong(key, sink.place, "has no effect without mld.spark.mode = streaming", "set the mode", Level.WARNING)
+            say(key, unused, "set the mode", Level.WARNING, sink.place)
     return remarks
 
 

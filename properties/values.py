@@ -12,7 +12,7 @@ _STREAM_ARN = re.compile(
 
 
 class RetrievalMode(Enum):
-    """How records are fetched; DEFAULT leaves the choice to the keys given (see `retrieval`)."""
+    """How records are fetched; DEFAULT leaves the choice to the keys given (see `derive`)."""
 
     DEFAULT = "DEFAULT"
     POLLING = "POLLING"

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from processors.spark.sanitized import Sanitizer, sanitizer_of
 from processors.spark.sink_port import SinkSpec
 from processors.spark.writer_identity import WriterIdentity, identity_of
-from properties.grammar import GrammarError, parse
+from properties.loader import entries_of
 from properties.printable import printable
 from properties.redaction import where
-from properties.remarks import Level
+from properties.remarks import ConfigurationError, Level
 from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLines, read
-
-FILE_BYTES_MAX = 1 << 20
-"""As for the daemon: anything larger is some other file."""
 
 
 class SettingsError(Exception):
@@ -79,14 +75,9 @@ class SparkSettings:
 def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSettings:
     """Read the file. Raises SettingsError."""
     try:
-        data = Path(file).read_bytes()[: FILE_BYTES_MAX + 1]
-        if len(data) > FILE_BYTES_MAX:
-            raise SettingsError(f"{file}: is larger than {FILE_BYTES_MAX} bytes; is this the properties file?")
-        entries = parse(data)
-    except OSError as error:
-        raise SettingsError(f"{file}: cannot be read: {error.strerror}; check the path and its permissions") from error
-    except GrammarError as error:
-        raise SettingsError(f"{file}:{error.line}: {error}; write \\\\ for a backslash") from error
+        entries, _ = entries_of(file)
+    except ConfigurationError as error:
+        raise SettingsError(str(error)) from error
     pairs = [(name.strip(), value) for name, equals, value in (text.partition("=") for text in overrides) if equals]
     lines = read(file, entries, pairs, env)
     problems = [str(remark) for remark in lines.remarks if remark.level is Level.ERROR]

@@ -163,7 +163,6 @@ PURE = (
     "properties/keys.py",
     "properties/conversion.py",
     "properties/spark.py",
-    "properties/deadletter.py",
     "properties/exposure.py",
     "processors/spark/high_water_marks.py",
     "processors/spark/held_answers.py",

@@ -22,7 +22,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
 from mld.steps import finish
-from properties.errors import ConfigurationError
+from properties.remarks import ConfigurationError
 from tests.support.fleet import TABLE, Fleet, fleet, settings_of
 from tests.twins.dynamo import Fault, lost_reply, lost_request
 from tests.unit.fleet.heartbeat_bed import KeepersAtWork, java_peers_of

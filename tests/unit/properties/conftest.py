@@ -20,7 +20,7 @@ Configure = Callable[..., LoadedConfiguration]
 def configure(tmp_path: Path) -> Configure:
     def run(
         text: str = "",
-        overrides: Mapping[str, str] | Sequence[str] = (),
+        overrides: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         *,
         without: Sequence[str] = (),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from properties import Level, load
-from properties.exposure import FileAccess
+from properties.exposure import who_else
 from tests.unit.properties.conftest import Configure
 
 SECRET = "hunter2"
@@ -79,5 +79,5 @@ def test_a_file_without_secrets_may_be_read_by_all(configure: Configure, tmp_pat
 
 
 def test_the_group_of_somebody_elses_file_is_how_we_read_it() -> None:
-    assert FileAccess(0o100640, own=False).who_else is None
-    assert FileAccess(0o100644, own=False).who_else == "every user of this machine"
+    assert who_else(0o100640, own=False) is None
+    assert who_else(0o100644, own=False) == "every user of this machine"

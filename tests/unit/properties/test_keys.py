@@ -9,8 +9,8 @@ import typing
 import pytest
 
 from properties import keys, settings
+from properties.key_lines import OBSOLETE
 from properties.keytypes import Effect, ValueKind, snake_case
-from properties.obsolete import OBSOLETE
 from properties.redaction import Shown
 from properties.settings import Settings
 from properties.validation import display_value
@@ -62,10 +62,7 @@ def test_every_key_of_java_is_known(name: str) -> None:
 def test_settings_has_exactly_one_field_per_key_with_an_effect() -> None:
     fields = {field.name for field in dataclasses.fields(Settings)}
     wanted = {key.field for key in keys.KEYS if key.effect in (Effect.EFFECTIVE, Effect.LATER)}
-    assert wanted - {"initial_position_at"} == fields - {
-        "polling_keys_given",
-        "reads_by_fan_out",
-    }
+    assert wanted - {"initial_position_at"} == fields - {"reads_by_fan_out"}
 
 
 def test_defaults_have_the_type_of_their_field() -> None:

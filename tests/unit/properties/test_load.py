@@ -103,10 +103,6 @@ def test_an_override_beats_the_file_without_a_word(configure: Configure) -> None
     assert next(row.source for row in loaded.effective if row.key == "maxRecords") == "-D"
 
 
-def test_overrides_may_be_a_mapping(configure: Configure) -> None:
-    assert configure("", {"maxRecords": "9"}).settings.max_records == 9
-
-
 @pytest.mark.parametrize("override", ["maxRecords", "=5", ""])
 def test_a_malformed_override_is_an_error(configure: Configure, override: str) -> None:
     assert problems(lambda: configure("", [override])) == [" override 1 is not key=value"]

@@ -4,62 +4,49 @@ from __future__ import annotations
 
 import pytest
 
-from properties.errors import ConfigurationError
-from properties.remarks import Level
-from properties.retrieval import choose_retrieval, consumer_problem
-from properties.values import RetrievalMode
-from tests.unit.properties.conftest import Configure, remarks_on
-
-DEFAULT, POLLING, FANOUT = RetrievalMode.DEFAULT, RetrievalMode.POLLING, RetrievalMode.FANOUT
-
-
-@pytest.mark.parametrize(
-    ("mode", "keys", "available", "chosen", "says", "is_error"),
-    [
-        (POLLING, [], True, POLLING, "", False),
-        (POLLING, ["maxRecords"], False, POLLING, "", False),
-        (FANOUT, ["maxRecords"], True, FANOUT, "", False),
-        (DEFAULT, [], True, FANOUT, "", False),
-        (DEFAULT, ["maxRecords"], True, POLLING, "maxRecords is set", False),
-        (DEFAULT, ["maxRecords"], False, POLLING, "maxRecords is set", False),
-        (DEFAULT, [], False, POLLING, "it polls instead", False),
-        (FANOUT, [], False, FANOUT, "not possible", True),
-    ],
-)
-def test_the_mode_follows_the_keys(
-    mode: RetrievalMode, keys: list[str], available: bool, chosen: RetrievalMode, says: str, is_error: bool
-) -> None:
-    choice = choose_retrieval(mode, keys, fan_out_available=available)
-    assert (choice.mode, choice.is_error) == (chosen, is_error)
-    assert bool(choice.problem) == bool(says)
-    assert says in choice.problem
-
-
-@pytest.mark.parametrize(
-    ("line", "selecting"),
-    [
-        ("retryGetRecordsInSeconds=0", ("retryGetRecordsInSeconds",)),
-        ("maxGetRecordsThreadPool=0", ("maxGetRecordsThreadPool",)),
-        ("maxRecords=0", ()),
-        ("pollingConfig.maxRecords=10000", ("maxRecords",)),
-        ("millisBehindLatestThresholdForReducedTps=0", ()),
-        ("idleTimeBetweenReadsInMillis=1500", ("idleTimeBetweenReadsInMillis",)),
-        ("", ()),
-    ],
-)
-def test_a_polling_key_selects_polling_unless_it_means_not_set(
-    configure: Configure, line: str, selecting: tuple[str, ...]
-) -> None:
-    assert configure(line, without=["retrievalMode"]).settings.polling_keys_given == selecting
-
+from properties import Level
+from tests.unit.properties.conftest import Configure, problems, remarks_on
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/app:1700000000"
 
 
 @pytest.mark.parametrize(
+    ("lines", "by_fan_out", "says"),
+    [
+        ("retrievalMode=POLLING", False, ""),
+        ("retrievalMode=POLLING\nmaxRecords=5\nmld.wireClient=botocore", False, ""),
+        ("retrievalMode=FANOUT\nmaxRecords=5", True, ""),
+        ("", True, ""),
+        ("maxRecords=0", True, ""),
+        ("millisBehindLatestThresholdForReducedTps=0", True, ""),
+        ("pollingConfig.maxRecords=10000", False, "because maxRecords is set"),
+        ("idleTimeBetweenReadsInMillis=1500", False, "because idleTimeBetweenReadsInMillis is set"),
+        ("retryGetRecordsInSeconds=0", False, "because retryGetRecordsInSeconds is set"),
+        (
+            "maxGetRecordsThreadPool=0\nmaxRecords=5\nmld.wireClient=botocore",
+            False,
+            "because maxGetRecordsThreadPool, maxRecords is set",
+        ),
+        ("mld.wireClient=botocore", False, "it polls instead"),
+    ],
+)
+def test_the_way_of_reading_follows_the_keys(configure: Configure, lines: str, by_fan_out: bool, says: str) -> None:
+    loaded = configure(lines, without=["retrievalMode"])
+    assert loaded.settings.reads_by_fan_out is by_fan_out
+    warnings = remarks_on(loaded, "retrievalMode")
+    assert len(warnings) == bool(says)
+    assert says in "".join(warnings)
+
+
+def test_botocores_client_cannot_subscribe(configure: Configure) -> None:
+    lines = "mld.wireClient=botocore\nretrievalMode=FANOUT"
+    (found,) = problems(lambda: configure(lines, without=["retrievalMode"]))
+    assert "not possible with mld.wireClient=botocore" in found
+
+
+@pytest.mark.parametrize(
     ("name", "arn", "problem"),
     [
-        ("app", None, ""),
         ("a.b_c-1", None, ""),
         ("my app", None, "no name of a consumer"),
         ("a" * 129, None, "no name of a consumer"),
@@ -69,23 +56,15 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/app:1700000000"
         ("app", ARN.replace("aws:", "aws-cn:"), ""),
     ],
 )
-def test_a_consumer_is_one_of_the_stream(name: str, arn: str | None, problem: str) -> None:
-    found = consumer_problem(name, arn, "s")
-    assert bool(found) == bool(problem)
-    assert problem in found
-
-
-def test_the_default_is_fan_out_and_says_as_which_consumer(configure: Configure) -> None:
-    loaded = configure("", without=["retrievalMode"])
-    assert loaded.settings.reads_by_fan_out
-    assert "as the consumer app, which is registered" in remarks_on(loaded, "retrievalMode", Level.INFO)[0]
-
-
-def test_a_consumer_arn_is_told_and_its_name_is_not_used(configure: Configure) -> None:
-    lines = f"fanoutConfig.consumerArn={ARN}\nfanoutConfig.consumerName=other\nretrievalMode=FANOUT\nstreamName=s"
-    loaded = configure(lines, without=["retrievalMode", "streamName"])
-    assert f"as the consumer {ARN}" in remarks_on(loaded, "retrievalMode", Level.INFO)[0]
-    assert "is not used" in remarks_on(loaded, "fanoutConfig.consumerName", Level.INFO)[0]
+def test_a_consumer_is_one_of_the_stream(configure: Configure, name: str, arn: str | None, problem: str) -> None:
+    lines = f"fanoutConfig.consumerName={name}" + ("" if arn is None else f"\nfanoutConfig.consumerArn={arn}")
+    if problem:
+        (found,) = problems(lambda: configure(lines, without=["retrievalMode"]))
+        assert problem in found
+        return
+    loaded = configure(lines, without=["retrievalMode"])
+    assert f"as the consumer {arn or name}" in remarks_on(loaded, "retrievalMode", Level.INFO)[0]
+    assert len(remarks_on(loaded, "fanoutConfig.consumerName", Level.INFO)) == (arn is not None)
 
 
 def test_keys_of_the_other_mode_are_pointed_out(configure: Configure) -> None:
@@ -93,15 +72,3 @@ def test_keys_of_the_other_mode_are_pointed_out(configure: Configure) -> None:
     assert "by polling" in remarks_on(polling, "fanoutConfig.retryBackoffMillis", Level.INFO)[0]
     fan_out = configure("retrievalMode=FANOUT\nmaxRecords=5", without=["retrievalMode"])
     assert "by enhanced fan-out" in remarks_on(fan_out, "maxRecords", Level.INFO)[0]
-
-
-@pytest.mark.parametrize("mode", ["DEFAULT", "FANOUT"])
-def test_botocores_client_cannot_subscribe(configure: Configure, mode: str) -> None:
-    lines = f"mld.wireClient=botocore\nretrievalMode={mode}"
-    if mode == "FANOUT":
-        with pytest.raises(ConfigurationError, match=r"not possible with mld\.wireClient=botocore"):
-            configure(lines, without=["retrievalMode"])
-        return
-    loaded = configure(lines, without=["retrievalMode"])
-    assert not loaded.settings.reads_by_fan_out
-    assert "it polls instead" in remarks_on(loaded, "retrievalMode")[0]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from properties.errors import ConfigurationError
 from properties.grammar import parse
 from properties.loader import load
-from properties.remarks import Level
+from properties.remarks import ConfigurationError, Level
 from properties.spark import Format, OnPoison, SparkLines, read
 
 

@@ -118,7 +118,6 @@ def test_zero_means_not_set_for_primitive_keys_with_a_warning(configure: Configu
     assert loaded.settings.failover_time_millis == 10_000
     assert loaded.settings.max_records == 10_000
     assert remarks_on(loaded, "failoverTimeMillis") == ["0 means not set, as in Java; 10000 is used; remove the line"]
-    assert loaded.settings.polling_keys_given == ()
 
 
 def test_zero_is_taken_as_it_is_where_it_has_a_meaning(configure: Configure) -> None:
