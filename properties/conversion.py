@@ -50,7 +50,10 @@ def trim(text: str) -> str:
 
 def convert(key: Key, text: str) -> object:
     """The value of a trimmed text for `key`. Raises BadValue. CREDENTIALS are parsed elsewhere (`credentials`)."""
-    _refuse_foul_characters(text)
+    if "\0" in text:
+        raise BadValue("contains a NUL character", "remove \\u0000")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise BadValue("contains half a surrogate pair", "write both \\u escapes of the character")
     match key.kind:
         case ValueKind.TEXT:
             return text
@@ -61,7 +64,9 @@ def convert(key: Key, text: str) -> object:
         case ValueKind.DOUBLE:
             return _decimal(text)
         case ValueKind.BOOL:
-            return _boolean(text)
+            if (word := text.lower()) not in _TRUE | _FALSE:
+                raise BadValue("is neither true nor false", "write true or false")
+            return word in _TRUE
         case ValueKind.CHOICE:
             assert key.choices is not None
             return _choice(text, key.choices)
@@ -76,22 +81,19 @@ def convert(key: Key, text: str) -> object:
         case ValueKind.DIMENSIONS:
             return tuple(sorted({token for token in _DIMENSION_SEPARATORS.split(text) if token}))
         case ValueKind.URL:
-            return _url(text)
+            if _http_url(text) is None:
+                raise BadValue("is not an http or https URL", "write it as https://host[:port]")
+            return text
         case ValueKind.REGION:
-            return _region(text)
+            if not _REGION.fullmatch(text):
+                raise BadValue("is not a region name", "write it as eu-west-1")
+            return text
         case ValueKind.STREAM_ARN:
             return _stream_arn(text)
         case ValueKind.DEAD_LETTER:
             return _dead_letter(text)
         case ValueKind.CREDENTIALS:
             raise AssertionError("credentials have a parser of their own")
-
-
-def _refuse_foul_characters(text: str) -> None:
-    if "\0" in text:
-        raise BadValue("contains a NUL character", "remove \\u0000")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise BadValue("contains half a surrogate pair", "write both \\u escapes of the character")
 
 
 def _integer(text: str, maximum: int) -> int:
@@ -108,13 +110,6 @@ def _decimal(text: str) -> float:
     if not math.isfinite(number):
         raise BadValue("is not a finite number", "write it as 1.5 or 1e4")
     return number
-
-
-def _boolean(text: str) -> bool:
-    word = text.lower()
-    if word not in _TRUE | _FALSE:
-        raise BadValue("is neither true nor false", "write true or false")
-    return word in _TRUE
 
 
 def _choice(text: str, choices: type[Enum]) -> Enum:
@@ -168,12 +163,6 @@ def _tags(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(tags)
 
 
-def _url(text: str) -> str:
-    if _http_url(text) is None:
-        raise BadValue("is not an http or https URL", "write it as https://host[:port]")
-    return text
-
-
 def _http_url(text: str) -> SplitResult | None:
     try:
         parts = urlsplit(text)
@@ -181,12 +170,6 @@ def _http_url(text: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts if complete and not any(character.isspace() for character in text) else None
-
-
-def _region(text: str) -> str:
-    if not _REGION.fullmatch(text):
-        raise BadValue("is not a region name", "write it as eu-west-1")
-    return text
 
 
 def _stream_arn(text: str) -> StreamArn | None:

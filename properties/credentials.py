@@ -135,16 +135,11 @@ class Complaint:
     fatal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedChain:
-    """`chain` is None when no provider is left, which is an error."""
+def parse_chain(text: str, *, reveal_names: bool = True) -> tuple[CredentialsChain | None, list[Complaint]]:
+    """Parse a credentials value. There is no chain when no provider is left, which is an error.
 
-    chain: CredentialsChain | None
-    complaints: tuple[Complaint, ...]
-
-
-def parse_chain(text: str, *, reveal_names: bool = True) -> ParsedChain:
-    """Parse a credentials value. `reveal_names` False keeps unknown names out of complaints (they may be secrets)."""
+    `reveal_names` False keeps unknown names out of complaints (they may be secrets).
+    """
     complaints: list[Complaint] = []
     providers = []
     for piece in (piece.strip() for piece in text.split(",")):
@@ -152,7 +147,7 @@ def parse_chain(text: str, *, reveal_names: bool = True) -> ParsedChain:
             provider = _parse_provider(piece, complaints, reveal_names)
             if provider is not None:
                 providers.append(provider)
-    return ParsedChain(CredentialsChain(tuple(providers)) if providers else None, tuple(complaints))
+    return CredentialsChain(tuple(providers)) if providers else None, complaints
 
 
 def _parse_provider(text: str, complaints: list[Complaint], reveal_names: bool) -> Provider | None:

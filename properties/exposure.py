@@ -48,18 +48,15 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
     for place, name, raw in lines:
         if place == OVERRIDE_PLACE and _is_secret(name, raw):
             yield Remark(Level.WARNING, name, place, ON_COMMAND_LINE, IN_THE_FILE)
-        if name == _COMMAND and _tells_a_secret(raw):
+        # An argument has a telling name, like `password=…`, or is a URL with a user.
+        tells = name == _COMMAND and (any(secrets_in(name, Shown.COMMAND, raw)) or Scrubber()(raw) != raw)
+        if tells:
             message = PASSED_ON.format(whose="the record processor")
             yield Remark(Level.WARNING, name, place, message, "children have the daemon's environment: set a variable")
         elif _JAVA_OPTIONS.search(name) and any(map(is_secret_key, _JAVA_PROPERTY.findall(raw))):
             message = PASSED_ON.format(whose="a JVM")
             remedy = "set it by JDK_JAVA_OPTIONS in the environment, or in a file by -XX:VMOptionsFile="
             yield Remark(Level.WARNING, name, place, message, remedy)
-
-
-def _tells_a_secret(command: str) -> bool:
-    """Whether an argument has a telling name, like `password=…`, or is a URL with a user."""
-    return any(secrets_in(_COMMAND, Shown.COMMAND, command)) or Scrubber()(command) != command
 
 
 def _is_secret(name: str, raw: str) -> bool:

@@ -1,9 +1,9 @@
 """The table of every key the daemon knows. Parsing, docs/use/configuration.md and `mld check` are driven by it.
 
 Rules: configuration#one-key-table, configuration#dotted-keys; keys of KCL 1.x are in `key_lines`. A new key is a new
-row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does not read
-them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java. Meanings are for
-operators: one sentence, no class names.
+row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does not
+read them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java. Meanings are
+for operators: one sentence, no class names.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from properties.derive import Derivation, derive, settings_of
@@ -102,7 +102,9 @@ def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str]
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
     if derivation.values["strict"]:
-        remarks = [remark.as_error() if remark.level is Level.WARNING else remark for remark in remarks]
+        remarks = [
+            replace(remark, level=Level.ERROR) if remark.level is Level.WARNING else remark for remark in remarks
+        ]
     problems = [remark for remark in remarks if remark.level is Level.ERROR]
     remarks.sort(key=lambda remark: _LEVEL_ORDER[remark.level])
     if problems:

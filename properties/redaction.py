@@ -65,7 +65,9 @@ def redacted(key: str, how: Shown, text: str) -> str:
         case Shown.PLACE:
             fit = _place(text)
         case Shown.ENDPOINT:
-            fit = _endpoint(text)
+            scheme, separator, rest = _place(text).partition("://")
+            host, slash, path = rest.partition("/")
+            fit = f"{scheme}{separator}{host}{slash}{HIDDEN if path else ''}" if separator else HIDDEN
         case Shown.COMMAND:
             fit = " ".join(_command(text.split(" ")))
         case Shown.JVM_OPTIONS:
@@ -107,12 +109,6 @@ def _place(text: str) -> str:
 def _up_to_odd(text: str) -> str:
     odd = _ODD.search(text)
     return text if odd is None else text[: odd.start()] + HIDDEN
-
-
-def _endpoint(text: str) -> str:
-    scheme, separator, rest = _place(text).partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host}{slash}{HIDDEN if path else ''}" if separator else HIDDEN
 
 
 def _command(words: list[str]) -> list[str]:

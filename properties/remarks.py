@@ -7,7 +7,7 @@ is made of displayed text (see `redaction`), never of a raw value of a credentia
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 OVERRIDE_PLACE = "-D"
@@ -34,9 +34,6 @@ class Remark:
     def __str__(self) -> str:
         subject = f"{self.place}: {self.key}: " if self.key else f"{self.place}: "
         return subject + self.message + (f"; {self.remedy}" if self.remedy else "")
-
-    def as_error(self) -> Remark:
-        return replace(self, level=Level.ERROR)
 
     def to_json(self) -> dict[str, str]:
         """The remark as plain JSON types."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from properties.conversion import BadValue, convert, trim
-from properties.credentials import CredentialsChain, parse_chain
+from properties.credentials import parse_chain
 from properties.key_lines import KeyLine
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN, READ_INTERVAL_MILLIS_MIN
 from properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
@@ -172,22 +172,19 @@ def _remark_on_effect(line: KeyLine, value: object) -> list[Remark]:
 
 def _check_credentials(line: KeyLine, text: str) -> Checked:
     from_environment = has_reference(line.raw)
-    parsed = parse_chain(text, reveal_names=not from_environment)
-    hopeless = parsed.chain is None
+    chain, complaints = parse_chain(text, reveal_names=not from_environment)
     remarks = [
-        line.remark(Level.ERROR if hopeless and complaint.fatal else Level.WARNING, complaint.message, complaint.remedy)
-        for complaint in parsed.complaints
+        line.remark(
+            Level.ERROR if chain is None and complaint.fatal else Level.WARNING, complaint.message, complaint.remedy
+        )
+        for complaint in complaints
     ]
-    if parsed.chain is None:
+    if chain is None:
         if not any(remark.level is Level.ERROR for remark in remarks):
             return _bad(line, "names no credentials provider", "for example DefaultCredentialsProvider")
         return Checked(None, tuple(remarks))
-    shown = _display_chain(parsed.chain, from_environment)
-    given = Given(line.key, parsed.chain, shown, line.place, tuple(parsed.chain.secrets()))
-    return Checked(given, (*remarks, *_remark_on_effect(line, parsed.chain)))
-
-
-def _display_chain(chain: CredentialsChain, from_environment: bool) -> str:
-    if not from_environment:
-        return str(chain)
-    return ",".join(f"{provider.kind.value}|{HIDDEN}" for provider in chain.providers)
+    shown = str(chain)
+    if from_environment:
+        shown = ",".join(f"{provider.kind.value}|{HIDDEN}" for provider in chain.providers)
+    given = Given(line.key, chain, shown, line.place, tuple(chain.secrets()))
+    return Checked(given, (*remarks, *_remark_on_effect(line, chain)))
