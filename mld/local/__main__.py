@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from mld.local.run import run_foreground
 from mld.local.server import DEFAULT_HOST
@@ -18,7 +17,6 @@ def main() -> int:
     parser.add_argument("--host", default=DEFAULT_HOST)
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name to be called by")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--ready-file", type=Path, help="written, with the JSON line, once the server listens")
     parser.add_argument("--enforce", action="store_true", help="enforce the throughput limits of a shard")
     parser.add_argument(
         "--stream", action="append", default=[], metavar="NAME:SHARDS", help="make a stream at the start"
@@ -31,7 +29,6 @@ def main() -> int:
         allow_hosts=arguments.allow_host,
         enforce=arguments.enforce,
         streams=streams,
-        ready_file=arguments.ready_file,
         as_json=True,
     )
 

@@ -44,16 +44,12 @@ class Controlled(Protocol):
 
     faults: FaultPlan
     calls: dict[str, int]
+    offset_s: float
+    delays: StateDelays
 
     def now(self) -> float: ...
 
-    @property
-    def offset_s(self) -> float: ...
-
     def set_offset(self, seconds: float) -> None: ...
-
-    @property
-    def delays(self) -> StateDelays: ...
 
     def set_delays(self, delays: StateDelays) -> None: ...
 

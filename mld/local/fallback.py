@@ -16,7 +16,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mld.local.expected import UnsupportedConditionError, rewrite_expected
@@ -34,25 +34,20 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class OtherServices:
-    """Start once with `begin_import`; `answer` waits for the import if it must."""
+    """Begins the import at once; an answer waits for it on the same thread."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moto")
         self._make_app: Callable[[str], WsgiApp] | None = None
         self._apps: dict[str, WsgiApp] = {}
-        self._importing: Future[None] | None = None
-
-    def begin_import(self) -> None:
-        if self._importing is None:
-            self._importing = self._executor.submit(self._import)
+        self._executor.submit(self._import)
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, backend: str, request: HttpRequest) -> HttpResponse:
         """`backend` is moto's name of the service."""
-        self.begin_import()
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, backend, request)
 
     # --- on the one thread -------------------------------------------------------------------------------------------
@@ -76,18 +71,15 @@ class OtherServices:
             request = HttpRequest(request.method, request.target, headers, body)
         try:
             app = self._apps.get(backend) or self._apps.setdefault(backend, self._make_app(backend))
-            return _corrected(_run_wsgi(app, _environ(request, self._port)))
+            response = _run_wsgi(app, _environ(request, self._port))
         except Exception as error:
             # Whatever moto raises becomes an answer, and the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
             return HttpResponse(json.dumps({"__type": "InternalFailure", "message": str(error)}).encode(), 500)
-
-
-def _corrected(response: HttpResponse) -> HttpResponse:
-    """A query of an index that does not exist is a ValidationException in DynamoDB; moto finds no resource."""
-    if response.status != 400 or b"Invalid index: " not in response.body:
+        if response.status == 400 and b"Invalid index: " in response.body:
+            # For moto, a query of an index that does not exist finds no resource.
+            return _error("ValidationException", "The table does not have the specified index")
         return response
-    return _error("ValidationException", "The table does not have the specified index")
 
 
 def _error(code: str, message: str) -> HttpResponse:

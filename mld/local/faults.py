@@ -18,34 +18,27 @@ The first fault in the list that matches and fires is used; others do not see th
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from mld.local.kinesis import KinesisError
 
 
 class FaultError(ValueError):
     """A fault that cannot be understood."""
 
 
-_NUMBERS = (int, float)
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "service": str,
-    "operation": str,
-    "contains": str,
-    "count": int,
-    "rate": _NUMBERS,
-    "seed": int,
-    "skip": int,
-    "delay_s": _NUMBERS,
-    "code": str,
-    "message": str,
-    "status": int,
-    "drop": bool,
-    "empty": bool,
-    "after": bool,
-    "after_events": int,
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "int | None": int,
+    "float": (int, float),
+    "bool": bool,
 }
+"""What a field takes in JSON, by the type that the class declares."""
 
 
 @dataclass(slots=True)
@@ -67,14 +60,18 @@ class Fault:
     empty: bool = False
     after: bool = False
     after_events: int | None = None
-    random: random.Random = field(default_factory=random.Random, repr=False)
+    random: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
     @property
     def is_late_only(self) -> bool:
-        return not (self.code or self.drop or self.empty)
+        return not (self.code or self.drop)
+
+    @property
+    def refusal(self) -> KinesisError:
+        return KinesisError(self.code, self.message, self.status)
 
     def matches(self, service: str, operation: str, body: bytes) -> bool:
         return (
@@ -100,10 +97,11 @@ def parse_fault(fields: Mapping[str, Any]) -> Fault:
     """Raises FaultError."""
     if not isinstance(fields, Mapping):
         raise FaultError("a fault is an object")
+    kinds = {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(Fault) if field.init}
     for key, value in fields.items():
-        kind = _FIELDS.get(key)
+        kind = kinds.get(key)
         if kind is None:
-            raise FaultError(f"a fault has no field {key!r}; known: {', '.join(sorted(_FIELDS))}")
+            raise FaultError(f"a fault has no field {key!r}; known: {', '.join(sorted(kinds))}")
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise FaultError(f"the fault's field {key!r} cannot be {value!r}")
     return Fault(**fields)

@@ -89,18 +89,10 @@ def join_headers(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
     return headers
 
 
-class Cuttable(Protocol):
-    def abort(self) -> None: ...
-
-
-class App(Protocol):
-    def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
-        """Answer at once, or return a coroutine that answers through `peer`."""
-        ...
-
-    def opened(self, connection: Cuttable) -> None: ...
-
-    def closed(self, connection: Cuttable) -> None: ...
+Handler = Callable[[HttpRequest, Peer], HttpResponse | Coroutine[None, None, None]]
+"""Answers at once, or returns a coroutine that answers through the peer."""
+Connections = set[asyncio.Transport]
+"""Those that are open, kept by the protocols; whoever serves may cut them off."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -110,8 +102,14 @@ class HttpConnection(asyncio.Protocol):
     cut off.
     """
 
-    def __init__(self, app: App, http2: Callable[[App], asyncio.Protocol] | None = None) -> None:
-        self._app = app
+    def __init__(
+        self,
+        handle: Handler,
+        connections: Connections,
+        http2: Callable[[Handler, Connections], asyncio.Protocol] | None = None,
+    ) -> None:
+        self._handle = handle
+        self._connections = connections
         self._http2 = http2
         self._buffer = bytearray()
         self._head: tuple[HttpRequest, int, int] | None = None
@@ -128,14 +126,15 @@ class HttpConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._arrived_at = local_address(transport)
-        self._app.opened(self)
+        self._connections.add(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        assert self._transport is not None
+        self._connections.discard(self._transport)
         self._transport = None
         self._writable.set()
         if self._task is not None:
             self._task.cancel()
-        self._app.closed(self)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -159,7 +158,7 @@ class HttpConnection(asyncio.Protocol):
             if request is None:
                 return
             self._close_after = request.headers.get("connection", "").lower() == "close"
-            outcome = self._app.handle(request, self)
+            outcome = self._handle(request, self)
             if isinstance(outcome, HttpResponse):
                 self.respond(outcome)
             else:
@@ -196,8 +195,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return
         transport, self._transport = self._transport, None
-        self._app.closed(self)
-        successor = self._http2(self._app)
+        successor = self._http2(self._handle, self._connections)
         transport.set_protocol(successor)
         successor.connection_made(transport)
         successor.data_received(bytes(self._buffer))

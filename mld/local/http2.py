@@ -1,4 +1,4 @@
-"""HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the `App` that HTTP/1.1 serves too.
+"""HTTP/2 without TLS and without an upgrade ("prior knowledge"), for the handler that HTTP/1.1 serves too.
 
 The Kinesis clients of the AWS SDKs for JavaScript and Java (the asynchronous one) speak only this to an http endpoint.
 The library `h2`, of the extra ``mld[local]``, does the protocol. Each stream is one exchange: its request is handed on
@@ -15,14 +15,15 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
-from mld.local.http import BODY_BYTES_MAX, App, HttpRequest, HttpResponse, join_headers, local_address
+from mld.local.http import BODY_BYTES_MAX, Connections, Handler, HttpRequest, HttpResponse, join_headers, local_address
 
 
 class Http2Connection(asyncio.Protocol):
     """One client, with as many exchanges at once as `h2` admits (100)."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, handle: Handler, connections: Connections) -> None:
+        self._handle = handle
+        self._connections = connections
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         self._exchanges: dict[int, _Exchange] = {}
         self._transport: asyncio.Transport | None = None
@@ -35,14 +36,15 @@ class Http2Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.arrived_at = local_address(transport)
-        self._app.opened(self)
+        self._connections.add(transport)
         self._h2.initiate_connection()
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        assert self._transport is not None
+        self._connections.discard(self._transport)
         self._transport = None
         self._forget_all()
-        self._app.closed(self)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -76,7 +78,7 @@ class Http2Connection(asyncio.Protocol):
                         exchange.abort()
             case StreamEnded():
                 if (exchange := self._exchanges.get(event.stream_id)) is not None:
-                    exchange.begin(self._app)
+                    exchange.begin(self._handle)
             case StreamReset():
                 self._forget(event.stream_id)
             case ConnectionTerminated():
@@ -85,8 +87,7 @@ class Http2Connection(asyncio.Protocol):
                 pass
 
     def _forget(self, number: int) -> None:
-        exchange = self._exchanges.pop(number, None)
-        if exchange is not None:
+        if (exchange := self._exchanges.pop(number, None)) is not None:
             exchange.client_has_gone()
 
     def _forget_all(self) -> None:
@@ -132,11 +133,6 @@ class Http2Connection(asyncio.Protocol):
             self._forget(number)
             self._flush()
 
-    def abort(self) -> None:
-        """Cut the connection, with every exchange on it."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _close(self) -> None:
         self._forget_all()
         self._flush()
@@ -163,7 +159,7 @@ class _Exchange:
         self._is_client_there = True
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, app: App) -> None:
+    def begin(self, handle: Handler) -> None:
         headers = {name: value for name, value in self._headers.items() if not name.startswith(":")}
         authority = self._headers.get(":authority", "")
         if authority and headers.setdefault("host", authority) != authority:
@@ -171,7 +167,7 @@ class _Exchange:
         method, path = self._headers[":method"], self._headers.get(":path", "")
         request = HttpRequest(method, path, headers, bytes(self.body), self._connection.arrived_at)
         self.body.clear()
-        outcome = app.handle(request, self)
+        outcome = handle(request, self)
         if isinstance(outcome, HttpResponse):
             self.respond(outcome)
         else:

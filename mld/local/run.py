@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -52,15 +51,13 @@ def run_foreground(
     allow_hosts: Sequence[str] = (),
     enforce: bool = False,
     streams: Mapping[str, int] | None = None,
-    ready_file: Path | None = None,
     as_json: bool = False,
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status, 0.
 
     `port` 0 takes any free one. Clients may also call by the names in `allow_hosts`. `streams` are made at the start
     (name -> number of shards). Once the server listens, stdout gets the lines to paste, or with `as_json` one JSON
-    line, and `ready_file` appears with the same JSON: ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``.
-    Raises OSError if the port is taken.
+    line: ``{"endpoint": ..., "host": ..., "port": ..., "pid": ...}``. Raises OSError if the port is taken.
     """
 
     async def until_signal() -> None:
@@ -71,7 +68,8 @@ def run_foreground(
         try:
             for name, count in (streams or {}).items():
                 server.kinesis().create_stream(name, now=time.time(), shard_count=count)
-            _announce(server, ready_file, as_json=as_json)
+            sys.stdout.write(_announcement(server, as_json=as_json))
+            sys.stdout.flush()
             await stop.wait()
         finally:
             await server.close()
@@ -80,15 +78,9 @@ def run_foreground(
     return 0
 
 
-def _announce(server: EmbeddedServer, ready_file: Path | None, *, as_json: bool) -> None:
-    facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
-    line = json.dumps(facts) + "\n"
-    if ready_file is not None:
-        # Renamed into place, so that whoever waits for the file never reads half of it.
-        part = ready_file.with_name(ready_file.name + ".part")
-        part.write_text(line)
-        part.replace(ready_file)
-    # Last, so that whoever reads the line finds the file.
+def _announcement(server: EmbeddedServer, *, as_json: bool) -> str:
+    if as_json:
+        facts = {"endpoint": server.endpoint, "host": server.host, "port": server.port, "pid": os.getpid()}
+        return json.dumps(facts) + "\n"
     behind_proxy = not getproxies().keys().isdisjoint(_PROXIES_OF_HTTP)
-    sys.stdout.write(line if as_json else usage_lines(server.endpoint, behind_proxy=behind_proxy))
-    sys.stdout.flush()
+    return usage_lines(server.endpoint, behind_proxy=behind_proxy)

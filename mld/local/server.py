@@ -17,7 +17,7 @@ from mld.local import control, eventstream
 from mld.local.encodings import JSON, Encoding, encoding_of
 from mld.local.fallback import OtherServices
 from mld.local.faults import Fault, FaultPlan
-from mld.local.http import App, Cuttable, HttpConnection, HttpRequest, HttpResponse, Peer
+from mld.local.http import Connections, Handler, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.kinesis import Kinesis, KinesisError, StateDelays, json_api
 from mld.local.kinesis.model import REGION
 from mld.local.kinesis.subscription import Finished, Idle, ShardSubscription, SubscriptionEvent, event_json
@@ -31,6 +31,7 @@ DEFAULT_PORT = 4567
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """The address by which its own machine calls a server that listens on all."""
 _OPEN_CONNECTIONS_BACKLOG = 1024
+_NO_FAULT = Fault()
 _Key = tuple[str, str, str]
 
 
@@ -49,10 +50,10 @@ class EmbeddedServer:
         self._enforce = enforce
         self._regions: dict[str, Kinesis] = {}
         self._watchers: dict[_Key, set[asyncio.Event]] = {}
-        self._connections: set[Cuttable] = set()
+        self._connections: Connections = set()
         self._requests = 0
-        self._others: OtherServices | None = None
-        self._listener: asyncio.Server | None = None
+        self._others: OtherServices
+        self._listener: asyncio.Server
 
     @property
     def endpoint(self) -> str:
@@ -63,19 +64,19 @@ class EmbeddedServer:
         loop = asyncio.get_running_loop()
         http2 = _http2()
         self._listener = await loop.create_server(
-            lambda: HttpConnection(self, http2), self.host, port, backlog=_OPEN_CONNECTIONS_BACKLOG
+            lambda: HttpConnection(self.handle, self._connections, http2),
+            self.host,
+            port,
+            backlog=_OPEN_CONNECTIONS_BACKLOG,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._others = OtherServices(self.port)
-        self._others.begin_import()
 
     async def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        for connection in list(self._connections):
+        self._listener.close()
+        for connection in self._connections:
             connection.abort()
-        if self._others is not None:
-            self._others.close()
+        self._others.close()
 
     # --- controls ----------------------------------------------------------------------------------------------------
 
@@ -104,12 +105,6 @@ class EmbeddedServer:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Cuttable) -> None:
-        self._connections.add(connection)
-
-    def closed(self, connection: Cuttable) -> None:
-        self._connections.discard(connection)
-
     def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
         if (reason := self._web_rule.refusal(request.target, request.headers, request.arrived_at)) is not None:
             return error_answer(request.headers, "AccessDeniedException", reason, FORBIDDEN)
@@ -117,79 +112,62 @@ class EmbeddedServer:
             return control.handle(self, request)
         if (call := identify(request)) is None:
             return unknown_service(request)
-        region, service, operation = call.region, call.service.name, call.operation
+        service, operation = call.service.name, call.operation
         name = f"{service}.{operation}"
         self.calls[name] = self.calls.get(name, 0) + 1
         if service == KINESIS:
             try:
                 request.body = encoding_of(request.headers).read(request.body)
             except KinesisError as error:
-                return self._refusal(JSON, error.code, error.message, error.status)
-        fault = self.faults.take(service, operation, request.body) if len(self.faults) else None
+                return self._refusal(JSON, error)
+        fault = self.faults.take(service, operation, request.body) or _NO_FAULT
         if service == KINESIS and operation == "SubscribeToShard":
-            return self._subscribe(region, request, peer, fault)
-        if fault is not None:
-            return self._answer_with_fault(call, request, peer, fault)
-        if service == KINESIS:
-            return self._kinesis(region, operation, request)
-        return self._answer_from_others(call, request, peer)
+            return self._subscribe(call.region, request, peer, fault)
+        if service == KINESIS and fault is _NO_FAULT:
+            return self._kinesis(call, request)
+        return self._answer_later(call, request, peer, fault)
 
-    def _kinesis(self, region: str, operation: str, request: HttpRequest) -> HttpResponse:
-        encoding = encoding_of(request.headers)
+    def _kinesis(self, call: Call, request: HttpRequest, *, empty: bool = False) -> HttpResponse:
+        encoding, operation = encoding_of(request.headers), call.operation
         try:
-            answer = json_api.dispatch(self.kinesis(region), operation, request.body, self.now())
+            answer = json_api.dispatch(self.kinesis(call.region), operation, request.body, self.now(), empty=empty)
         except KinesisError as error:
-            return self._refusal(encoding, error.code, error.message, error.status)
+            return self._refusal(encoding, error)
         except Exception:
             # A bug of the model must not look like a network failure to the client.
             log.exception(
                 "The embedded Kinesis failed", extra={"action": "local_kinesis_failed", "operation": operation}
             )
-            return self._refusal(encoding, "InternalFailure", f"{operation} failed; see the server's log", 500)
+            failure = KinesisError("InternalFailure", f"{operation} failed; see the server's log", 500)
+            return self._refusal(encoding, failure)
         if operation not in json_api.READ_ONLY:
             self._wake_all()
         for stream, shard_id in answer.touched:
-            for event in self._watchers.get((region, stream, shard_id), ()):
-                event.set()
+            self._wake((call.region, stream, shard_id))
         return self._answer(encoding, answer.body)
 
-    async def _answer_from_others(self, call: Call, request: HttpRequest, peer: Peer) -> None:
-        assert self._others is not None and call.service.backend is not None
-        peer.respond(await self._others.answer(call.service.backend, request))
-
-    async def _answer_with_fault(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
-        assert self._others is not None
+    async def _answer_later(self, call: Call, request: HttpRequest, peer: Peer, fault: Fault) -> None:
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         response = None
-        if fault.empty and call.operation == "GetRecords":
-            response = self._empty_page(call.region, request)
-        elif fault.after or fault.is_late_only:
+        if fault.empty or fault.after or fault.is_late_only:
             backend = call.service.backend
             if backend is None:
-                response = self._kinesis(call.region, call.operation, request)
+                response = self._kinesis(call, request, empty=fault.empty)
             else:
                 response = await self._others.answer(backend, request)
         if fault.drop:
             peer.abort()
         elif fault.code:
-            peer.respond(self._refusal(encoding_of(request.headers), fault.code, fault.message, fault.status))
+            peer.respond(self._refusal(encoding_of(request.headers), fault.refusal))
         elif response is not None:
             peer.respond(response)
-
-    def _empty_page(self, region: str, request: HttpRequest) -> HttpResponse:
-        encoding = encoding_of(request.headers)
-        try:
-            page = json_api.empty_page(self.kinesis(region), json_api.parse(request.body), self.now())
-        except KinesisError as error:
-            return self._refusal(encoding, error.code, error.message, error.status)
-        return self._answer(encoding, page)
 
     def _answer(self, encoding: Encoding, body: bytes, status: int = 200) -> HttpResponse:
         return HttpResponse(encoding.write(body), status, encoding.content_type, self._request_id())
 
-    def _refusal(self, encoding: Encoding, code: str, message: str, status: int) -> HttpResponse:
-        return self._answer(encoding, json_api.error_body(code, message), status)
+    def _refusal(self, encoding: Encoding, error: KinesisError) -> HttpResponse:
+        return self._answer(encoding, json_api.error_body(error.code, error.message), error.status)
 
     def _request_id(self) -> list[tuple[str, str]]:
         self._requests += 1
@@ -197,22 +175,22 @@ class EmbeddedServer:
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
-    async def _subscribe(self, region: str, request: HttpRequest, peer: Peer, fault: Fault | None) -> None:
+    async def _subscribe(self, region: str, request: HttpRequest, peer: Peer, fault: Fault) -> None:
         encoding = encoding_of(request.headers)
-        if fault is not None and fault.delay_s:
+        if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
-        if fault is not None and fault.after_events is None and not fault.is_late_only:
+        if fault.after_events is None and not fault.is_late_only:
             if fault.drop:
                 peer.abort()
             else:
-                peer.respond(self._refusal(encoding, fault.code, fault.message, fault.status))
+                peer.respond(self._refusal(encoding, fault.refusal))
             return
         try:
             subscription, watch = json_api.open_subscription(
                 self.kinesis(region), json_api.parse(request.body), self.now()
             )
         except KinesisError as error:
-            peer.respond(self._refusal(encoding, error.code, error.message, error.status))
+            peer.respond(self._refusal(encoding, error))
             return
         # Another subscription may just have been taken over: its own stream has to notice.
         self._wake((region, *watch))
@@ -223,22 +201,17 @@ class EmbeddedServer:
                 subscription.stop()
 
     async def _stream(
-        self,
-        subscription: ShardSubscription,
-        peer: Peer,
-        encoding: Encoding,
-        wake: asyncio.Event,
-        fault: Fault | None,
+        self, subscription: ShardSubscription, peer: Peer, encoding: Encoding, wake: asyncio.Event, fault: Fault
     ) -> None:
         peer.start_stream(eventstream.CONTENT_TYPE, self._request_id())
         await peer.send(eventstream.initial_response(encoding))
         sent = 0
         while peer.is_open:
-            if fault is not None and fault.after_events is not None and sent >= fault.after_events:
+            if fault.after_events is not None and sent >= fault.after_events:
                 if not fault.code:
                     peer.abort()
                     return
-                subscription.stop(KinesisError(fault.code, fault.message, fault.status))
+                subscription.stop(fault.refusal)
             wake.clear()
             match subscription.next_step(self.now()):
                 case SubscriptionEvent() as event:
@@ -276,7 +249,7 @@ class EmbeddedServer:
             self._wake(key)
 
 
-def _http2() -> Callable[[App], asyncio.Protocol] | None:
+def _http2() -> Callable[[Handler, Connections], asyncio.Protocol] | None:
     """The protocol that takes over connections of HTTP/2; None without the extra `local`."""
     try:
         from mld.local.http2 import Http2Connection

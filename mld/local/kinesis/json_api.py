@@ -16,7 +16,7 @@ from mld.local.kinesis.operations import HANDLERS, OperationResult
 from mld.local.kinesis.wire_fanout import open_subscription
 from mld.local.kinesis.wire_records import empty_page
 
-__all__ = ["READ_ONLY", "OperationResult", "dispatch", "empty_page", "error_body", "open_subscription", "parse"]
+__all__ = ["READ_ONLY", "OperationResult", "dispatch", "error_body", "open_subscription", "parse"]
 
 # Importing these registers their operations.
 _MODULES = (wire_fanout, wire_records, wire_streams)
@@ -28,9 +28,9 @@ READ_ONLY = frozenset(
 """Operations after which no subscription can find anything changed, apart from the shards its answer touched."""
 
 
-def dispatch(kinesis: Kinesis, operation: str, body: bytes, now: float) -> OperationResult:
-    """Carry out one JSON request. Raises KinesisError."""
-    handler = HANDLERS.get(operation)
+def dispatch(kinesis: Kinesis, operation: str, body: bytes, now: float, *, empty: bool = False) -> OperationResult:
+    """Carry out one JSON request; with `empty`, GetRecords finds no records. Raises KinesisError."""
+    handler = empty_page if empty and operation == "GetRecords" else HANDLERS.get(operation)
     if handler is None:
         raise KinesisError("UnknownOperationException", f"{operation} is not supported by the embedded Kinesis.")
     return handler(kinesis, parse(body), now)

@@ -163,8 +163,7 @@ def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
     return OperationResult(b'{"Records":[' + b",".join(page.fragments) + b"]," + json.dumps(tail).encode()[1:])
 
 
-def empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> bytes:
+def empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     """A GetRecords answer without records, at the same place."""
     behind, following = kinesis.get_no_records(request.required("ShardIterator"), now=now)
-    fields = {"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind}
-    return json.dumps(fields).encode()
+    return answer({"Records": [], "NextShardIterator": following, "MillisBehindLatest": behind})

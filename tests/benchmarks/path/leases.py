@@ -27,7 +27,7 @@ FORGET_EVERY = 10_000  # writes: the twin remembers all of them, for tests
 
 
 class Tables:
-    """What `mld.local.http` wants of an application."""
+    """The handler of `mld.local.http`."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -49,17 +49,13 @@ class Tables:
         checked = [("x-amz-crc32", str(zlib.crc32(body)))]
         connection.respond(HttpResponse(body, status, CONTENT_TYPE, checked))
 
-    def opened(self, connection: HttpConnection) -> None:
-        """Nothing is kept."""
-
-    def closed(self, connection: HttpConnection) -> None:
-        """Nothing is kept."""
-
 
 async def serve(context: ssl.SSLContext | None) -> None:
     loop = asyncio.get_running_loop()
     tables = Tables()
-    server = await loop.create_server(lambda: HttpConnection(tables), "127.0.0.1", 0, ssl=context, backlog=BACKLOG)
+    server = await loop.create_server(
+        lambda: HttpConnection(tables.handle, set()), "127.0.0.1", 0, ssl=context, backlog=BACKLOG
+    )
     scheme = "http" if context is None else "https"
     print(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     ended = asyncio.Event()

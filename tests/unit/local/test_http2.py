@@ -11,7 +11,7 @@ import pytest
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 
-from mld.local.http import App, Cuttable, HttpConnection, HttpRequest, HttpResponse, Peer
+from mld.local.http import Connections, Handler, HttpConnection, HttpRequest, HttpResponse, Peer
 from mld.local.http2 import Http2Connection
 from tests.support.patience import PATIENCE_S
 
@@ -24,17 +24,8 @@ class Answering:
     """Answers by the path, and says which connections and slow answers it has."""
 
     def __init__(self) -> None:
-        self.connections: set[Cuttable] = set()
-        self.empty = asyncio.Event()
+        self.connections: Connections = set()
         self.slow_begun, self.slow_cancelled = asyncio.Event(), asyncio.Event()
-
-    def opened(self, connection: Cuttable) -> None:
-        self.connections.add(connection)
-
-    def closed(self, connection: Cuttable) -> None:
-        self.connections.discard(connection)
-        if not self.connections:
-            self.empty.set()
 
     def handle(self, request: HttpRequest, peer: Peer) -> HttpResponse | Coroutine[None, None, None]:
         match request.target:
@@ -115,16 +106,19 @@ class Client:
 
 @asynccontextmanager
 async def bed(
-    http2: Callable[[App], asyncio.Protocol] | None = Http2Connection,
+    http2: Callable[[Handler, Connections], asyncio.Protocol] | None = Http2Connection,
 ) -> AsyncIterator[tuple[Answering, Client]]:
     app = Answering()
-    server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(app, http2), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpConnection(app.handle, app.connections, http2), "127.0.0.1", 0
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
     try:
         async with asyncio.timeout(PATIENCE_S):
             yield app, Client(reader, writer)
             writer.close()
-            await app.empty.wait()
+            while app.connections:
+                await asyncio.sleep(0)
     finally:
         server.close()
 
