@@ -110,7 +110,7 @@ class Directory:
         if on_demand and shard_count is not None:
             raise errors.validation("ShardCount must not be given for a stream in On-Demand mode.")
         if not on_demand and shard_count is None:
-            raise errors.validation("Value null at 'shardCount' failed to satisfy constraint: Member must not be null")
+            raise errors.missing("shardCount")
         count = ON_DEMAND_SHARDS if on_demand else shard_count or 0
         self.require_room(count, now)
         stream = Stream(

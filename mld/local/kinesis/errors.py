@@ -44,6 +44,10 @@ def validation(message: str) -> KinesisError:
     return KinesisError("ValidationException", f"1 validation error detected: {message}")
 
 
+def missing(name: str) -> KinesisError:
+    return validation(f"Value null at '{name}' failed to satisfy constraint: Member must not be null")
+
+
 def limit_exceeded(message: str) -> KinesisError:
     return KinesisError("LimitExceededException", message)
 

@@ -11,8 +11,7 @@ import json
 from mld.local.kinesis import wire_fanout, wire_records, wire_streams
 from mld.local.kinesis.errors import KinesisError
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.operation_request import OperationRequest
-from mld.local.kinesis.operations import HANDLERS, OperationResult
+from mld.local.kinesis.operations import HANDLERS, OperationRequest, OperationResult
 from mld.local.kinesis.wire_fanout import open_subscription
 from mld.local.kinesis.wire_records import empty_page
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mld.local.kinesis import errors, resharding
+from mld.local.kinesis import errors
 from mld.local.kinesis.directory import REGION, StateDelays
 from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.fanout import FanOutDirectory
@@ -91,12 +91,12 @@ class Kinesis(FanOutDirectory):
         stream = self._reshardable(ref, now)
         shard = self.shard(stream, shard_id)
         self.require_room(1, now)
-        resharding.split(stream, shard, new_starting_hash_key, now)
+        stream.split(shard, new_starting_hash_key, now)
         stream.updated_s = now + self.delays.update_s
 
     def merge_shards(self, ref: str, shard_id: str, adjacent_id: str, *, now: float) -> None:
         stream = self._reshardable(ref, now)
-        resharding.merge(stream, self.shard(stream, shard_id), self.shard(stream, adjacent_id), now)
+        stream.merge(self.shard(stream, shard_id), self.shard(stream, adjacent_id), now)
         stream.updated_s = now + self.delays.update_s
 
     def update_shard_count(self, ref: str, target: int, *, now: float) -> int:
@@ -114,7 +114,7 @@ class Kinesis(FanOutDirectory):
         if self.enforce and len(stream.scalings) >= SCALINGS_PER_DAY:
             raise errors.limit_exceeded(f"UpdateShardCount is allowed {SCALINGS_PER_DAY} times in 24 hours.")
         self.require_room(max(0, target - current), now)
-        resharding.scale(stream, target, now)
+        stream.scale(target, now)
         stream.scalings.append(now)
         stream.updated_s = now + self.delays.update_s
         return current

@@ -10,6 +10,7 @@ import hashlib
 from bisect import bisect_right
 from collections import deque
 
+from mld.local.kinesis import errors
 from mld.local.kinesis.registered_consumer import Consumer
 from mld.local.kinesis.sequence import Sequencer
 from mld.local.kinesis.shard import ShardState, shard_index
@@ -55,7 +56,7 @@ class Stream:
         self._closed: deque[tuple[float, int]] = deque()
         self._open: list[ShardState] = []
         self._starts: list[int] = []
-        self.replace((), uniform_ranges(shard_count), now)
+        self._replace((), uniform_ranges(shard_count), now)
 
     @property
     def created_ms(self) -> int:
@@ -82,7 +83,42 @@ class Stream:
     def shard_for(self, hash_key: int) -> ShardState:
         return self._open[bisect_right(self._starts, hash_key) - 1]
 
-    def replace(self, parents: tuple[ShardState, ...], ranges: list[HashRange], now: float) -> list[ShardState]:
+    def split(self, shard: ShardState, new_start: int, now: float) -> None:
+        """Close the shard; its children meet at `new_start`, which belongs to the upper one."""
+        _require_open(shard)
+        low, high = shard.hash_range.start, shard.hash_range.end
+        if not low < new_start <= high:
+            raise errors.invalid(
+                f"NewStartingHashKey {new_start} used in SplitShard() on shard {shard.shard_id} in stream {self.name} "
+                f"is not both greater than one plus the shard's StartingHashKey {low} and less than the shard's "
+                f"EndingHashKey {high}."
+            )
+        self._replace((shard,), [HashRange(low, new_start - 1), HashRange(new_start, high)], now)
+
+    def merge(self, shard: ShardState, adjacent: ShardState, now: float) -> None:
+        """Close both shards, whose ranges must touch; their one child covers both."""
+        _require_open(shard)
+        _require_open(adjacent)
+        lower, upper = sorted((shard.hash_range, adjacent.hash_range), key=lambda r: r.start)
+        if shard is adjacent or lower.end + 1 != upper.start:
+            raise errors.invalid(
+                f"Shards {shard.shard_id} and {adjacent.shard_id} in stream {self.name} are not an adjacent pair of "
+                f"shards eligible for merging"
+            )
+        self._replace((shard, adjacent), [HashRange(lower.start, upper.end)], now)
+
+    def scale(self, target: int, now: float) -> None:
+        """Reach `target` uniform shards: first cut at each new border, then merge what lies within one new range."""
+        wanted = uniform_ranges(target)
+        for border in (r.start for r in wanted[1:]):
+            holder = self.shard_for(border)
+            if holder.hash_range.start != border:
+                self.split(holder, border, now)
+        for goal in wanted:
+            while (left := self.shard_for(goal.start)).hash_range.end < goal.end:
+                self.merge(left, self.shard_for(left.hash_range.end + 1), now)
+
+    def _replace(self, parents: tuple[ShardState, ...], ranges: list[HashRange], now: float) -> None:
         """Close `parents` and open one shard per range, which together cover what the parents covered."""
         at = now if self._next_index == 0 else max(now, self._changed_s + _RESHARD_STEP_S)
         self._changed_s = at
@@ -95,7 +131,6 @@ class Stream:
             parent.children = tuple(shard.as_child() for shard in made)
         self._open = sorted((s for s in self.shards.values() if s.is_open), key=lambda s: s.hash_range.start)
         self._starts = [s.hash_range.start for s in self._open]
-        return made
 
     def _open_shard(self, hash_range: HashRange, at: float, parents: tuple[int, ...]) -> ShardState:
         index = self._next_index
@@ -115,6 +150,11 @@ class Stream:
         horizon = self.horizon_s(now)
         while self._closed and self._closed[0][0] < horizon:
             del self.shards[self._closed.popleft()[1]]
+
+
+def _require_open(shard: ShardState) -> None:
+    if not shard.is_open:
+        raise errors.invalid(f"Shard {shard.shard_id} has already been merged or split.")
 
 
 def hash_of(partition_key: str) -> int:

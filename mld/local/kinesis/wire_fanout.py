@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from mld.local.kinesis import errors
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.operation_request import NAME, SEQUENCE_NUMBER, OperationRequest
-from mld.local.kinesis.operations import PAGE_MAX, OperationResult, answer, choice, operation, resume
+from mld.local.kinesis.operations import (
+    NAME,
+    PAGE_MAX,
+    SEQUENCE_NUMBER,
+    OperationRequest,
+    OperationResult,
+    answer,
+    operation,
+)
 from mld.local.kinesis.registered_consumer import Consumer
 from mld.local.kinesis.subscription import ShardSubscription
 from mld.local.kinesis.tokens import encode_name
@@ -22,13 +28,9 @@ def open_subscription(
 ) -> tuple[ShardSubscription, tuple[str, str]]:
     """A new subscription, with the stream name and shard id to watch."""
     arn, shard_id = request.required("ConsumerARN"), request.required("ShardId", NAME)
-    start = request.nested("StartingPosition")
-    if start is None:
-        raise errors.validation(
-            "Value null at 'startingPosition' failed to satisfy constraint: Member must not be null"
-        )
+    start = request.required_nested("StartingPosition")
     point = StartingPoint(
-        choice(IteratorType, start.required("Type"), "startingPosition.type"),
+        start.choice("Type", IteratorType, "startingPosition.type"),
         start.text("SequenceNumber", SEQUENCE_NUMBER),
         start.timestamp("Timestamp"),
     )
@@ -52,8 +54,7 @@ def describe_stream_consumer(kinesis: Kinesis, request: OperationRequest, now: f
 @operation
 def list_stream_consumers(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     limit = request.integer("MaxResults", 1, PAGE_MAX) or _CONSUMERS_DEFAULT
-    token = request.text("NextToken")
-    after = "" if token is None else resume(_CONSUMERS_TOKEN, token)
+    after = request.place(_CONSUMERS_TOKEN, "")
     found = [c for c in kinesis.consumers(request.required("StreamARN"), now=now) if c.name > after]
     fields: dict[str, Any] = {"Consumers": [_consumer_json(c, now) for c in found[:limit]]}
     if len(found) > limit:

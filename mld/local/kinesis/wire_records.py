@@ -8,8 +8,17 @@ from typing import Any
 
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.model import LIST_SHARDS_DEFAULT, Kinesis
-from mld.local.kinesis.operation_request import HASH_KEY, NAME, SEQUENCE_NUMBER, OperationRequest
-from mld.local.kinesis.operations import INT_MAX, PAGE_MAX, OperationResult, answer, choice, operation
+from mld.local.kinesis.operations import (
+    HASH_KEY,
+    INT_MAX,
+    NAME,
+    PAGE_MAX,
+    SEQUENCE_NUMBER,
+    OperationRequest,
+    OperationResult,
+    answer,
+    operation,
+)
 from mld.local.kinesis.records import PutEntry, PutResult
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import Stream
@@ -42,7 +51,7 @@ def list_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
 
 
 def _filter(request: OperationRequest) -> ListFilter:
-    kind = choice(FilterType, request.required("Type"), "shardFilter.type")
+    kind = request.choice("Type", FilterType, "shardFilter.type")
     return ListFilter(kind, request.text("ShardId", NAME), request.timestamp("Timestamp"))
 
 
@@ -83,7 +92,7 @@ def merge_shards(kinesis: Kinesis, request: OperationRequest, now: float) -> Ope
 
 @operation
 def update_shard_count(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
-    choice(_Scaling, request.required("ScalingType"), "scalingType")
+    request.choice("ScalingType", _Scaling)
     target = request.required_integer("TargetShardCount", 1, INT_MAX)
     before = kinesis.update_shard_count(request.stream(), target, now=now)
     stream = kinesis.stream(request.stream(), now)
@@ -139,7 +148,7 @@ def _touching(stream: Stream, fields: dict[str, Any], placed: list[PutResult]) -
 @operation
 def get_shard_iterator(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     start = StartingPoint(
-        choice(IteratorType, request.required("ShardIteratorType"), "shardIteratorType"),
+        request.choice("ShardIteratorType", IteratorType),
         request.text("StartingSequenceNumber", SEQUENCE_NUMBER),
         request.timestamp("Timestamp"),
     )

@@ -7,8 +7,7 @@ from typing import Any
 
 from mld.local.kinesis import errors
 from mld.local.kinesis.model import Kinesis
-from mld.local.kinesis.operation_request import NAME, OperationRequest
-from mld.local.kinesis.operations import INT_MAX, PAGE_MAX, OperationResult, answer, choice, operation, resume
+from mld.local.kinesis.operations import INT_MAX, NAME, PAGE_MAX, OperationRequest, OperationResult, answer, operation
 from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.tokens import encode_name
 from mld.local.kinesis.wire_records import shard_json
@@ -99,9 +98,7 @@ def _mode_json(stream: Stream) -> dict[str, str]:
 @operation
 def list_streams(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
     limit = request.integer("Limit", 1, PAGE_MAX) or _LIST_STREAMS_DEFAULT
-    after = request.text("ExclusiveStartStreamName", NAME) or ""
-    if (token := request.text("NextToken")) is not None:
-        after = resume(_STREAMS_TOKEN, token)
+    after = request.place(_STREAMS_TOKEN, request.text("ExclusiveStartStreamName", NAME) or "")
     found = [s for s in kinesis.streams(now) if s.name > after]
     page = found[:limit]
     fields: dict[str, Any] = {
@@ -137,17 +134,13 @@ def describe_limits(kinesis: Kinesis, request: OperationRequest, now: float) -> 
 
 @operation
 def update_stream_mode(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:
-    mode = request.nested("StreamModeDetails")
-    if mode is None:
-        raise errors.validation(
-            "Value null at 'streamModeDetails' failed to satisfy constraint: Member must not be null"
-        )
+    mode = request.required_nested("StreamModeDetails")
     kinesis.set_mode(request.required("StreamARN"), on_demand=_is_on_demand(mode), now=now)
     return answer()
 
 
 def _is_on_demand(mode: OperationRequest) -> bool:
-    return choice(_Mode, mode.required("StreamMode"), "streamModeDetails.streamMode") is _Mode.ON_DEMAND
+    return mode.choice("StreamMode", _Mode, "streamModeDetails.streamMode") is _Mode.ON_DEMAND
 
 
 @operation
