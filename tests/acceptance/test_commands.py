@@ -116,17 +116,6 @@ def test_check_reports_every_error_at_once_with_exit_2(good: Path) -> None:
     assert [remark["key"] for remark in json.loads(as_json.stdout)["remarks"]] == ["failoverTimeMillis", "maxRecords"]
 
 
-def test_a_misspelled_key_is_a_warning_and_under_strict_an_error(good: Path) -> None:
-    good.write_text(GOOD + "failoverTimeMilis = 9000\n")
-    lenient = mld("check", good)
-    assert lenient.returncode == 0
-    assert "did you mean failoverTimeMillis?" in lenient.stdout
-    assert mld("check", good, "-D", "mld.strict=true").returncode == 2
-
-
-# --- conformance -----------------------------------------------------------------------------------------------------
-
-
 def test_conformance_passes_a_shipped_processor_with_a_verdict_per_rule(tmp_path: Path) -> None:
     result = mld("conformance", "--", sys.executable, "-m", "processors.archive", tmp_path / "data")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -61,15 +61,10 @@ def test_the_daemon_runs_under_an_environment_like_cron_s(make_world: MakeWorld,
     work(world, world.daemon(process=as_cron(world, tmp_path)))
 
 
-def test_the_daemon_runs_with_its_standard_input_closed(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-"])
+def test_the_daemon_runs_without_standard_input_and_output(make_world: MakeWorld, closed: str) -> None:
     world = make_world(shards=2)
-    command = ["/bin/sh", "-c", 'exec "$0" "$@" <&-', str(MLD)]
-    work(world, world.daemon(process={"command": command}))
-
-
-def test_the_daemon_runs_with_its_standard_output_and_input_closed(make_world: MakeWorld) -> None:
-    world = make_world(shards=2)
-    command = ["/bin/sh", "-c", 'exec "$0" "$@" <&- >&-', str(MLD)]
+    command = ["/bin/sh", "-c", f'exec "$0" "$@" {closed}', str(MLD)]
     work(world, world.daemon(process={"command": command}))
 
 

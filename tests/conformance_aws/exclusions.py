@@ -37,8 +37,4 @@ EXCLUSIONS: dict[str, dict[str, str]] = {
         "test_the_old_comparisons_hold_on_a_delete[rule6-True]": "NOT_NULL without a value list is refused",
         "test_the_old_comparisons_hold_on_a_delete[rule7-False]": "NULL without a value list is refused",
     },
-    "embedded": {
-        "test_attributes_to_get_limits_what_a_scan_returns": "moto ignores it",
-        "test_a_batch_of_26_writes_is_refused": "moto accepts it",
-    },
 }

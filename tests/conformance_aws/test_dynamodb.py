@@ -107,6 +107,10 @@ def test_the_old_expected_argument_is_a_condition(
         ({"ComparisonOperator": "IN", "AttributeValueList": [{"N": "1"}, {"N": "2"}]}, False),
         ({"ComparisonOperator": "NOT_NULL"}, True),
         ({"ComparisonOperator": "NULL"}, False),
+        ({"ComparisonOperator": "LT", "AttributeValueList": [{"N": "5"}]}, False),
+        ({"ComparisonOperator": "GE", "AttributeValueList": [{"N": "6"}]}, False),
+        ({"ComparisonOperator": "BETWEEN", "AttributeValueList": [{"N": "6"}, {"N": "9"}]}, False),
+        ({"ComparisonOperator": "IN", "AttributeValueList": [{"N": "4"}, {"N": "5"}]}, True),
     ],
 )
 def test_the_old_comparisons_hold_on_a_delete(
@@ -116,6 +120,37 @@ def test_the_old_comparisons_hold_on_a_delete(
     dynamodb.put_item(TableName=table, Item=key() | {"leaseCounter": {"N": "5"}})
     refused = code_of(dynamodb.delete_item, TableName=table, Key=key(), Expected={"leaseCounter": rule})
     assert refused == ("" if holds else "ConditionalCheckFailedException")
+
+
+@pytest.mark.parametrize(
+    ("operator", "text", "holds"),
+    [("BEGINS_WITH", "wor", True), ("CONTAINS", "ker", True), ("CONTAINS", "x", False), ("NOT_CONTAINS", "ker", False)],
+)
+def test_the_old_comparisons_of_texts_hold_on_a_delete(
+    dynamodb: Any, make_table: MakeTable, operator: str, text: str, holds: bool
+) -> None:
+    table = make_table()
+    dynamodb.put_item(TableName=table, Item=key() | {"leaseOwner": {"S": "worker"}})
+    rule = {"ComparisonOperator": operator, "AttributeValueList": [{"S": text}]}
+    refused = code_of(dynamodb.delete_item, TableName=table, Key=key(), Expected={"leaseOwner": rule})
+    assert refused == ("" if holds else "ConditionalCheckFailedException")
+
+
+@pytest.mark.parametrize(("operator", "refused"), [("AND", "ConditionalCheckFailedException"), ("OR", "")])
+def test_the_old_conditions_are_joined_as_asked(
+    dynamodb: Any, make_table: MakeTable, operator: str, refused: str
+) -> None:
+    table = make_table()
+    dynamodb.put_item(TableName=table, Item=key() | {"leaseCounter": {"N": "5"}})
+    expected = {"leaseCounter": {"Value": {"N": "5"}}, "leaseOwner": {"Exists": True, "Value": {"S": "w1"}}}
+    delete = {"TableName": table, "Key": key(), "Expected": expected, "ConditionalOperator": operator}
+    assert code_of(dynamodb.delete_item, **delete) == refused
+
+
+def test_an_unknown_old_comparison_is_refused(dynamodb: Any, make_table: MakeTable) -> None:
+    rule = {"leaseCounter": {"ComparisonOperator": "ROUGHLY"}}
+    delete = {"TableName": make_table(), "Key": key(), "Expected": rule}
+    assert code_of(dynamodb.delete_item, **delete) == "ValidationException"
 
 
 def test_every_attribute_type_of_a_lease_row_comes_back(dynamodb: Any, make_table: MakeTable) -> None:
@@ -179,12 +214,6 @@ def test_a_query_of_a_missing_index_is_a_validation_error(dynamodb: Any, make_ta
     assert code_of(dynamodb.query, **query) == "ValidationException"
 
 
-def test_attributes_to_get_limits_what_a_scan_returns(dynamodb: Any, make_table: MakeTable) -> None:
-    table = make_table()
-    dynamodb.put_item(TableName=table, Item=key() | {"x": {"S": "y"}})
-    assert dynamodb.scan(TableName=table, AttributesToGet=["leaseKey"])["Items"] == [key()]
-
-
 def test_a_parallel_scan_in_pages_finds_each_row_once(dynamodb: Any, make_table: MakeTable) -> None:
     table = make_table()
     for number in range(40):
@@ -199,11 +228,6 @@ def test_a_parallel_scan_in_pages_finds_each_row_once(dynamodb: Any, make_table:
                 break
             scan["ExclusiveStartKey"] = page["LastEvaluatedKey"]
     assert sorted(found) == sorted(f"s{number}" for number in range(40))
-
-
-def test_a_batch_of_26_writes_is_refused(dynamodb: Any, make_table: MakeTable) -> None:
-    writes = [{"PutRequest": {"Item": key(f"s{number}")}} for number in range(26)]
-    assert code_of(dynamodb.batch_write_item, RequestItems={make_table(): writes}) == "ValidationException"
 
 
 def test_a_transaction_is_all_or_nothing_and_says_why(dynamodb: Any, make_table: MakeTable) -> None:

@@ -186,8 +186,11 @@ def test_an_unknown_shard_is_not_found(make_stream: Make, kinesis: Any) -> None:
     assert code_of(kinesis.get_shard_iterator, StreamName=make_stream().name, **wrong) == "ResourceNotFoundException"
 
 
-def test_an_unusable_iterator_is_an_invalid_argument(kinesis: Any) -> None:
-    assert code_of(kinesis.get_records, ShardIterator="nonsense") == "InvalidArgumentException"
+def test_an_unusable_iterator_is_an_invalid_argument(make_stream: Make, kinesis: Any) -> None:
+    stream = make_stream()
+    good = stream.iterator(stream.open_ids()[0])
+    for bad in ("nonsense", good[:-4], good[:20] + ("A" if good[20] != "A" else "B") + good[21:]):
+        assert code_of(kinesis.get_records, ShardIterator=bad) == "InvalidArgumentException"
 
 
 def test_an_iterator_expires_after_300_seconds(make_stream: Make, kinesis: Any, pass_time: PassTime) -> None:

@@ -82,8 +82,10 @@ def test_passing_states_are_shown(target: Target, kinesis: Any, pass_time: Calla
     seen = [status()]
     settled()
     shard = kinesis.list_shards(StreamName=name)["Shards"][0]["ShardId"]
-    kinesis.split_shard(StreamName=name, ShardToSplit=shard, NewStartingHashKey=str(2**127))
+    split = {"StreamName": name, "ShardToSplit": shard, "NewStartingHashKey": str(2**127)}
+    kinesis.split_shard(**split)
     seen.append(status())
+    assert code_of(kinesis.split_shard, **split) == "ResourceInUseException"
     settled()
     kinesis.delete_stream(StreamName=name)
     seen.append(status())

@@ -234,32 +234,6 @@ def test_credentials_that_nobody_yields(make_world: MakeWorld, planted: Planted,
     planted.assert_not_in(checked(daemon))
 
 
-def test_a_file_that_cannot_be_used(make_world: MakeWorld, planted: Planted) -> None:
-    world = make_world(shards=1)
-    daemon = start(
-        world,
-        planted,
-        log_format="text",
-        maxRecords=planted("pasted into a number"),
-        kinesisEndpoint=f"http://u:{planted('user of no URL')}@[::",
-        retrievalMode=planted("pasted into a choice"),
-        mld__spark__sink__out__writers=planted("pasted into a word"),
-        mld__spark__sink__out__optoins__password=planted("misspelled option"),
-        AwsCredentialsProvider=planted("pasted for a provider"),
-        executableName=f"/nonexistent/child --password {planted('argument of the child')}",
-    )
-    assert daemon.wait(WITHIN_S) == 2
-    assert "the configuration cannot be used" in daemon.log()
-    planted.assert_not_in(daemon.log())
-    command = [sys.executable, "-m", "mld", "check", str(daemon.file)]
-    for more in ([], ["--json"]):
-        done = subprocess.run(
-            [*command, *more], cwd=ROOT, env=daemon.environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2
-        planted.assert_not_in(done.stdout + done.stderr)
-
-
 PIPELINE = """\
 import os, sys
 print("pipeline is loaded with", {known!r}, file=sys.stderr, flush=True)

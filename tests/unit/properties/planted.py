@@ -90,7 +90,13 @@ _CREDENTIALS = (
     "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/r|me|externalId={0}",
     "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/r|me|endpoint=https://u:{0}@sts^eu-west-1",
     "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/r|me|endpoint=https://h/{0}?x={0}^eu-west-1",
-    "StsAssumeRoleCredentialsProvider|{0}|me", "StaticCredentialsProvider|AKIA|{0}", "{0}", "some.module:function|{0}",
+    "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/r|me|externalId={0}=x",
+    "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/r|me|colour={0}",
+    "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/r|me|endpoint={0},DefaultCredentialsProvider",
+    "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/r|me|{0}=x,DefaultCredentialsProvider",
+    "StsAssumeRoleCredentialsProvider|{0}|me", "StsAssumeRoleCredentialsProvider|{0}", "NoSuchProvider|{0}",
+    "StaticCredentialsProvider|AKIA|{0}", "StaticCredentialsProvider|AKIA|{0},DefaultCredentialsProvider",
+    "DefaultCredentialsProvider|{0}", "{0},DefaultCredentialsProvider", "{0}", "some.module:function|{0}",
 )  # fmt: skip
 
 

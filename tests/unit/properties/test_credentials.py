@@ -104,6 +104,13 @@ def test_an_unknown_name_is_skipped_with_the_nearest_known_one(configure: Config
     assert "did you mean EnvironmentVariableCredentialsProvider?" in remarks_on(loaded, "AwsCredentialsProvider")[0]
 
 
+def test_a_role_is_shown_without_its_external_id(configure: Configure) -> None:
+    shown = f"StsAssumeRoleCredentialsProvider|{ROLE}|me|externalId={{}}|endpointRegion=eu-west-1"
+    loaded = configure(f"AwsCredentialsProviderDynamoDB={shown.format('hunter2')}")
+    row = next(row for row in loaded.effective if row.key == "AwsCredentialsProviderDynamoDB")
+    assert row.value == shown.format("***")
+
+
 def test_own_providers_are_named_by_module_and_callable() -> None:
     assert chain("my.package:make.credentials|a|b").providers == (
         Provider(ProviderKind.CALLABLE, ("a", "b"), target="my.package:make.credentials"),

@@ -10,7 +10,7 @@ import pytest
 
 from properties import keys, settings
 from properties.key_lines import OBSOLETE
-from properties.keytypes import Effect, ValueKind, snake_case
+from properties.keytypes import Effect, ValueKind
 from properties.redaction import Shown
 from properties.settings import Settings
 from properties.validation import display_value
@@ -101,16 +101,3 @@ def test_keys_for_later_are_pointed_out_and_obsolete_ones_are_unknown(configure:
     loaded = configure("metricsLevel=SUMMARY")
     assert "has no effect yet" in remarks_on(loaded, "metricsLevel")[0]
     assert all(keys.find(name) is None for name in OBSOLETE)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("failoverTimeMillis", "failover_time_millis"),
-        ("dynamoDBEndpoint", "dynamo_db_endpoint"),
-        ("workerMetricsEMAAlpha", "worker_metrics_ema_alpha"),
-        ("isGracefulLeaseHandoffEnabled", "is_graceful_lease_handoff_enabled"),
-    ],
-)
-def test_field_names_are_the_snake_case_of_the_key(name: str, expected: str) -> None:
-    assert snake_case(name) == expected

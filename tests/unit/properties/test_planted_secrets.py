@@ -19,23 +19,27 @@ from tests.unit.properties.planted import SHOWN_IN_FULL, found, plants, secret
 EVERY = list(plants())
 
 
-def everything_shown(configure: Configure, text: str, env: dict[str, str], without: list[str]) -> str:
+def everything_shown(
+    configure: Configure, text: str, overrides: list[str], env: dict[str, str], without: list[str]
+) -> str:
     try:
-        loaded = configure(text, [], env, without=without)
+        loaded = configure(text, overrides, env, without=without)
     except ConfigurationError as error:
         return f"{error} {error.remarks}"
-    return (
-        json.dumps(loaded.to_json()) + repr(loaded.remarks) + "".join(map(str, loaded.remarks)) + repr(loaded.effective)
-    )
+    chains = repr(loaded.settings.aws_credentials_provider) + repr(loaded.settings.aws_credentials_provider_dynamo_db)
+    remarks = repr(loaded.remarks) + "".join(map(str, loaded.remarks))
+    return json.dumps(loaded.to_json()) + remarks + repr(loaded.effective) + chains
 
 
 @pytest.mark.parametrize("key", dict.fromkeys(plant.key for plant in EVERY))
 def test_it_does_not_come_out(configure: Configure, key: str) -> None:
     without = [name for name in ("executableName", "AwsCredentialsProvider") if key == name]
     for plant in (plant for plant in EVERY if plant.key == key):
-        written, through_environment = f"{key}={plant.value}", f"{key}=${{PLANTED}}"
-        for text, env in ((written, {}), (through_environment, {"PLANTED": plant.value})):
-            shown = everything_shown(configure, text, env, without)
+        written, referred, fallen_back = (
+            f"{key}={one}" for one in (plant.value, "${PLANTED}", f"${{NO:-{plant.value}}}")
+        )
+        for text, overrides in ((written, []), ("", [written]), (referred, []), (fallen_back, [])):
+            shown = everything_shown(configure, text, overrides, {"PLANTED": plant.value}, without)
             assert not any(found(one, shown) for one in plant.secrets), (plant, shown)
 
 
