@@ -39,7 +39,7 @@ from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 from urllib.parse import quote
 
 if not __package__:  # started by its file name: find the sibling packages
@@ -89,7 +89,8 @@ class ShardFile:
             for parent in (directory, directory.absolute().parent):
                 _sync_directory(parent)
             self._end = self._find_start()
-            self._first = self._read_first()
+            with self._reader(0) as file:
+                self._first = decode_place(file.readline(), shard_id)
             self._read_on()
 
     @property
@@ -181,10 +182,6 @@ class ShardFile:
                     return start
             back *= 2
         return 0
-
-    def _read_first(self) -> Place | None:
-        with self._reader(0) as file:
-            return decode_place(file.readline(), self._shard_id)
 
     def _read_on(self) -> None:
         """Read from `_end` on; cut the file at the first line that is torn or out of order; fsync the rest."""
@@ -327,14 +324,10 @@ def _sync_directory(directory: Path) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
-        _usage()
+        sys.stderr.write("usage: python -m processors.archive DIRECTORY\n")
+        raise SystemExit(2)
     directory = Path(arguments[0])
     run(lambda: Archive(directory))
-
-
-def _usage() -> NoReturn:
-    sys.stderr.write("usage: python -m processors.archive DIRECTORY\n")
-    raise SystemExit(2)
 
 
 if __name__ == "__main__":

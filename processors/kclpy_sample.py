@@ -39,7 +39,9 @@ def make_processor() -> Any:
                     last = records[-1]
                     checkpoint(process_records_input.checkpointer, str(last.sequence_number), last.sub_sequence_number)
             except Exception:
-                _end_process()
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(FATAL_EXIT_STATUS)
 
         def lease_lost(self, lease_lost_input: Any) -> None:
             _say(f"{self.shard_id}: the lease is lost")
@@ -70,12 +72,6 @@ def main() -> None:
 
 def _say(text: str) -> None:
     sys.stderr.write(f"kclpy_sample: {text}\n")
-
-
-def _end_process() -> None:
-    traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(FATAL_EXIT_STATUS)
 
 
 if __name__ == "__main__":

@@ -141,12 +141,8 @@ class Checkpointer:
             error = _ERRORS.get(name, CheckpointError)(name)
             if attempt == CHECKPOINT_ATTEMPTS_MAX or not isinstance(error, _RETRIED):
                 raise error
-            self._sleep(self._delay_s(attempt))
-
-    def _delay_s(self, attempt: int) -> float:
-        # Half fixed, half random: shards throttled together must not come back together.
-        limit: float = min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2 ** (attempt - 1))
-        return limit * (0.5 + 0.5 * self._rng.random())
+            # Half fixed, half random: shards throttled together must not come back together.
+            self._sleep(min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2 ** (attempt - 1)) * self._rng.uniform(0.5, 1.0))
 
 
 class RecordProcessor(ABC):

@@ -22,6 +22,15 @@ class ClickEvent:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Put:
+    """An accepted record: where Kinesis placed it and what it held."""
+
+    shard: str
+    sequence: int
+    text: str
+
+
 def click_events(count: int, *, seed: int, start_s: float) -> Iterator[ClickEvent]:
     """`count` events in time order, partitioned by user."""
     rng = Random(seed)

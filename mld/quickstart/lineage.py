@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mld.quickstart.verdict import Put
+from mld.quickstart.clicks import Put
 
 CRAWLER = "Crawler"
 MINUTE_S = 60

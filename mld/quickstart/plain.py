@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 
 from mld.leases.lease import Lease
+from mld.quickstart.clicks import Put
 from mld.quickstart.tour import APPLICATION, STREAM, Tour, tail
-from mld.quickstart.verdict import Archived, find_faults
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A line of the archive."""
+
+    sequence: int
+    text: str
 
 
 class PlainTour(Tour):
@@ -44,10 +54,17 @@ dynamoDBEndpoint = {endpoint}
 """
 
     def processed(self) -> int:
-        return sum(_line_count(path) for path in self.archive_directory.glob("shardId-*.jsonl"))
+        count = 0
+        for path in self.archive_directory.glob("shardId-*.jsonl"):
+            with path.open("rb") as file:
+                count += sum(line.endswith(b"\n") for line in file)
+        return count
 
     def report(self, leases: dict[str, Lease]) -> list[str]:
-        archive = {path.stem: _read_archive(path) for path in self.archive_directory.glob("shardId-*.jsonl")}
+        archive = {}
+        for path in self.archive_directory.glob("shardId-*.jsonl"):
+            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            archive[path.stem] = [Archived(int(line["sequence"]), line["data"]) for line in lines]
         self.console.print(_shard_table(archive, leases))
         return find_faults(self.put, archive)
 
@@ -79,11 +96,32 @@ def _shard_table(archive: dict[str, list[Archived]], leases: dict[str, Lease]) -
     return table
 
 
-def _line_count(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+def find_faults(put: Iterable[Put], archive: Mapping[str, Sequence[Archived]]) -> list[str]:
+    """One sentence per kind of fault and shard; empty if the archive is exactly what was put, in order."""
+    expected: dict[str, list[Archived]] = {}
+    for record in put:
+        expected.setdefault(record.shard, []).append(Archived(record.sequence, record.text))
+    faults = []
+    for shard in sorted(expected.keys() | archive.keys()):
+        wanted = sorted(expected.get(shard, []), key=lambda record: record.sequence)
+        faults += _shard_faults(shard, wanted, archive.get(shard, []))
+    return faults
 
 
-def _read_archive(path: Path) -> list[Archived]:
-    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return [Archived(int(line["sequence"]), line["data"]) for line in lines]
+def _shard_faults(shard: str, wanted: Sequence[Archived], found: Sequence[Archived]) -> list[str]:
+    if list(wanted) == list(found):
+        return []
+    faults = []
+    wanted_numbers = {record.sequence for record in wanted}
+    found_numbers = [record.sequence for record in found]
+    missing = wanted_numbers.difference(found_numbers)
+    if missing:
+        faults.append(f"{shard}: {len(missing)} of {len(wanted)} records are missing, the first is {min(missing)}")
+    if len(found_numbers) != len(set(found_numbers)):
+        faults.append(f"{shard}: {len(found_numbers) - len(set(found_numbers))} records are there more than once")
+    if found_numbers != sorted(found_numbers):
+        faults.append(f"{shard}: the records are out of order")
+    never_put = set(found_numbers) - wanted_numbers
+    if never_put:
+        faults.append(f"{shard}: {len(never_put)} records were never put, the first is {min(never_put)}")
+    return faults or [f"{shard}: the contents of some records differ from what was put"]

@@ -59,7 +59,7 @@ class SparkTour(Tour):
         self.directory.mkdir(parents=True, exist_ok=True)
         self.pipeline_file.write_bytes((files("processors.samples") / "clicks.py").read_bytes())
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")
-        command = [sys.executable, "-P", "-m", "processors.spark.session.preflight", str(self.properties_file)]
+        command = [sys.executable, "-P", "-m", "processors.spark.child", "--check", str(self.properties_file)]
         looked = subprocess.run(
             command, cwd=self.directory, capture_output=True, text=True, timeout=CHECK_S, check=False
         )

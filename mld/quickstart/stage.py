@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,25 +106,12 @@ def _ends_with_us() -> Callable[[], None] | None:
 def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
     """The endpoint the server announces on its first line; waits for it with a bound."""
     assert server.stdout is not None
-    with _Alarm(SERVER_START_S, server.kill):
-        line = server.stdout.readline()
+    limit = threading.Timer(SERVER_START_S, server.kill)
+    limit.start()
+    line = server.stdout.readline()
+    limit.cancel()
+    limit.join()
     try:
         return str(json.loads(line)["endpoint"])
     except (ValueError, KeyError):
         raise QuickstartError(f"the embedded AWS did not start; see {errors}") from None
-
-
-class _Alarm:
-    """Calls `action` after `seconds` unless left before."""
-
-    def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._action = action
-
-    def __enter__(self) -> None:
-        signal.signal(signal.SIGALRM, lambda *_: self._action())
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)

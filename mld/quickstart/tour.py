@@ -26,9 +26,8 @@ from rich.text import Text
 from mld.aws.sessions import ClientFactory, client_factory
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
-from mld.quickstart.clicks import ClickEvent, click_events
+from mld.quickstart.clicks import ClickEvent, Put, click_events
 from mld.quickstart.stage import STOP_S, QuickstartError, only_one_in, process, ready_endpoint, signals_end_us
-from mld.quickstart.verdict import Put
 from properties.loader import load
 from properties.printable import printable, printable_lines
 

@@ -17,8 +17,8 @@ LOCK_FILE, SOCKET_FILE = "lock", "socket"
 EXIT_FAILURE, EXIT_CONFIGURATION = 1, 2
 
 
-class HostProcessError(Exception):
-    """No host can be reached; one sentence, and the exit status that fits it."""
+class FatalError(Exception):
+    """This process, a child or a host, cannot go on: one sentence, and its exit status."""
 
     def __init__(self, message: str, status: int = EXIT_FAILURE) -> None:
         super().__init__(message)
@@ -26,12 +26,12 @@ class HostProcessError(Exception):
 
 
 def run_directory(pid: int) -> Path:
-    """The private directory of this daemon, made if need be. Raises HostProcessError if it is not ours alone."""
+    """The private directory of this daemon, made if need be. Raises FatalError if it is not ours alone."""
     return _met(pid, meeting.runtime_places(os.environb), len(SOCKET_FILE))
 
 
 def scratch_directory(pid: int) -> Path:
-    """The same for data, on the file system of temporary files; often the very same. Raises HostProcessError."""
+    """The same for data, on the file system of temporary files; often the very same. Raises FatalError."""
     return _met(pid, meeting.temporary_places(os.environb))
 
 
@@ -45,4 +45,4 @@ def _met(pid: int, places: list[str], room_bytes: int = 0) -> Path:
     try:
         return Path(meeting.meet(PROGRAM, (pid, int(started_at(pid))), places, room_bytes))
     except meeting.MeetingError as error:
-        raise HostProcessError(str(error)) from error
+        raise FatalError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Exceptions of Spark: what they mean for the next attempt, and the one sentence in them that a person needs."""
+"""What can be wrong with the session, and exceptions of Spark: what they mean for the next attempt, in a sentence."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ TRACEBACK = "Traceback (most recent call last):"
 SENTENCE_CHARS_MAX = 300
 PY4J = "An error occurred while calling"
 _RPC_DETAILS = re.compile(r'^<_\w*Rpc\w*Error of RPC .*?details = "(.+?)"\s', re.DOTALL)
+
+
+class SessionError(Exception):
+    """There can be no session, or none that can be used; one sentence with the remedy. Trying again does not help."""
+
+
+class SessionUnreachable(SessionError):
+    """Nobody answers where the session should be; trying again later may help."""
+
+
+class SessionGone(Exception):
+    """The JVM or the cluster is not there any more; a new host has to be started."""
 
 
 def failure(error: Exception, doing: str) -> SinkError:

@@ -34,9 +34,6 @@ class WriterIdentity(NamedTuple):
         born = f" created {self.created}" if self.created else ""
         return f"application {self.application}, pipeline {self.pipeline}, stream {self.arn}{born}"
 
-    def encode(self) -> dict[str, str]:
-        return self._asdict()
-
     @classmethod
     def decode(cls, value: Mapping[str, object]) -> WriterIdentity:
         """Raises KeyError and TypeError if the value is none; what else it holds is left alone."""

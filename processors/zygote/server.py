@@ -140,7 +140,7 @@ class Server:
         self._poll.register(self._listener, select.POLLIN)
         if self._owner_handle is not None:
             self._poll.register(self._owner_handle, select.POLLIN)
-        while self._children or not self._is_withdrawn or self._is_asked():
+        while self._children or self._inode is not None or select.select([self._listener], [], [], 0)[0]:
             ready = self._poll.poll(None if self._children else IDLE_S * 1000)
             if not ready:
                 self._withdraw()
@@ -155,7 +155,8 @@ class Server:
                 elif descriptor in self._children:
                     self._child_ended(descriptor)
                 elif descriptor in self._stubs:
-                    self._stub_gone(descriptor)
+                    self._poll.unregister(descriptor)
+                    os.kill(self._stubs.pop(descriptor), signal.SIGKILL)
         os._exit(0)
 
     # --- one request; little code, because what is touched between two forks is shared by neither ---------------------
@@ -237,10 +238,6 @@ class Server:
         os.close(line)
         os.close(handle)
 
-    def _stub_gone(self, line: int) -> None:
-        self._poll.unregister(line)
-        os.kill(self._stubs.pop(line), signal.SIGKILL)
-
     def _open_owner(self, owner: tuple[int, int]) -> int | None:
         """A handle that becomes readable when the owner ends; None if it has."""
         with contextlib.suppress(OSError):
@@ -253,10 +250,6 @@ class Server:
 
     # --- our own end -------------------------------------------------------------------------------------------------
 
-    @property
-    def _is_withdrawn(self) -> bool:
-        return self._inode is None
-
     def _withdraw(self) -> None:
         """Take our socket out of the directory: nobody new will ask. Who has asked already is still answered."""
         if self._inode is None:
@@ -264,9 +257,8 @@ class Server:
         with contextlib.suppress(OSError):
             lock = os.open(self._path.parent, os.O_RDONLY)
             try:
-                fcntl.flock(
-                    lock, fcntl.LOCK_EX
-                )  # against a new server taking the name between the look and the removal
+                # Else a new server could take the name between the look and the removal.
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 if self._inode_of_path() == self._inode:
                     self._path.unlink()
             finally:
@@ -278,9 +270,6 @@ class Server:
             return self._path.stat().st_ino
         except OSError:
             return None
-
-    def _is_asked(self) -> bool:
-        return bool(select.select([self._listener], [], [], 0)[0])
 
     def _leave_first_child(self) -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from mld.check import print_check
-from mld.quickstart.clicks import click_events
+from mld.quickstart.clicks import Put, click_events
 from mld.quickstart.lineage import expected
-from mld.quickstart.verdict import Put
 from processors.spark import child
 from properties.grammar import parse
 from tests.acceptance.commands import ROOT

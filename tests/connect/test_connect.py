@@ -17,7 +17,7 @@ import pytest
 
 from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError
-from processors.spark.session.spark_session import SessionGone
+from processors.spark.spark_errors import SessionGone
 from tests.support.spark_bed import bed
 from tests.support.spark_servers import ConnectServer, spark_home
 

@@ -22,6 +22,7 @@ from processors.spark.session.spark_session import SessionHealth, jvm_pid, start
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import SinkSpec
 from processors.spark.sinks.factory import make_sink
+from processors.spark.spark_errors import SessionError
 from processors.spark.testing import batch, records, session
 from tests.unit.spark.twins import run_data, settings_of
 
@@ -197,7 +198,7 @@ def test_other_formats(spark: Any, tmp_path: Path, keys: tuple[str, ...], good: 
 
 
 def test_a_schema_that_is_none_gets_a_sentence(spark: Any) -> None:
-    with pytest.raises(handover.SchemaRefused, match=r"mld.spark.schema does not fit mld.spark.format = json: "):
+    with pytest.raises(SessionError, match=r"mld.spark.schema does not fit mld.spark.format = json: "):
         handover.check_schema(spark, handover.Format.JSON, "n STRIN")
 
 

@@ -19,9 +19,10 @@ from processors.spark.batch.micro_batch import plan
 from processors.spark.batch.spool import Spool
 from processors.spark.commit_stages import stage
 from processors.spark.pipeline import Pipeline
-from processors.spark.session.spark_session import SessionGone, SessionHealth
+from processors.spark.session.spark_session import SessionHealth
 from processors.spark.sink_port import SinkSpec
 from processors.spark.sinks.factory import make_sink
+from processors.spark.spark_errors import SessionGone
 from processors.spark.streaming.engine import StreamingEngine
 from processors.spark.streaming.inbox import Inbox, LeadLock
 from processors.spark.streaming.leader import QueryLeader

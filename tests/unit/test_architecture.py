@@ -149,7 +149,6 @@ PURE = (
     "mld/consumer/restarts.py",
     "mld/consumer/bisecting.py",
     "mld/quickstart/clicks.py",
-    "mld/quickstart/verdict.py",
     "mld/quickstart/lineage.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/local/kinesis").glob("*.py"))),
     "protocol/messages.py",

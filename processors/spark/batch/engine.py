@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from processors.spark.batch.attempts import HealthCheck, Patience, bound_fences, until_published
-from processors.spark.batch.micro_batch import MicroBatch, Row, halves
+from processors.spark.batch.micro_batch import MicroBatch, Row
 from processors.spark.batch.outcome import BatchFigures, BatchOutcome
 from processors.spark.batch.repeats import Repeats
 from processors.spark.batch.source import BatchSource, Rows, source_of, source_of_rows
 from processors.spark.batch.spool import Spool, SpoolError
 from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, lowest, spans
 from processors.spark.pipeline import Batch, Pipeline, PipelineError, PipelineFailed
-from processors.spark.session.handover import Handed, SchemaRefused, as_text
+from processors.spark.session.handover import Handed
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import Fenced, JobFailed, Sink, SinkError, SinkRefused
 from processors.spark.spark_errors import first_line
@@ -115,7 +115,7 @@ class Engine:
         try:
             self._until_done(source, self._settings.attempts_max)
             return BatchOutcome({}, self._figures)
-        except (SinkRefused, PipelineError, SchemaRefused) as error:
+        except (SinkRefused, PipelineError) as error:
             return BatchOutcome(dict.fromkeys(batch.ends, str(error)), self._figures)
         except (JobFailed, PipelineFailed) as error:
             log.warning("batch %d fails again and again, searching for the record: %s", self._number, error)
@@ -147,7 +147,7 @@ class Engine:
                 fenced += 1
                 bound_fences(error, fenced)
                 log.info("%s", error)
-            except SinkRefused:
+            except (SinkRefused, PipelineError):
                 raise
             except (JobFailed, PipelineFailed) as error:
                 self._patience.check()
@@ -161,8 +161,6 @@ class Engine:
             except (SinkError, SpoolError) as error:
                 waits += 1
                 self._patience.wait(error, waits)
-            except (PipelineError, SchemaRefused):
-                raise
             except Exception as error:
                 self._patience.check()
                 raise SinkRefused(f"{type(error).__name__}: {first_line(error)}") from error
@@ -246,11 +244,11 @@ class Engine:
         path, temporary, count = source.file, None, source.count
         rows: Rows | None = None
         if path is None or not source.is_within(batch):
-            part = source.part(batch)
-            rows, count = part.rows, part.count
+            rows = source.part(batch)
+            count = sum(map(len, rows.values()))
         if not self._handover.reads_files:
             every = rows if rows is not None else source.load()
-            handed = self._handover.of_lines(text for shard in sorted(every) for text in as_text(every[shard]))
+            handed = self._handover.of_lines(line[:-1] for shard in sorted(every) for _, line in every[shard])
         else:
             if rows is not None:
                 self._files += 1
@@ -319,8 +317,8 @@ class Engine:
                 return str(error)
             except (JobFailed, PipelineFailed) as error:
                 if len(part) > 1:
-                    first, second = halves(part)
-                    waiting += [second, first]
+                    middle = len(part) // 2
+                    waiting += [part[middle:], part[:middle]]
                     continue
                 in_a_row += 1
                 at = part[0][0].encode()

@@ -1,4 +1,4 @@
-"""What all shards have offered -> one micro-batch; and what is left of a micro-batch that fails, piece by piece.
+"""What all shards have offered -> one micro-batch.
 
 A shard's offers are taken in their order. What the sinks hold already is dropped: an offer that ends at or below the
 shard's mark is `done` without being run; if it begins at or below the mark, only what is past the mark is taken. The
@@ -9,10 +9,10 @@ Pure: values in, values out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpan, StreamShard, fresh
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, StreamShard, fresh
 
 Row = tuple[RecordPosition, bytes]
 """A record as a line, and where it stands."""
@@ -104,32 +104,3 @@ def held(offers: Iterable[Offer], marks: HighWaterMarks, rows: Callable[[Offer],
 def is_due(now: float, due_at: float, waiting: int, *, bytes_max: int, asked: bool) -> bool:
     """Whether a micro-batch starts now: its time has come, enough is waiting, or somebody waits for the end of it."""
     return asked or waiting >= bytes_max or now >= due_at
-
-
-# --- pieces of a batch, record by record -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Records of one or several shards, each shard's in order, with what they span."""
-
-    rows: Mapping[StreamShard, Sequence[Row]]
-    spans: Mapping[StreamShard, ShardSpan]
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.rows.values()))
-
-
-def piece_of(rows: Mapping[StreamShard, Sequence[Row]], marks: HighWaterMarks) -> Piece:
-    """The rows past the marks; there may be none."""
-    left = {shard: [row for row in mine if fresh(row[0], marks.get(shard))] for shard, mine in rows.items()}
-    left = {shard: mine for shard, mine in left.items() if mine}
-    return Piece(left, {shard: ShardSpan(marks.get(shard), mine[-1][0]) for shard, mine in left.items()})
-
-
-def halves(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-    """Both halves of at least two rows, in the order in which they are to be run."""
-    middle = len(rows) // 2
-    assert middle > 0
-    return rows[:middle], rows[middle:]

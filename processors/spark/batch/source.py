@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from processors.spark.batch import record_lines
-from processors.spark.batch.micro_batch import MicroBatch, Piece, Row, piece_of
+from processors.spark.batch.micro_batch import MicroBatch, Row
 from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, fresh
 
 Rows = Mapping[StreamShard, Sequence[Row]]
 
@@ -31,11 +31,11 @@ class BatchSource:
             for shard, first in self.firsts.items()
         )
 
-    def part(self, spans: ShardSpans) -> Piece:
-        """The records that the spans take."""
-        after = {shard: span.after for shard, span in spans.items() if span.after is not None}
+    def part(self, spans: ShardSpans) -> Rows:
+        """The records that the spans take, each shard's in order; there may be none."""
         rows = self.load()
-        return piece_of({shard: rows[shard] for shard in spans}, after)
+        parts = {shard: [row for row in rows[shard] if fresh(row[0], span.after)] for shard, span in spans.items()}
+        return {shard: part for shard, part in parts.items() if part}
 
 
 def source_of(batch: MicroBatch, spool: Spool, file: Path | None) -> BatchSource:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from processors.spark.batch.micro_batch import Offer, Row
-from processors.spark.commit.location import local_directory
+from processors.spark.commit.store import local_directory
 from processors.spark.sink_port import SinkRefused
 
 LOCK_FILE = ".lock"

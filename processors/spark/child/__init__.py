@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import NoReturn
 
 from processors.spark import link
-from processors.spark.child.relay import ChildError, ChildRelay
-from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE
+from processors.spark.child.relay import ChildRelay
+from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, FatalError
 from processors.standard import claim_standard_streams
 
 
 def properties_file(arguments: list[str]) -> str:
-    """The file that the daemon read. Raises ChildError if nobody says which."""
+    """The file that the daemon read. Raises FatalError if nobody says which."""
     if len(arguments) > 1:
-        raise ChildError("usage: mld-spark [--check] [APP.properties]", EXIT_CONFIGURATION)
+        raise FatalError("usage: mld-spark [--check] [APP.properties]", EXIT_CONFIGURATION)
     file = arguments[0] if arguments else os.environ.get("MLD_PROPERTIES_FILE")
     if not file:
-        raise ChildError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
+        raise FatalError("which properties file? Write executableName = mld-spark app.properties", EXIT_CONFIGURATION)
     return str(Path(file).absolute())
 
 
@@ -44,7 +44,7 @@ def main() -> NoReturn:
     status = 0
     try:
         ChildRelay(stdin, stdout, properties_file(sys.argv[1:])).serve()
-    except ChildError as error:
+    except FatalError as error:
         sys.stderr.write(f"mld-spark: {error}\n")
         status = error.status
     except link.LinkError as error:

@@ -17,7 +17,7 @@ from processors.spark.meeting_place import (
     EXIT_FAILURE,
     LOCK_FILE,
     SOCKET_FILE,
-    HostProcessError,
+    FatalError,
     run_directory,
 )
 
@@ -31,7 +31,7 @@ def daemon_pid() -> int:
 
 
 def attach(properties_file: str) -> socket.socket:
-    """A connection to the host of our daemon, which is started if need be. Raises HostProcessError."""
+    """A connection to the host of our daemon, which is started if need be. Raises FatalError."""
     pid = daemon_pid()
     directory = run_directory(pid)
     link = _connect(directory / SOCKET_FILE)
@@ -44,7 +44,7 @@ def attach(properties_file: str) -> socket.socket:
             _start_host(directory, pid, properties_file)
             link = _connect(directory / SOCKET_FILE)
     if link is None:
-        raise HostProcessError("the Spark session host ended right after its start; see the lines above")
+        raise FatalError("the Spark session host ended right after its start; see the lines above")
     return link
 
 
@@ -57,7 +57,7 @@ def _connect(path: Path) -> socket.socket | None:
         return None
     except OSError as error:
         link.close()
-        raise HostProcessError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
+        raise FatalError(f"cannot reach the Spark session host at {path}: {error.strerror}") from error
     return link
 
 
@@ -85,7 +85,7 @@ def _start_host(directory: Path, pid: int, properties_file: str) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        raise HostProcessError(f"cannot start the Spark session host: {error.strerror}") from error
+        raise FatalError(f"cannot start the Spark session host: {error.strerror}") from error
     finally:
         os.close(told)
     with os.fdopen(ready, "rb") as pipe:
@@ -93,4 +93,4 @@ def _start_host(directory: Path, pid: int, properties_file: str) -> None:
     if not listening:
         status = process.wait()
         message = f"the Spark session host did not start (exit status {status}); see the lines above"
-        raise HostProcessError(message, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else EXIT_FAILURE)
+        raise FatalError(message, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else EXIT_FAILURE)

@@ -17,12 +17,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from processors.spark import link
 from processors.spark.child.host_process import attach
 from processors.spark.held_answers import HeldAnswers, HoldLimits
-from processors.spark.meeting_place import EXIT_FAILURE, HostProcessError
+from processors.spark.meeting_place import EXIT_FAILURE, FatalError
 from processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE
 
 CHECKPOINT_ATTEMPTS_MAX = 6
@@ -35,14 +35,6 @@ RECORDS_START = b'{"action":"processRecords"'
 TIP = b'"millisBehindLatest":0}'
 _RETRIED = ("ThrottlingException", "KinesisClientLibDependencyException")
 _LOST = "ShutdownException"
-
-
-class ChildError(Exception):
-    """This child cannot go on: one sentence, and the exit status."""
-
-    def __init__(self, message: str, status: int = EXIT_FAILURE) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class HostConnection:
@@ -65,20 +57,14 @@ class HostConnection:
         stream = os.environ.get("MLD_STREAM_NAME", "")
         head = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub, "pid": os.getpid()}
         told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
-        self._send(link.HELLO, {**head, **told, "version": link.VERSION})
+        self.send(link.HELLO, {**head, **told, "version": link.VERSION})
 
     def offer(self, line: bytes) -> None:
         self.offered += 1
-        self._send(link.OFFER, {"id": self.offered}, line)
-
-    def flush(self) -> None:
-        self._send(link.FLUSH)
-
-    def bye(self) -> None:
-        self._send(link.BYE)
+        self.send(link.OFFER, {"id": self.offered}, line)
 
     def receive(self) -> None:
-        """Take one frame. Raises ChildError if the host has failed or is gone."""
+        """Take one frame. Raises FatalError if the host has failed or is gone."""
         header = link.decode_header(self._exactly(link.HEADER.size))
         head = link.decode_head(self._exactly(header.head_bytes))
         if header.kind == link.READY:
@@ -93,7 +79,7 @@ class HostConnection:
             sys.stderr.write(head["text"])
             sys.stderr.flush()
         elif header.kind == link.FAILED:
-            raise ChildError(head["reason"], head.get("status", EXIT_FAILURE))
+            raise FatalError(head["reason"], head.get("status", EXIT_FAILURE))
 
     def receive_within(self, seconds: float) -> bool:
         """Take one frame if one comes in time."""
@@ -102,18 +88,15 @@ class HostConnection:
         self.receive()
         return True
 
-    def _send(self, kind: int, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
+    def send(self, kind: int, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
+        """Send one frame. Raises FatalError with the host's last word if the host is gone."""
         try:
             self._socket.sendall(link.encode(kind, head, len(body)))
             if body:
                 self._socket.sendall(body)
         except OSError:
-            self._explain()
-
-    def _explain(self) -> NoReturn:
-        """The host has closed the link: what it said last is the reason, if there is one."""
-        while True:
-            self.receive()
+            while True:  # the host has closed the link: what it said last is the reason, if there is one
+                self.receive()
 
     def _exactly(self, size: int) -> bytes:
         pieces = bytearray()
@@ -123,7 +106,7 @@ class HostConnection:
             except OSError:
                 piece = b""
             if not piece:
-                raise ChildError("the Spark session host went away; the shard starts again from its checkpoint")
+                raise FatalError("the Spark session host went away; the shard starts again from its checkpoint")
             pieces += piece
         return bytes(pieces)
 
@@ -148,7 +131,7 @@ class ChildRelay:
         self._answered_at = self._came_at = 0.0
 
     def serve(self) -> None:
-        """Until the daemon closes our input. Raises ChildError."""
+        """Until the daemon closes our input. Raises FatalError."""
         while line := self._next_line():
             if line.startswith(RECORDS_START):
                 self._process_records(line)
@@ -157,13 +140,13 @@ class ChildRelay:
                 message = json.loads(line)
                 action = message["action"]
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise ChildError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
+                raise FatalError(f"the daemon sent what is no message ({error!r}): {line[:80]!r}") from error
             if action == "processRecords":
                 self._process_records(line)
             else:
                 self._act(action, message)
         if self._host is not None:
-            self._host.bye()
+            self._host.send(link.BYE)
 
     def _act(self, action: str, message: dict[str, Any]) -> None:
         if action == "initialize":
@@ -175,7 +158,7 @@ class ChildRelay:
         elif action in ("leaseLost", "shutdown"):
             self._lost = True
             if self._host is not None:
-                self._host.bye()
+                self._host.send(link.BYE)
                 self._host.close()
                 self._host = None
         self._status(action)
@@ -191,15 +174,12 @@ class ChildRelay:
     # --- actions -----------------------------------------------------------------------------------------------------
 
     def _initialize(self, message: dict[str, Any]) -> None:
-        try:
-            host = self._host = HostConnection(self._attach(self._properties_file))
-        except HostProcessError as error:
-            raise ChildError(str(error), error.status) from error
+        host = self._host = HostConnection(self._attach(self._properties_file))
         host.hello(message["shardId"], message.get("sequenceNumber"), message.get("subSequenceNumber"))
         deadline = time.monotonic() + START_WAIT_S
         while host.ready is None:
             if not host.receive_within(deadline - time.monotonic()):
-                raise ChildError(f"the Spark session host was not ready within {START_WAIT_S:g} s")
+                raise FatalError(f"the Spark session host was not ready within {START_WAIT_S:g} s")
 
     def _process_records(self, line: bytes) -> None:
         host = self._connected()
@@ -222,7 +202,7 @@ class ChildRelay:
         host = self._connected()
         if host is None or self._lost:
             return
-        host.flush()
+        host.send(link.FLUSH)
         if not self._wait_for_commits(host, self._bound("drainMillis")):
             sys.stderr.write("not all records were committed in time; the next owner of the shard gets them again\n")
         self._checkpoint(host, patient=True)
@@ -231,9 +211,9 @@ class ChildRelay:
         host = self._connected()
         if host is None or self._lost:
             return
-        host.flush()
+        host.send(link.FLUSH)
         if not self._wait_for_commits(host, self._bound("drainMillis")):
-            raise ChildError(
+            raise FatalError(
                 "the last records of the shard were not committed in time; they are delivered again "
                 "(key mld.spark.drainTimeoutMillis)"
             )
@@ -242,7 +222,7 @@ class ChildRelay:
 
     def _connected(self) -> HostConnection | None:
         if self._host is None and not self._lost:
-            raise ChildError("the daemon sent an action before initialize")
+            raise FatalError("the daemon sent an action before initialize")
         return self._host
 
     def _bound(self, name: str) -> float:
@@ -272,7 +252,7 @@ class ChildRelay:
             if error is None or self._lost:
                 return error
             time.sleep(min(RETRY_DELAY_MAX_S, RETRY_BASE_S * 2**attempt))
-        raise ChildError(f"the checkpoint still fails after {CHECKPOINT_ATTEMPTS_MAX} attempts: {error}")
+        raise FatalError(f"the checkpoint still fails after {CHECKPOINT_ATTEMPTS_MAX} attempts: {error}")
 
     def _ask(self, sequence: str | None, sub: int | None) -> str | None:
         """The name of an error that may pass, None for success (or a lease that is lost: `_lost` tells)."""
@@ -280,14 +260,14 @@ class ChildRelay:
         self._write(request)
         line = self._stdin.readline()
         if not line.endswith(b"\n"):
-            raise ChildError("the daemon went away while a checkpoint was open")
+            raise FatalError("the daemon went away while a checkpoint was open")
         error = json.loads(line).get("error")
         if error is None or error in _RETRIED:
             return None if error is None else str(error)
         if error == _LOST:
             self._lost = True
             return str(error)
-        raise ChildError(f"the daemon refused the checkpoint at {sequence}:{sub}: {error}")
+        raise FatalError(f"the daemon refused the checkpoint at {sequence}:{sub}: {error}")
 
     # --- lines -------------------------------------------------------------------------------------------------------
 
@@ -302,7 +282,7 @@ class ChildRelay:
                 break
         line = self._stdin.readline()
         if line and not line.endswith(b"\n"):
-            raise ChildError("the daemon went away in the middle of a message")
+            raise FatalError("the daemon went away in the middle of a message")
         return line
 
     def _status(self, action: str) -> None:
@@ -314,4 +294,4 @@ class ChildRelay:
             self._stdout.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             self._stdout.flush()
         except BrokenPipeError:
-            raise ChildError("the daemon has closed our output") from None
+            raise FatalError("the daemon has closed our output") from None

@@ -109,10 +109,9 @@ class HadoopStore:
         return f"{SCHEME}://{self._authority}{self._absolute(path)}"
 
     def names(self, path: str) -> list[str]:
-        java = self._java
         try:
-            with _calls(self.uri(path)):
-                found = java.util.listStatus(java.path(self.uri(path)))
+            with self._at(path) as (java, where):
+                found = java.util.listStatus(where)
                 count = len(found)
                 objects = java.array("java.lang.Object", count)
                 java.jvm.java.lang.System.arraycopy(java.fs.FileUtil.stat2Paths(found), 0, objects, 0, count)
@@ -123,9 +122,8 @@ class HadoopStore:
         return [posixpath.basename(name) for name in text.split(SEPARATOR) if name]
 
     def read(self, path: str) -> bytes:
-        java = self._java
-        with _calls(self.uri(path)):
-            stream = java.context.open(java.path(self.uri(path)))
+        with self._at(path) as (java, where):
+            stream = java.context.open(where)
             try:
                 return bytes(stream.readAllBytes())
             finally:
@@ -153,10 +151,9 @@ class HadoopStore:
         return lives(said)
 
     def make(self, path: str) -> None:
-        java = self._java
         try:
-            with _calls(self.uri(path)):
-                java.context.mkdir(java.path(self.uri(path)), java.directories, True)
+            with self._at(path) as (java, where):
+                java.context.mkdir(where, java.directories, True)
         except FileExistsError as error:
             raise NotADirectoryError(errno.ENOTDIR, error.strerror, error.filename) from error
 
@@ -171,26 +168,22 @@ class HadoopStore:
         self._rename(source, target, overwrite=False)
 
     def exists(self, path: str) -> bool:
-        java = self._java
-        with _calls(self.uri(path)):
-            return bool(java.util.exists(java.path(self.uri(path))))
+        with self._at(path) as (java, where):
+            return bool(java.util.exists(where))
 
     def age_s(self, path: str, now: float) -> float:
-        java = self._java
-        with _calls(self.uri(path)):
-            return now - int(java.context.getFileStatus(java.path(self.uri(path))).getModificationTime()) / 1000
+        with self._at(path) as (java, where):
+            return now - int(java.context.getFileStatus(where).getModificationTime()) / 1000
 
     def remove(self, path: str) -> None:
-        java = self._java
-        with suppress(FileNotFoundError), _calls(self.uri(path)):
-            java.context.delete(java.path(self.uri(path)), True)
+        with suppress(FileNotFoundError), self._at(path) as (java, where):
+            java.context.delete(where, True)
 
     def files(self, path: str) -> list[tuple[str, int]]:
-        java = self._java
         found = []
         above = f"{self._absolute(path)}/"
-        with _calls(self.uri(path)):
-            listed = java.util.listFiles(java.path(self.uri(path)), True)
+        with self._at(path) as (java, where):
+            listed = java.util.listFiles(where, True)
             while listed.hasNext():
                 status = listed.next()
                 name = split(str(status.getPath().toString()))[1]
@@ -198,9 +191,8 @@ class HadoopStore:
         return sorted(found)
 
     def sync(self, path: str) -> None:
-        java = self._java
-        with _calls(self.uri(path)):
-            java.context.setTimes(java.path(self.uri(path)), int(time.time() * 1000), -1)
+        with self._at(path) as (java, where):
+            java.context.setTimes(where, int(time.time() * 1000), -1)
 
     def sync_below(self, path: str) -> None:
         """Names only: see above for what the data nodes do."""
@@ -211,10 +203,9 @@ class HadoopStore:
 
     def _create(self, path: str, data: bytes | None) -> None:
         """Replace a file, on the disks of the data nodes; or make an empty one (None) that must not be there."""
-        java = self._java
-        with _calls(self.uri(path)):
+        with self._at(path) as (java, where):
             flags = java.new if data is None else java.anew
-            stream = java.context.create(java.path(self.uri(path)), flags, java.orphan)
+            stream = java.context.create(where, flags, java.orphan)
             try:
                 if data is not None:
                     stream.write(bytearray(data))
@@ -226,10 +217,16 @@ class HadoopStore:
             stream.close()
 
     def _rename(self, source: str, target: str, *, overwrite: bool) -> None:
-        java = self._java
-        with _calls(self.uri(source)):
+        with self._at(source) as (java, where):
             options = java.replacing if overwrite else java.not_replacing
-            java.context.rename(java.path(self.uri(source)), java.path(self.uri(target)), options)
+            java.context.rename(where, java.path(self.uri(target)), options)
+
+    @contextmanager
+    def _at(self, path: str) -> Iterator[tuple[_Java, Any]]:
+        """The JVM, and the path as it knows it; exceptions of Java are those of `_calls`."""
+        java = self._java
+        with _calls(self.uri(path)):
+            yield java, java.path(self.uri(path))
 
     def _configuration(self) -> Any:
         """A copy of the session's."""

@@ -82,10 +82,9 @@ class _Claimed(Exception):
 class Journal:
     """The ledger of one sink. Raises SinkError and its kinds."""
 
-    def __init__(self, store: Store, name: str, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
-        self._now = now
         self._owned: dict[str, Callable[[], None]] = {}
 
     def open(self) -> LedgerEntry | None:
@@ -132,7 +131,7 @@ class Journal:
                 layout=head.layout,
                 columns=head.columns,
                 batch_id=UPGRADE,
-                **signature(self._now()),
+                **signature(),
             )
 
         admission.marks(head)
@@ -332,7 +331,7 @@ class Journal:
             held = self._store.held(f"{STAGING}/{token}/{OWNER_FILE}") if token.startswith(_machine()) else None
             if held is not None:
                 return not held
-            return self._store.age_s(f"{STAGING}/{token}", self._now()) > ABANDONED_S
+            return self._store.age_s(f"{STAGING}/{token}", time.time()) > ABANDONED_S
         return False
 
     def _disown(self, token: str) -> None:
@@ -369,9 +368,9 @@ class _failures:
             raise as_sink_error(error, self._doing) from error
 
 
-def signature(now: float) -> dict[str, str]:
+def signature() -> dict[str, str]:
     """Which process writes an entry, and when: for people."""
-    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return {"writer": f"{socket.gethostname()} pid {os.getpid()}", "at": at}
 
 

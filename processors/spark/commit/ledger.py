@@ -173,7 +173,7 @@ def encode(entry: LedgerEntry, application: str = "mld") -> bytes:
         "rows": entry.rows,
         "spans": entry.spans,
         "writers": [
-            {**writer.encode(), "marks": encode_marks(entry.writers[writer])} for writer in sorted(entry.writers)
+            {**writer._asdict(), "marks": encode_marks(entry.writers[writer])} for writer in sorted(entry.writers)
         ],
         "unclaimed": {
             "marks": encode_marks(entry.unclaimed.marks),
@@ -199,7 +199,7 @@ def decode(data: bytes) -> LedgerEntry:
         return LedgerEntry(
             number=_integer(value["number"]),
             token=_string(value["token"]),
-            writers={} if unclaimed else _writers(value["writers"]),
+            writers={} if unclaimed else {WriterIdentity.decode(w): decode_marks(w["marks"]) for w in value["writers"]},
             unclaimed=_unclaimed(value if unclaimed else value["unclaimed"]),
             moves=tuple(FileMove(_inside(source), _inside(target)) for source, target in value["moves"]),
             columns=tuple((_string(name), _string(kind)) for name, kind in value["columns"]),
@@ -212,10 +212,6 @@ def decode(data: bytes) -> LedgerEntry:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a ledger: {error!r}") from error
-
-
-def _writers(value: list[dict[str, Any]]) -> dict[WriterIdentity, HighWaterMarks]:
-    return {WriterIdentity.decode(one): decode_marks(one["marks"]) for one in value}
 
 
 def _unclaimed(value: dict[str, Any]) -> UnclaimedMarks:

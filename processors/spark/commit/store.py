@@ -14,9 +14,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from processors.spark.commit import hadoop_store
 from processors.spark.sink_port import SinkError, SinkFull, SinkRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 NOT_ALLOWED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL))
@@ -182,6 +186,32 @@ class PosixStore:
             if self._private:
                 found.chmod(self._directory_mode if found.is_dir() else self._file_mode)
             _sync(found)
+
+
+def store_at(path: str, key: str, spark: SparkSession, *, private: bool = False) -> Store:
+    if hadoop_store.named(path):
+        return hadoop_store.HadoopStore(spark, path, key)
+    return PosixStore(local_directory(path, key, elsewhere=", hdfs, or format delta or iceberg"), private=private)
+
+
+def local_directory(path: str, key: str, *, elsewhere: str = "") -> Path:
+    """The directory that a path or `file:` URI names. Raises SinkRefused for other file systems.
+
+    `elsewhere`: what there is for them instead."""
+    scheme, colon, rest = path.partition(":")
+    if colon and "/" not in scheme and scheme != "file" and rest.startswith("/"):
+        remedy = f"use a directory of this host's file system (NFS is one){elsewhere}"
+        if hadoop_store.named(path):
+            raise SinkRefused(
+                f"{key} = {path}: only sinks, mld.spark.deadLetter and mld.spark.ledger go to hdfs; {remedy}"
+            )
+        raise SinkRefused(
+            f"{key} = {path}: {scheme} has no rename that is known to be one step and to fail if the target exists, "
+            f"which exactly-once files need; {remedy}"
+        )
+    if colon and scheme == "file":
+        path = f"/{rest.lstrip('/')}"
+    return Path(os.path.abspath(path))  # noqa: PTH100 - a symbolic link stays one
 
 
 def as_sink_error(error: OSError, doing: str) -> SinkError:

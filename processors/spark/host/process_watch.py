@@ -25,38 +25,34 @@ TAG = "spark: "
 HOST_LOCK = "host.lock"
 
 
-class ProcessWatch:
-    """Tells when a process that is not our child, or is PySpark's, has ended."""
+def watch_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:
+    """Call `ended` when a process ends that is not our child, or is PySpark's."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        loop.call_soon(ended)
+        return
+    except (AttributeError, OSError):
+        _poll_process(loop, pid, ended)
+        return
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def over() -> None:
+        loop.remove_reader(handle)
+        os.close(handle)
+        ended()
 
-    def process(self, pid: int, ended: Callable[[], None]) -> None:
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._loop.call_soon(ended)
-            return
-        except (AttributeError, OSError):
-            self._poll(pid, ended)
-            return
+    loop.add_reader(handle, over)
 
-        def over() -> None:
-            self._loop.remove_reader(handle)
-            os.close(handle)
-            ended()
 
-        self._loop.add_reader(handle, over)
-
-    def _poll(self, pid: int, ended: Callable[[], None]) -> None:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            ended()
-        except PermissionError:
-            pass
-        else:
-            self._loop.call_later(WATCH_POLL_S, self._poll, pid, ended)
+def _poll_process(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> None:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        ended()
+    except PermissionError:
+        pass
+    else:
+        loop.call_later(WATCH_POLL_S, _poll_process, loop, pid, ended)
 
 
 class PrintedLines:

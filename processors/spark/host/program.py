@@ -13,7 +13,7 @@ from processors.spark.batch.spool import SpoolError
 from processors.spark.host.process_watch import PrintedLines, clear, hold, sweep
 from processors.spark.host.session_host import SessionHost
 from processors.spark.host.start_up import start
-from processors.spark.meeting_place import EXIT_CONFIGURATION, HostProcessError, scratch_directory
+from processors.spark.meeting_place import EXIT_CONFIGURATION, FatalError, scratch_directory
 from processors.spark.sanitized import complain, log_by, sanitizer_of
 from processors.spark.settings import SettingsError, SparkSettings, load
 
@@ -37,7 +37,7 @@ def main() -> NoReturn:
         locks = [hold(place) for place in dict.fromkeys((directory, scratch))]
         status = asyncio.run(_serve(settings, directory, scratch, daemon_pid, told, file))
         del locks
-    except (SpoolError, HostProcessError) as error:
+    except (SpoolError, FatalError) as error:
         complain(str(error))
         status = EXIT_CONFIGURATION
     _exit(status)

@@ -27,12 +27,12 @@ from processors.spark.held_answers import hold_limits
 from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.connection import ChildConnection
 from processors.spark.host.offers import OfferQueue
-from processors.spark.host.process_watch import ProcessWatch
+from processors.spark.host.process_watch import watch_process
 from processors.spark.host.start_up import HostStartError, Started
 from processors.spark.host.status import HostStatus
 from processors.spark.meeting_place import EXIT_CONFIGURATION, EXIT_FAILURE, SOCKET_FILE
-from processors.spark.session import spark_session
 from processors.spark.settings import SparkSettings
+from processors.spark.spark_errors import SessionGone
 from processors.spark.writer_identity import PIPELINE_KEY
 
 log = logging.getLogger("mld.spark")
@@ -89,10 +89,9 @@ class SessionHost:
         path.unlink(missing_ok=True)
         server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
         path.chmod(0o600)
-        watch = ProcessWatch(loop)
-        watch.process(self._daemon_pid, self.daemon_ended)
+        watch_process(loop, self._daemon_pid, self.daemon_ended)
         listening()
-        work = asyncio.ensure_future(self._work(watch))
+        work = asyncio.ensure_future(self._work())
         try:
             await asyncio.wait([work, self._ending], return_when=asyncio.FIRST_COMPLETED)
             return work.result() if work.done() else self._ending.result()
@@ -104,7 +103,7 @@ class SessionHost:
                 child.close()
             self._close()
 
-    async def _work(self, watch: ProcessWatch) -> int:
+    async def _work(self) -> int:
         loop = asyncio.get_running_loop()
         assert self._spool is not None and self._offers is not None
         try:
@@ -112,14 +111,18 @@ class SessionHost:
             async with asyncio.timeout(self._settings.start_timeout_s):
                 self._started = await starting
         except (HostStartError, TimeoutError) as caught:
-            error = caught if isinstance(caught, HostStartError) else HostStartError(self._late(), passing=True)
+            late = (
+                f"the Spark session was not ready within {self._settings.start_timeout_s:g} s; see its lines "
+                "above, and mld.spark.startTimeoutMillis"
+            )
+            error = caught if isinstance(caught, HostStartError) else HostStartError(late, passing=True)
             log.error("%s", error)
             self._failure = str(error), EXIT_FAILURE if error.passing else EXIT_CONFIGURATION
             self._give_up(*self._failure)
             await asyncio.sleep(REFUSE_S)
             return self._failure[1]
         if self._started.jvm_pid is not None:
-            watch.process(self._started.jvm_pid, self._jvm_ended)
+            watch_process(loop, self._started.jvm_pid, self._jvm_ended)
         self._status.ready({**self._started.about, "jvmPid": self._started.jvm_pid})
         for child in self._children.values():
             self._welcome(child)
@@ -127,19 +130,13 @@ class SessionHost:
             while True:
                 await self._offers.due(self._last_start)
                 await self._trigger()
-        except spark_session.SessionGone as error:
+        except SessionGone as error:
             return self._give_up(f"the Spark session is gone: {error}", EXIT_FAILURE)
         except attempts.Stopped:
             return EXIT_OK
         except Exception:
             log.exception("the session host has a fault")
             return self._give_up("the session host has a fault; see its lines in the log", EXIT_FAILURE)
-
-    def _late(self) -> str:
-        return (
-            f"the Spark session was not ready within {self._settings.start_timeout_s:g} s; see its lines above, and "
-            "mld.spark.startTimeoutMillis"
-        )
 
     def _give_up(self, reason: str, status: int) -> int:
         for child in list(self._children.values()):

@@ -17,6 +17,7 @@ from processors.spark.session import cluster, handover, spark_session
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import Sink, SinkError, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
+from processors.spark.spark_errors import SessionError, SessionUnreachable
 from processors.spark.streaming.engine import StreamingEngine
 from processors.spark.streaming.factory import make_engine
 from processors.spark.writer_identity import UNKNOWN
@@ -74,18 +75,9 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         loaded.setup(spark)
         engine = _engine(spark, settings, loaded, sinks, dead, spool)
         engine.start()
-    except (cluster.Unreachable, spark_session.SessionUnreachable) as error:
-        raise HostStartError(str(error), passing=True) from error
-    except (
-        cluster.SpoolNotSeen,
-        pipeline.PipelineError,
-        spark_session.SessionError,
-        handover.SchemaRefused,
-        SinkRefused,
-    ) as error:
-        raise HostStartError(str(error)) from error
-    except SinkError as error:
-        raise HostStartError(str(error), passing=True) from error
+    except (pipeline.PipelineError, SessionError, SinkError) as error:
+        passing = isinstance(error, (SessionUnreachable, SinkError)) and not isinstance(error, SinkRefused)
+        raise HostStartError(str(error), passing=passing) from error
     address = spark_session.ui_address(spark, settings)
     log.info(
         "session ready: Spark %s, master %s, UI %s, sinks %s",

@@ -11,8 +11,8 @@ import json
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from processors.spark.batch.outcome import BatchFigures
@@ -24,40 +24,29 @@ STATUS_FILE = "status.json"
 VERSION = 1
 
 
-@dataclass(slots=True)
-class Counters:
-    """Since the start of the host; a host that is started anew begins at 0 again."""
-
-    triggers: int = 0
-    records: int = 0
-    """That went into the pipeline; what a sink held already is not among them."""
-    bytes: int = 0
-    rows: int = 0
-    """Written into all sinks, dead letters included."""
-    commits: int = 0
-    """Jobs whose rows became visible in a sink."""
-    dropped: int = 0
-    """Delivered again and not written, over all sinks: their ledgers have them."""
-    malformed: int = 0
-    poisoned: int = 0
-    failed_jobs: int = 0
-    retries: int = 0
-    stopped_shards: int = 0
+COUNTED = (
+    "triggers",
+    "records",
+    "bytes",
+    "rows",
+    "commits",
+    "dropped",
+    "malformed",
+    "poisoned",
+    "failed_jobs",
+    "retries",
+    "stopped_shards",
+)
+"""Counted since the start of the host; docs/use/spark.md says what each of them is."""
 
 
 class HostStatus:
     """Counters and the file. Called on the host's loop only."""
 
-    def __init__(
-        self,
-        directory: Path,
-        application: str,
-        properties_file: str,
-        daemon_pid: int,
-    ) -> None:
+    def __init__(self, directory: Path, application: str, properties_file: str, daemon_pid: int) -> None:
         self._file = directory / STATUS_FILE
         self._ok = True
-        self.counters = Counters()
+        self._counters = Counter(dict.fromkeys(COUNTED, 0))
         self._lag_ms: Mapping[str, int | None] = {}
         self._about: dict[str, object] = {
             "version": VERSION,
@@ -78,31 +67,26 @@ class HostStatus:
         self, records: int, size: int, figures: BatchFigures, stopped: int, lag_ms: Mapping[str, int | None]
     ) -> None:
         """Count a micro-batch."""
-        mine = self.counters
-        mine.triggers += 1
-        mine.records += records
-        mine.bytes += size
-        mine.rows += figures.rows
-        mine.commits += figures.jobs
-        mine.dropped += sum(figures.dropped.values())
-        mine.malformed += figures.malformed
-        mine.poisoned += figures.poisoned
-        mine.failed_jobs += figures.failures
-        mine.retries += max(0, figures.attempts - 1)
-        mine.stopped_shards += stopped
+        self._counters.update(
+            triggers=1,
+            records=records,
+            bytes=size,
+            rows=figures.rows,
+            commits=figures.jobs,
+            dropped=sum(figures.dropped.values()),
+            malformed=figures.malformed,
+            poisoned=figures.poisoned,
+            failed_jobs=figures.failures,
+            retries=max(0, figures.attempts - 1),
+            stopped_shards=stopped,
+        )
         self._lag_ms = dict(lag_ms)
         self.write()
 
     def write(self) -> None:
         """Replace the file. What goes wrong is said once."""
-        text = json.dumps(
-            {
-                **self._about,
-                "updatedAt": round(time.time(), 3),
-                "lagMillis": self._lag_ms,
-                "counters": asdict(self.counters),
-            }
-        )
+        said = {"updatedAt": round(time.time(), 3), "lagMillis": self._lag_ms, "counters": self._counters}
+        text = json.dumps({**self._about, **said})
         fresh = self._file.with_suffix(".new")
         try:
             fresh.write_text(text + "\n", "utf-8")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from processors.spark.settings import SparkSettings
-from processors.spark.spark_errors import sentence
+from processors.spark.spark_errors import SessionError, SessionUnreachable, sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,14 +43,6 @@ NOT_THERE = ("FILE_NOT_EXIST", "PATH_NOT_FOUND", "FileNotFoundException", "Acces
 Address = tuple[str, int]
 
 
-class Unreachable(Exception):
-    """The cluster does not answer; one sentence. It may later."""
-
-
-class SpoolNotSeen(Exception):
-    """Executors cannot read the spool; one sentence with the remedy."""
-
-
 def addresses(settings: SparkSettings) -> tuple[Address, ...]:
     """Where a connection tells whether somebody is there; nothing for masters that name no such place."""
     if settings.remote is not None:
@@ -67,16 +59,20 @@ def _address(text: str, port: int) -> Address:
     return host.strip("[]"), int(digits)
 
 
+def _dial(address: Address) -> None:
+    socket.create_connection(address, DIAL_S).close()
+
+
 def await_answer(
     where: str,
     anyone: Iterable[Address],
     within_s: float,
     *,
-    dial: Callable[[Address], None] | None = None,
+    dial: Callable[[Address], None] = _dial,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return when one of the addresses takes a connection. Raises Unreachable."""
+    """Return when one of the addresses takes a connection. Raises SessionUnreachable."""
     every = tuple(anyone)
     deadline = monotonic() + within_s
     pause_s = DIAL_PAUSE_S
@@ -84,23 +80,19 @@ def await_answer(
         reasons = []
         for address in every:
             try:
-                (dial or _dial)(address)
+                dial(address)
                 return
             except OSError as error:
                 reasons.append(f"{address[0]}:{address[1]} says {error.strerror or error}")
         said = f"nobody answers at {where} ({', '.join(reasons)})"
         if monotonic() + pause_s > deadline:
-            raise Unreachable(
+            raise SessionUnreachable(
                 f"{said}, tried for {within_s:g} s; start it, or correct mld.spark.master or mld.spark.remote"
             )
         if pause_s == DIAL_PAUSE_S:
             log.warning("%s; waiting up to %g s", said, within_s)
         sleep(pause_s)
         pause_s = min(DIAL_PAUSE_MAX_S, 2 * pause_s)
-
-
-def _dial(address: Address) -> None:
-    socket.create_connection(address, DIAL_S).close()
 
 
 class Starved:
@@ -148,7 +140,9 @@ def watch_executors(session: SparkSession, jvm_pid: int, where: str, limit_s: fl
 
 
 def check_spool(session: SparkSession, spool: Path, where: str) -> None:
-    """Have executors read files of the spool before the first record. Raises SpoolNotSeen, or Unreachable."""
+    """Have executors read files of the spool before the first record.
+
+    Raises SessionError; SessionUnreachable if the cluster runs no job."""
     directory = spool / "probe"
     directory.mkdir()
     try:
@@ -158,12 +152,14 @@ def check_spool(session: SparkSession, spool: Path, where: str) -> None:
         why = None if found == PROBES else f"it sees {found} of {PROBES} files"
     except Exception as error:
         if not any(words in str(error) for words in NOT_THERE):
-            raise Unreachable(f"{where} runs no job: {sentence(str(error))}; see the lines of Spark above") from error
+            raise SessionUnreachable(
+                f"{where} runs no job: {sentence(str(error))}; see the lines of Spark above"
+            ) from error
         why = sentence(str(error))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     if why:
-        raise SpoolNotSeen(
+        raise SessionError(
             f"{where} cannot read mld.spark.spool, {spool.parent}: {why}; name a directory that every node has at the "
             "same path and that executors may read, or leave mld.spark.spool out"
         )

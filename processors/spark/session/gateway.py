@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from processors.spark.spark_errors import SessionError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -30,14 +32,10 @@ CONNECTION_LIFE_S = 30
 """Py4J's own default: how long a connection of a call is kept for the next one."""
 
 
-class GatewayError(Exception):
-    """No safe way is possible; one sentence with the remedy."""
-
-
 def start_jvm(settings: Mapping[str, str], scratch: Path) -> None:
     """Start the JVM of this process unless it runs; `scratch` is a directory of this user alone.
 
-    Raises GatewayError, and whatever PySpark raises if the JVM does not start.
+    Raises SessionError, and whatever PySpark raises if the JVM does not start.
     """
     from pyspark import SparkContext
 
@@ -66,13 +64,13 @@ def told(settings: Mapping[str, str], file: Path) -> Iterator[None]:
 
 
 def arguments(given: str | None, file: Path) -> str:
-    """What PySpark is to call spark-submit with: the user's own arguments, and the file. Raises GatewayError."""
+    """What PySpark is to call spark-submit with: the user's own arguments, and the file. Raises SessionError."""
     try:
         theirs = shlex.split(given or SHELL)
     except ValueError as error:
-        raise GatewayError(f"{ARGUMENTS} is no list of arguments: {error}; correct it, or remove it") from error
+        raise SessionError(f"{ARGUMENTS} is no list of arguments: {error}; correct it, or remove it") from error
     if any(word.split("=")[0] == FILE_OPTION for word in theirs):
-        raise GatewayError(f"{ARGUMENTS} has {FILE_OPTION}, and Spark takes one; write its lines as mld.spark.conf.*")
+        raise SessionError(f"{ARGUMENTS} has {FILE_OPTION}, and Spark takes one; write its lines as mld.spark.conf.*")
     # The file takes the place of spark-defaults.conf, unless that is asked for too.
     return shlex.join([FILE_OPTION, str(file), "--load-spark-defaults", *theirs])
 
@@ -101,7 +99,7 @@ def guard_calls_to_python(session: SparkSession) -> None:
     """Make every later call to Python show the token that PySpark and its JVM share.
 
     Py4J can do it on both sides, but its JVM forgets the token when it is told the port; so its client of that port is
-    replaced by one that has it. Raises GatewayError if this Py4J has no place for that.
+    replaced by one that has it. Raises SessionError if this Py4J has no place for that.
     """
     from pyspark.java_gateway import ensure_callback_server_started
 
@@ -114,7 +112,7 @@ def guard_calls_to_python(session: SparkSession) -> None:
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         _have_jvm_show(token, gateway)
     except Exception as error:  # whatever a future Py4J has changed
-        raise GatewayError(
+        raise SessionError(
             f"calls from the JVM to Python cannot be kept to this user ({str(error).splitlines()[:1]}); use the "
             "PySpark that this version names"
         ) from error

@@ -8,12 +8,13 @@ reason; how many there are is counted on the way, without a job of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from processors.spark.spark_errors import SessionError
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -54,17 +55,12 @@ _AVRO_VALUE, _AVRO_TAIL = "value", "end"
 AVRO_PACKAGE = "org.apache.spark:spark-avro_2.13"
 AVRO_NOT_THERE = ("AVRO_NOT_LOADED", "spark-avro")
 """Words by which Spark says that it lacks that package."""
-_OPTIONS = {"mode": "FAILFAST", "lineSep": "\n"}
 NOT_DECODED = {
     Format.JSON: "not JSON of mld.spark.schema",
     Format.CSV: "not CSV of mld.spark.schema",
     Format.AVRO: "not Avro of mld.spark.schema",
     Format.TEXT: "not UTF-8",
 }
-
-
-class SchemaRefused(Exception):
-    """`mld.spark.schema` is no schema, or Spark has nothing to read it with; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +103,19 @@ class Handover:
         return self._way is not Way.CLIENT
 
     def of_file(self, path: Path) -> Handed:
-        read = from_file if self._way is Way.FILES else through_jvm
-        return self._handed(read(self._session, path))
+        if self._way is Way.FILES:
+            raw = self._session.read.schema(RAW).options(mode="FAILFAST", lineSep="\n").json(path.as_uri())
+        else:
+            raw = through_jvm(self._session, path)
+        return handed(raw, self._format, self._schema, divert=self._divert)
 
     def of_lines(self, texts: Iterable[bytes]) -> Handed:
-        return self._handed(through_session(self._session, texts))
+        return handed(through_session(self._session, texts), self._format, self._schema, divert=self._divert)
 
     @staticmethod
     def compute(frame: DataFrame) -> None:
         """Run the job of a frame and write it nowhere."""
         frame.write.format("noop").mode("overwrite").save()
-
-    def _handed(self, raw: DataFrame) -> Handed:
-        return handed(raw, self._format, self._schema, divert=self._divert)
-
-
-def from_file(session: SparkSession, path: Path) -> DataFrame:
-    """Raw columns from a file that every executor can read."""
-    return session.read.schema(RAW).options(**_OPTIONS).json(path.as_uri())
 
 
 def through_jvm(session: SparkSession, path: Path) -> DataFrame:
@@ -199,7 +190,7 @@ def _counted(counts: Observation) -> tuple[int, int] | None:
 
 
 def check_schema(session: SparkSession, format: Format, schema: str | None) -> None:
-    """Find out before the first record whether the schema is one, and can be used. Raises SchemaRefused."""
+    """Find out before the first record whether the schema is one, and can be used. Raises SessionError."""
     from pyspark.sql import functions as F
 
     if format in (Format.BINARY, Format.TEXT):
@@ -210,13 +201,13 @@ def check_schema(session: SparkSession, format: Format, schema: str | None) -> N
     except Exception as error:
         text = str(error)
         if format is Format.AVRO and any(words in text for words in AVRO_NOT_THERE):
-            raise SchemaRefused(
+            raise SessionError(
                 "mld.spark.format is avro, and Spark has no Avro module; write mld.spark.packages = "
                 f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central when it starts (a Connect "
                 "server needs it among its own packages)"
             ) from error
         said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise SchemaRefused(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}") from error
+        raise SessionError(f"mld.spark.schema does not fit mld.spark.format = {format.value}: {said}") from error
 
 
 def _decoded(format: Format, schema: str | None) -> tuple[Column, Column]:
@@ -268,8 +259,3 @@ def _clean(format: Format) -> Column:
     if format is Format.AVRO:
         return payload[_AVRO_VALUE]
     return payload.dropFields(_CORRUPT) if format in (Format.JSON, Format.CSV) else payload
-
-
-def as_text(rows: Sequence[tuple[object, bytes]]) -> list[bytes]:
-    """The lines of rows without their newline."""
-    return [line[:-1] for _, line in rows]

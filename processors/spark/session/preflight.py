@@ -18,6 +18,7 @@ from processors.spark.meeting_place import EXIT_CONFIGURATION
 from processors.spark.sanitized import complain
 from processors.spark.session import spark_session
 from processors.spark.settings import SettingsError, load
+from processors.spark.spark_errors import SessionError
 
 
 def examine(file: str, env: Mapping[str, str]) -> str:
@@ -42,11 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_CONFIGURATION
     try:
         sys.stdout.write(examine(arguments[0], os.environ) + "\n")
-    except (SettingsError, spark_session.SessionError, pipeline.PipelineError) as error:
+    except (SettingsError, SessionError, pipeline.PipelineError) as error:
         complain(str(error))
         return EXIT_CONFIGURATION
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from processors.spark.session import gateway, local_files
-from processors.spark.session.cluster import ANSWER_SHARE, Unreachable, addresses, await_answer
+from processors.spark.session.cluster import ANSWER_SHARE, addresses, await_answer
 from processors.spark.settings import SparkSettings
-from processors.spark.spark_errors import first_line
+from processors.spark.spark_errors import SessionError, SessionGone, first_line
 from properties.spark import Format
 
 if TYPE_CHECKING:
@@ -79,18 +79,6 @@ NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They print each exception with the stack of the JVM; we say what it is in a sentence."""
 
 
-class SessionError(Exception):
-    """There can be no session; one sentence with the remedy. Trying again does not help."""
-
-
-class SessionUnreachable(SessionError):
-    """Nobody answers where the session should be; trying again later may help."""
-
-
-class SessionGone(Exception):
-    """The JVM or the cluster is not there any more; a new host has to be started."""
-
-
 def check_extra(*, remote: bool = False) -> None:
     """Raises SessionError if there is no PySpark, or not the part of it that is needed."""
     if not _there("pyspark"):
@@ -115,18 +103,19 @@ def _there(module: str) -> bool:
 def start(settings: SparkSettings, scratch: Path) -> SparkSession:
     """Start the session, or connect to one. Raises SessionError; SessionUnreachable if trying again may help."""
     try:
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession as Session
     except ImportError as error:
         raise SessionError(f"PySpark cannot be imported ({error}); {EXTRA}") from error
     if settings.remote is None:
         environment(settings)
         (scratch / LOGGING_FILE).write_text(LOGGING)
-    try:
-        await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
-    except Unreachable as error:
-        raise SessionUnreachable(str(error)) from error
-    if settings.remote is not None:
-        _name_the_program()
+    await_answer(settings.where, addresses(settings), ANSWER_SHARE * settings.start_timeout_s)
+    program = sys.modules["__main__"]
+    if settings.remote is not None and not hasattr(program, "__file__"):
+        # The client of Spark Connect takes a program without a file, as `python -c` is, for a run of its own tests,
+        # and ends it. A host is started that way.
+        program.__file__ = __file__
     conf = {**configuration(settings, scratch), "spark.app.name": settings.application}
     if settings.remote is None:
         conf["spark.master"] = settings.master
@@ -141,34 +130,20 @@ def start(settings: SparkSettings, scratch: Path) -> SparkSession:
         session = builder.getOrCreate()
         if settings.remote is None:
             gateway.guard_calls_to_python(session)
-    except gateway.GatewayError as error:
-        raise SessionError(str(error)) from error
+    except SessionError:
+        raise
     except Exception as error:
         raise SessionError(
             f"no Spark session at {settings.where}: {first_line(error)}; see the lines of Spark above, and "
             "mld.spark.master, mld.spark.remote and mld.spark.packages"
         ) from error
-    _quieten()
+    for name in NOISY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     if settings.remote is not None:
         _bound_retries(session)
     elif settings.is_local and f"spark.hadoop.{local_files.KEY}" not in dict(settings.conf):
         local_files.install(session)
     return session
-
-
-def _name_the_program() -> None:
-    """The client of Spark Connect takes a program without a file, as `python -c` is, for a run of its own tests, and
-    ends it. A host is started that way."""
-    program = sys.modules["__main__"]
-    if not hasattr(program, "__file__"):
-        program.__file__ = __file__
-
-
-def _quieten() -> None:
-    from pyspark.logger import PySparkLogger
-
-    for name in NOISY_LOGGERS:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _bound_retries(session: SparkSession) -> None:
@@ -181,18 +156,15 @@ def _bound_retries(session: SparkSession) -> None:
 
 def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     """Every setting of Spark that is not its default; what the user sets comes last."""
-    common = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-        **python_functions(),
-    }
     if settings.remote:
         return {"spark.sql.session.timeZone": "UTC", **settings.conf}
     own_options = f"{JVM_OPTIONS}{_huge_pages()} -Dlog4j2.configurationFile={(scratch / LOGGING_FILE).as_uri()}"
     own_options += f' "-Djava.io.tmpdir={scratch}"'
     ours = {
-        **common,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+        **python_functions(),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": own_options,
         "spark.ui.killEnabled": "false",
@@ -209,11 +181,13 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     if settings.packages:
         ours["spark.jars.packages"] = settings.packages
     if settings.is_local:
+        umask = os.umask(0o077)  # it can only be read by setting it
+        os.umask(umask)
         ours |= {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             # Hadoop has an umask of its own, and would give to all what ours withholds.
-            "spark.hadoop.fs.permissions.umask-mode": f"{_umask():03o}",
+            "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",
             "spark.authenticate": "true",  # Spark makes the secret itself, and it stands in no setting
             "spark.ui.enabled": "false",
             "spark.local.dir": str(scratch),
@@ -231,13 +205,6 @@ def python_functions() -> dict[str, str]:
     if all(map(_there, ARROW_MODULES)):
         return {}
     return {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
-
-
-def _umask() -> int:
-    """It can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _huge_pages() -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from processors.spark.commit.location import store_at
-from processors.spark.commit.store import Store
+from processors.spark.commit.store import Store, store_at
 from processors.spark.sink_port import Sink, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FlatSink, PartitionedSink
 from processors.spark.sinks.generic import GenericSink

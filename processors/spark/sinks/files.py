@@ -13,8 +13,6 @@ own committer leaves there (`_temporary`, `_SUCCESS`, late attempts of tasks) ne
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -48,12 +46,11 @@ class FileSink:
 
     exactly_once = True
 
-    def __init__(self, spec: SinkSpec, store: Store, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, spec: SinkSpec, store: Store) -> None:
         self._spec = spec
         self._store = store
-        self._journal = Journal(store, spec.name, now=now)
+        self._journal = Journal(store, spec.name)
         self._admission = admission_of(spec.writer, spec.name, store.uri(""), shared=spec.shared)
-        self._now = now
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
 
@@ -88,7 +85,7 @@ class FileSink:
                 columns=self._widened(head, columns),
                 moves=self._moves(head.number + 1 if head else 1, files),
                 batch_id=batch_id,
-                **signature(self._now()),
+                **signature(),
                 rows=rows,
             )
             self._accompany(entry, token)
@@ -188,7 +185,7 @@ class FlatSink(FileSink):
             raise SinkRefused(f"sink {self.name}: the column {COMMIT} is the sink's own; rename it in the pipeline")
 
     def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
-        return (FileMove("data", commit_name(number)),) if files else ()
+        return (FileMove("data", f"{COMMIT}={number:0{ledger.NUMBER_DIGITS}d}"),) if files else ()
 
     def _accompany(self, entry: LedgerEntry, token: str) -> None:
         if entry.moves:
@@ -221,17 +218,9 @@ class PartitionedSink(FileSink):
                 raise SinkRefused(f"sink {self.name}: readers skip directories like {column}=; rename the column")
 
     def _moves(self, number: int, files: list[str]) -> tuple[FileMove, ...]:
-        return tuple(FileMove(f"data/{name}", _numbered(number, name)) for name in files)
-
-
-def commit_name(number: int) -> str:
-    """The directory of a commit in the flat layout."""
-    return f"{COMMIT}={number:0{ledger.NUMBER_DIGITS}d}"
-
-
-def _numbered(number: int, name: str) -> str:
-    path = PurePosixPath(name)
-    return str(path.with_name(f"c{number:0{ledger.NUMBER_DIGITS}d}-{path.name}"))
+        prefix = f"c{number:0{ledger.NUMBER_DIGITS}d}-"
+        paths = map(PurePosixPath, files)
+        return tuple(FileMove(f"data/{path}", str(path.with_name(prefix + path.name))) for path in paths)
 
 
 def _hidden(name: str) -> bool:

@@ -8,8 +8,6 @@ written again, also by another worker; without one the checkpoints alone do that
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from processors.spark.commit.admission import admission_of
@@ -30,12 +28,11 @@ class GenericSink:
 
     exactly_once = False
 
-    def __init__(self, spec: SinkSpec, ledger_store: Store | None, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, spec: SinkSpec, ledger_store: Store | None) -> None:
         self._spec = spec
-        self._journal = Journal(ledger_store, spec.name, now=now) if ledger_store else None
+        self._journal = Journal(ledger_store, spec.name) if ledger_store else None
         place = ledger_store.uri("") if ledger_store else ""
         self._admission = admission_of(spec.writer, spec.name, place, shared=spec.shared)
-        self._now = now
         self._marks: HighWaterMarks = {}
 
     @property
@@ -78,7 +75,7 @@ class GenericSink:
                 token,
                 layout=self._spec.format,
                 batch_id=batch_id,
-                **signature(self._now()),
+                **signature(),
                 rows=rows,
             )
 

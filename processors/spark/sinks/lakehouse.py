@@ -64,9 +64,9 @@ class LakeSink:
 
     exactly_once = True
 
-    def __init__(self, spec: SinkSpec, spark: SparkSession, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         assert spec.path is not None
-        self._spec, self._spark, self._now = spec, spark, now
+        self._spec, self._spark = spec, spark
         self._target = spec.path
         self._admission = admission_of(spec.writer, spec.name, spec.path, shared=spec.shared)
 
@@ -111,7 +111,7 @@ class LakeSink:
             uuid4().hex,
             layout=self._spec.format,
             batch_id=batch_id,
-            **signature(self._now()),
+            **signature(),
         )
         stage("staging")
         self._commit(frame, entry)
@@ -198,8 +198,8 @@ class DeltaSink(LakeSink):
 class IcebergSink(LakeSink):
     """An Iceberg table, `catalog.schema.table`."""
 
-    def __init__(self, spec: SinkSpec, spark: SparkSession, *, now: Callable[[], float] = time.time) -> None:
-        super().__init__(spec, spark, now=now)
+    def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
+        super().__init__(spec, spark)
         catalog, _, table = self._target.partition(".")
         if not table or "/" in self._target:
             raise SinkRefused(
@@ -236,7 +236,7 @@ class IcebergSink(LakeSink):
 
     def _commit(self, frame: DataFrame, entry: LedgerEntry) -> None:
         self._make_table(frame)
-        branch = f"{BRANCH}{int(self._now())}_{entry.token}"
+        branch = f"{BRANCH}{int(time.time())}_{entry.token}"
         at = f" AS OF VERSION {self._snapshot}" if self._snapshot is not None else ""
         self._spark.sql(f"ALTER TABLE {self._target} CREATE BRANCH `{branch}`{at}")
         try:
@@ -285,7 +285,7 @@ class IcebergSink(LakeSink):
         refs = self._spark.sql(f"SELECT name FROM {self._target}.refs WHERE type = 'BRANCH'").collect()  # noqa: S608
         for row in refs:
             born = row.name.removeprefix(BRANCH).partition("_")[0]
-            if row.name.startswith(BRANCH) and born.isdigit() and self._now() - int(born) > ABANDONED_S:
+            if row.name.startswith(BRANCH) and born.isdigit() and time.time() - int(born) > ABANDONED_S:
                 self._drop(row.name)
 
     def _drop(self, branch: str) -> None:

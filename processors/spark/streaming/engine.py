@@ -112,7 +112,7 @@ def _writer(source: BatchSource, missing: ShardSpans) -> Callable[[BinaryIO], No
     file = source.file
     if file is not None and source.is_within(missing):
         return lambda target: _copy(file, target)
-    rows = source.part(missing).rows
+    rows = source.part(missing)
 
     def write(target: BinaryIO) -> None:
         for shard in sorted(rows):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from processors.spark.batch.spool import Spool
-from processors.spark.commit.location import local_directory
+from processors.spark.commit.store import local_directory
 from processors.spark.pipeline import Pipeline, PipelineError, PipelineFailed
 from processors.spark.session import spark_session
 from processors.spark.settings import SparkSettings

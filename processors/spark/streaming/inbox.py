@@ -17,7 +17,6 @@ import fcntl
 import json
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -111,7 +110,7 @@ class Inbox:
                     layout=LAYOUT,
                     moves=(ledger.FileMove(f"data/{DATA}", name_of(number)),),
                     batch_id=batch_id,
-                    **signature(time.time()),
+                    **signature(),
                 )
 
             return self._journal.commit(token, follow)

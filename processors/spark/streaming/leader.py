@@ -16,7 +16,6 @@ from collections.abc import Callable
 from processors.spark.batch.attempts import BACKOFF_MIN_S, pause_s
 from processors.spark.commit_stages import stage
 from processors.spark.pipeline import PipelineError, PipelineFailed
-from processors.spark.session.handover import SchemaRefused
 from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
 from processors.spark.streaming.inbox import Inbox, LeadLock
 from processors.spark.streaming.queries import Queries
@@ -120,7 +119,7 @@ class QueryLeader:
             return
         try:
             self._process(self._done)
-        except (SinkRefused, PipelineError, SchemaRefused) as error:
+        except (SinkRefused, PipelineError) as error:
             self._give_up(str(error))
 
     def _process(self, progress: int) -> None:

@@ -118,7 +118,7 @@ class SparkQueries:
                 raise failure(error, f"starting the query of sink {name}") from error
 
     def frames(self) -> dict[str, DataFrame]:
-        """The streaming frame of every sink. Raises PipelineError, PipelineFailed and SchemaRefused."""
+        """The streaming frame of every sink. Raises PipelineError and PipelineFailed."""
         raw = (
             self._spark.readStream.schema(handover.RAW)
             .options(mode="FAILFAST", lineSep="\n", maxFileAge=FILES_REMEMBERED, pathGlobFilter="*.jsonl")
@@ -220,17 +220,15 @@ class SparkQueries:
         def write(frame: DataFrame, number: int) -> None:
             stage("batch")
             try:
-                self._publish(sink, frame, number, self._query_id(name))
+                # Spark writes the query's id into the checkpoint before the first batch.
+                query = str(json.loads((self._checkpoint(name) / "metadata").read_bytes())["id"])
+                self._publish(sink, frame, number, query)
             except SinkError as error:
                 self._raised[name] = error
                 raise
             stage("published")
 
         return write
-
-    def _query_id(self, name: str) -> str:
-        """As Spark keeps it in the checkpoint, before the first batch."""
-        return str(json.loads((self._checkpoint(name) / "metadata").read_bytes())["id"])
 
     def _publish(self, sink: Sink, frame: DataFrame, number: int, query: str) -> None:
         """A batch into its sink, unless it is there; a sink that cannot now is waited for."""

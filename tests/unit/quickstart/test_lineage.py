@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from mld.quickstart.clicks import Put
 from mld.quickstart.lineage import Sums, TourOutcome, expected, find_faults, shard_lines
-from mld.quickstart.verdict import Put
 
 
 def event(number, page="/", agent="Firefox", at=60.5, load_ms=100):

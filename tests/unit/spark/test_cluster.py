@@ -10,9 +10,10 @@ import pytest
 
 from processors.spark.batch.spool import LOCK_FILE, SpoolError, open_spool
 from processors.spark.host.start_up import HostStartError, start, way_of
-from processors.spark.session.cluster import SpoolNotSeen, Starved, Unreachable, addresses, await_answer, check_spool
+from processors.spark.session.cluster import Starved, addresses, await_answer, check_spool
 from processors.spark.session.handover import PART_BYTES, Way, parts_of
-from processors.spark.session.spark_session import SessionError, check_extra, configuration, environment
+from processors.spark.session.spark_session import check_extra, configuration, environment
+from processors.spark.spark_errors import SessionError, SessionUnreachable
 from tests.unit.spark.twins import settings_of
 
 
@@ -67,7 +68,7 @@ def test_a_cluster_that_comes_back_in_time_is_waited_for(caplog):
 
 def test_a_cluster_that_does_not_gets_a_sentence():
     clock = Clock()
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(SessionUnreachable) as caught:
         await_answer("spark://a", [("a", 1)], 60, dial=refused, monotonic=clock.monotonic, sleep=clock.sleep)
     assert str(caught.value) == (
         "nobody answers at spark://a (a:1 says Connection refused), tried for 60 s; start it, or correct "
@@ -135,14 +136,14 @@ def test_a_spool_that_executors_see(tmp_path):
     ],
 )
 def test_a_spool_that_executors_do_not_see_gets_a_sentence(tmp_path, session, why):
-    with pytest.raises(SpoolNotSeen, match=r"spark://h cannot read mld.spark.spool, /.*; name a directory") as caught:
+    with pytest.raises(SessionError, match=r"spark://h cannot read mld.spark.spool, /.*; name a directory") as caught:
         check_spool(session, tmp_path, "spark://h")
     assert why in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cluster_that_runs_no_job_may_run_one_later(tmp_path):
-    with pytest.raises(Unreachable, match="spark://h runs no job: all workers are gone"):
+    with pytest.raises(SessionUnreachable, match="spark://h runs no job: all workers are gone"):
         check_spool(Session(error="all workers are gone"), tmp_path, "spark://h")
 
 

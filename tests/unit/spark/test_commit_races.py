@@ -77,7 +77,7 @@ def over_memory(layout: type[FileSink], store: MemoryStore, writer: WriterIdenti
             return len(frame.records)
 
     partition_by = ("p",) if layout is PartitionedSink else ()
-    return Sink(SinkSpec("out", partition_by=partition_by, writer=writer, **more), store, now=lambda: 0.0)
+    return Sink(SinkSpec("out", partition_by=partition_by, writer=writer, **more), store)
 
 
 @dataclass

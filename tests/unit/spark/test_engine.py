@@ -12,8 +12,8 @@ from processors.spark.batch.attempts import Stopped
 from processors.spark.batch.engine import PIPELINE, POISON_IN_A_ROW_MAX
 from processors.spark.batch.spool import SpoolError
 from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.session.spark_session import SessionGone
 from processors.spark.sink_port import JobFailed, SinkError, SinkRefused
+from processors.spark.spark_errors import SessionGone
 from tests.unit.spark.twins import Bed, MemorySink, settings_of
 
 A = StreamShard("s", "a")

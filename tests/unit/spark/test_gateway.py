@@ -9,7 +9,8 @@ import shlex
 import pytest
 
 from processors.spark.session import gateway
-from processors.spark.session.gateway import ARGUMENTS, FILE, GatewayError, arguments, encode
+from processors.spark.session.gateway import ARGUMENTS, FILE, arguments, encode
+from processors.spark.spark_errors import SessionError
 
 CONF = {"spark.hadoop.fs.s3a.secret.key": "s3cret=", "spark.app.name": " a:b\\c\n#é\U0001f600"}
 
@@ -62,5 +63,5 @@ def test_no_setting_stands_in_the_arguments(tmp_path):
 
 @pytest.mark.parametrize("given", ["--properties-file x pyspark-shell", "--properties-file=x pyspark-shell", "'"])
 def test_arguments_that_cannot_go_with_ours_get_a_sentence(tmp_path, given):
-    with pytest.raises(GatewayError, match=ARGUMENTS):
+    with pytest.raises(SessionError, match=ARGUMENTS):
         arguments(given, tmp_path / FILE)

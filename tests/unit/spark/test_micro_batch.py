@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.spark.batch.micro_batch import Offer, halves, held, is_due, piece_of, plan
-from processors.spark.high_water_marks import RecordPosition, ShardSpan, StreamShard
+from processors.spark.batch.micro_batch import Offer, held, is_due, plan
+from processors.spark.high_water_marks import RecordPosition, StreamShard
 
 A, B = StreamShard("s", "a"), StreamShard("s", "b")
 
@@ -70,17 +70,3 @@ def test_a_batch_is_due_by_time_by_size_or_when_asked():
         return is_due(now, 5.0, waiting, bytes_max=100, asked=asked)
 
     assert (due(4.9, 99), due(5.0, 1), due(0.0, 100), due(0.0, 1, True)) == (False, True, True, True)
-
-
-def test_a_piece_is_what_is_behind_the_marks():
-    rows = {A: [(RecordPosition(n), b"%d\n" % n) for n in range(1, 5)], B: [(RecordPosition(1), b"x\n")]}
-    piece = piece_of(rows, {A: RecordPosition(2), B: RecordPosition(1)})
-    assert [position for position, _ in piece.rows[A]] == [RecordPosition(3), RecordPosition(4)]
-    assert piece.spans == {A: ShardSpan(RecordPosition(2), RecordPosition(4))}
-    assert piece.count == 2
-
-
-def test_taking_apart():
-    rows = [(RecordPosition(n), b"") for n in range(5)]
-    first, second = halves(rows)
-    assert [*first, *second] == rows and len(first) == 2

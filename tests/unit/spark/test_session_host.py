@@ -18,13 +18,13 @@ import pytest
 from mld import sparkhosts
 from processors.spark import link
 from processors.spark.child import properties_file
-from processors.spark.child.relay import ChildError, ChildRelay
+from processors.spark.child.relay import ChildRelay
 from processors.spark.high_water_marks import RecordPosition, StreamShard
-from processors.spark.host.process_watch import ProcessWatch, clear, hold, sweep
+from processors.spark.host.process_watch import clear, hold, sweep, watch_process
 from processors.spark.host.session_host import SessionHost
 from processors.spark.host.start_up import HostStartError
 from processors.spark.host.status import STATUS_FILE
-from processors.spark.meeting_place import run_directory, scratch_directory
+from processors.spark.meeting_place import FatalError, run_directory, scratch_directory
 from processors.spark.processes import started_at
 from processors.spark.sink_port import JobFailed, SinkRefused
 from tests.support.patience import PATIENCE_S
@@ -210,7 +210,7 @@ async def test_without_its_commits_a_shard_does_not_end(tmp_path):
         assert await world.call(daemon.act, "shardEnded") is None
         held.set()
         error = await world.call(daemon.end)
-        assert isinstance(error, ChildError) and "mld.spark.drainTimeoutMillis" in str(error)
+        assert isinstance(error, FatalError) and "mld.spark.drainTimeoutMillis" in str(error)
         assert daemon.checkpoints == []
 
 
@@ -299,7 +299,7 @@ async def test_a_host_that_cannot_start_says_why(tmp_path):
         daemon = Daemon(lambda: (world.connection(), connected.set())[0])
         assert await world.call(daemon.initialize) is None
         error = await world.call(daemon.end)
-        assert isinstance(error, ChildError)
+        assert isinstance(error, FatalError)
         assert "there is none on PATH" in str(error) and error.status == 2
         assert await world.running == 2
 
@@ -409,7 +409,7 @@ async def test_a_child_that_knows_only_the_earlier_stream_is_sent_away_alone(tmp
 async def test_a_process_that_ends_is_noticed():
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
     ended = asyncio.Event()
-    ProcessWatch(asyncio.get_running_loop()).process(process.pid, ended.set)
+    watch_process(asyncio.get_running_loop(), process.pid, ended.set)
     process.stdin.close()
     await asyncio.wait_for(ended.wait(), BOUND_S)
     await process.wait()
@@ -458,7 +458,7 @@ def test_what_a_killed_host_left_behind_goes(short_tmp):
 
 def test_which_properties_file(monkeypatch):
     monkeypatch.delenv("MLD_PROPERTIES_FILE", raising=False)
-    with pytest.raises(ChildError, match="which properties file"):
+    with pytest.raises(FatalError, match="which properties file"):
         properties_file([])
     assert properties_file(["/x/app.properties"]) == "/x/app.properties"
     monkeypatch.setenv("MLD_PROPERTIES_FILE", "/y")

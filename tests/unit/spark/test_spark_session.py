@@ -12,12 +12,12 @@ import pytest
 from processors.spark.session.spark_session import (
     AVRO_LIMITS,
     JVM_OPTIONS,
-    SessionError,
     check_extra,
     configuration,
     java_home,
     local_cores,
 )
+from processors.spark.spark_errors import SessionError
 from tests.unit.spark.twins import settings_of
 
 

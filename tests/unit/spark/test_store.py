@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from processors.spark.commit.location import local_directory
-from processors.spark.commit.store import PosixStore, as_sink_error
+from processors.spark.commit.store import PosixStore, as_sink_error, local_directory
 from processors.spark.sink_port import SinkError, SinkFull, SinkRefused, SinkSpec
 from processors.spark.sinks.factory import make_sink
 from tests.twins.store import Disk, MemoryStore

@@ -17,9 +17,9 @@ from processors.spark.batch.spool import Spool
 from processors.spark.high_water_marks import RecordPosition, StreamShard, advanced, moved
 from processors.spark.pipeline import Pipeline
 from processors.spark.session.handover import Handed
-from processors.spark.session.spark_session import SessionGone
 from processors.spark.settings import SparkSettings, make
 from processors.spark.sink_port import Fenced, Published, SinkSpec
+from processors.spark.spark_errors import SessionGone
 from processors.spark.streaming.engine import StreamingEngine
 from properties.grammar import parse
 from properties.spark import read

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mld.quickstart.clicks import click_events
-from mld.quickstart.verdict import Archived, Put, find_faults
+from mld.quickstart.clicks import Put, click_events
+from mld.quickstart.plain import Archived, find_faults
 
 PUT = [Put("s0", 3, "c"), Put("s0", 1, "a"), Put("s0", 2, "b"), Put("s1", 9, "z")]
 WHOLE = {"s0": [Archived(1, "a"), Archived(2, "b"), Archived(3, "c")], "s1": [Archived(9, "z")]}
