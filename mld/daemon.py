@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from random import Random
 
-from mld.aws.kinesis import KinesisStreams, RawPages
+from mld.aws.kinesis import KinesisStreams
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import RawService, Service
 from mld.aws.services import AwsService, service_of
@@ -41,7 +41,6 @@ from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import fan_out_of, readers_of
-from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
 from mld.shard_coordinator import ShardCoordinator
 from mld.shards.auditor import Auditor
@@ -215,8 +214,7 @@ def build_worker(
         kinesis,
         stream_name=settings.stream_name,
         stream_arn=settings.stream_arn,
-        page_factory=RecordsPage,
-        raw=RawPages(kinesis, page_of),
+        page_of=page_of,
     )
     table = DynamoLeaseTable(
         dynamo,

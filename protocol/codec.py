@@ -81,10 +81,8 @@ def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequeste
             return _line(f'{{"action":"{action.name.value}"}}')
 
 
-def encode_process_records(
-    records: Iterable[Record], millis_behind_latest: int | None, piece_bytes: int = PIECE_BYTES
-) -> Iterator[bytes]:
-    """The `processRecords` line in pieces of about `piece_bytes`, newline included; each step does bounded work."""
+def encode_process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:
+    """The `processRecords` line in pieces of about PIECE_BYTES, newline included; each step does bounded work."""
     parts = [RECORDS_HEAD]
     size = 0
     separator = b""
@@ -99,7 +97,7 @@ def encode_process_records(
             yield from encode_large_record(record)
             parts.clear()
             size = 0
-        if size >= piece_bytes:
+        if size >= PIECE_BYTES:
             yield b"".join(parts)
             parts.clear()
             size = 0

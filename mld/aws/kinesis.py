@@ -3,21 +3,19 @@
 Rules: retrieval#kinesis-requests (StreamARN is sent when known) and shards#listing-pages.
 It turns answers into values and errors into `StreamError`s. It never retries, and never decides what an error means.
 
-Pages of records are made by an injected factory, because `retrieval` may import `aws` but not the other way round.
+Pages of records are made by an injected function, because `retrieval` may import `aws` but not the other way round.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.client import PARAMETERS_REFUSED
-from mld.aws.service import RawService, Service
+from mld.aws.service import RawService
 from mld.errors import (
     AwsError,
     AwsUnreachableError,
@@ -31,30 +29,19 @@ from mld.errors import (
     StreamUnavailableError,
 )
 from mld.streams import (
-    ChildShard,
     Page,
     Shard,
     ShardFilter,
     ShardsPage,
     StartingPoint,
     StreamSummary,
-    child_shard_of,
     hash_range_of,
 )
-from protocol.messages import Record
 
 RECORDS_TIMEOUT_S = 30.0
 """GetShardIterator and GetRecords: Java's kinesisRequestTimeout."""
 LIST_TIMEOUT_S = 60.0
 """ListShards and DescribeStreamSummary: what Java uses for them."""
-RECORDS_PER_PIECE = 250
-"""Records turned into values between two turns of the loop; about 1 ms."""
-ARRIVAL_UNKNOWN_MS = 0
-"""Sent for a record without an arrival time, which only stand-ins of Kinesis produce.
-
-Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
-"""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _HALF_MILLISECOND = timedelta(microseconds=500)
@@ -77,47 +64,24 @@ _ERRORS: dict[str, type[StreamError]] = {
 }
 
 
-class PageFactory(Protocol):
-    """Makes a page of an accepted answer; `mld.retrieval.page.RecordsPage` is the plain one."""
-
-    def __call__(
-        self,
-        *,
-        records: tuple[Record, ...],
-        next_iterator: str | None,
-        millis_behind_latest: int | None,
-        child_shards: tuple[ChildShard, ...],
-    ) -> Page: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RawPages:
-    """Pages made from the bodies of answers: `page_of` runs in a thread, and raises ValueError for what is none."""
-
-    service: RawService
-    page_of: Callable[[bytes], Page]
-
-
 @raises_only(StreamUnavailableError)
 class KinesisStreams:
     """The stream `stream_name`; `stream_arn`, if configured, goes with every request (cross-account reads).
 
-    With `raw` the pages of records come from there, and `page_factory` is not used.
+    `page_of` makes a page of an answer's body, in a thread, and raises ValueError for what is none.
     """
 
     def __init__(
         self,
-        service: Service,
+        service: RawService,
         *,
         stream_name: str,
-        page_factory: PageFactory,
+        page_of: Callable[[bytes], Page],
         stream_arn: str | None = None,
-        raw: RawPages | None = None,
     ) -> None:
         self._service = service
-        self._raw = raw
         self._stream_name = stream_name
-        self._page_factory = page_factory
+        self._page_of = page_of
         self._arn = {} if stream_arn is None else {"StreamARN": stream_arn}
 
     async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
@@ -165,30 +129,14 @@ class KinesisStreams:
         params: dict[str, Any] = {"ShardIterator": iterator, **self._arn}
         if limit is not None:
             params["Limit"] = limit
-        if self._raw is not None:
-            return await self._raw_page(self._raw, params)
-        answer = await self._call("GetRecords", params, RECORDS_TIMEOUT_S)
+        with stream_errors(self._stream_name):
+            return await self._service.fetch("GetRecords", params, self._read_page, timeout_s=RECORDS_TIMEOUT_S)
+
+    def _read_page(self, body: bytes) -> Page:
         try:
-            return self._page_factory(
-                records=await _records(answer["Records"]),
-                next_iterator=answer.get("NextShardIterator") or None,
-                millis_behind_latest=answer.get("MillisBehindLatest"),
-                child_shards=tuple(child_shard_of(item) for item in answer.get("ChildShards") or ()),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            return self._page_of(body)
+        except ValueError as error:
             raise self._malformed("GetRecords", error) from error
-
-    async def _raw_page(self, raw: RawPages, params: dict[str, Any]) -> Page:
-        def read(body: bytes) -> Page:
-            try:
-                return raw.page_of(body)
-            except ValueError as error:
-                raise self._malformed("GetRecords", error) from error
-
-        try:
-            return await raw.service.fetch("GetRecords", params, read, timeout_s=RECORDS_TIMEOUT_S)
-        except (AwsError, AwsUnreachableError) as error:
-            raise stream_error(error, self._stream_name) from error
 
     def _stream(self) -> dict[str, Any]:
         return {"StreamName": self._stream_name, **self._arn}
@@ -240,32 +188,6 @@ def _shard(item: Mapping[str, Any]) -> Shard:
         parent_id=item.get("ParentShardId") or None,
         adjacent_parent_id=item.get("AdjacentParentShardId") or None,
     )
-
-
-async def _records(items: Sequence[Mapping[str, Any]]) -> tuple[Record, ...]:
-    records: list[Record] = []
-    for start in range(0, len(items), RECORDS_PER_PIECE):
-        if start:
-            await asyncio.sleep(0)
-        records.extend(_record(item) for item in items[start : start + RECORDS_PER_PIECE])
-    return tuple(records)
-
-
-def _record(item: Mapping[str, Any]) -> Record:
-    sequence: str = item["SequenceNumber"]
-    if not (sequence.isascii() and sequence.isdigit()):
-        raise ValueError(f"not a sequence number: {sequence!r}")
-    return Record(
-        data=item["Data"],
-        partition_key=item["PartitionKey"],
-        sequence_number=sequence,
-        sub_sequence_number=0,
-        approximate_arrival_ms=_arrival_ms(item.get("ApproximateArrivalTimestamp")),
-    )
-
-
-def _arrival_ms(arrival: datetime | None) -> int:
-    return ARRIVAL_UNKNOWN_MS if arrival is None else _millis(arrival)
 
 
 def _millis(time: datetime) -> int:

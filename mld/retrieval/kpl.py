@@ -16,11 +16,12 @@ all that takes time in proportion to an aggregate is done in `Steps` of at most 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import md5
 from json.encoder import encode_basestring_ascii as quote
-from typing import TypeAlias, overload
+from typing import TypeAlias
 
+from mld.positions import Position
 from mld.steps import Steps
 from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
 from protocol.messages import Record
@@ -85,12 +86,7 @@ class MisroutedAggregateError(Exception):
         self.misrouted = misrouted
 
 
-def bears_magic(record: Record) -> bool:
-    """Whether the record may be an aggregate: the cheap test that every record has to pass."""
-    return record.data.startswith(MAGIC)
-
-
-class UserRecords(Sequence[Record]):
+class UserRecords:
     """The user records of one aggregate from sub-sequence number `first` on, made on demand."""
 
     __slots__ = ("_entries", "_first", "_keys", "_outer")
@@ -108,13 +104,9 @@ class UserRecords(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._entries) - self._first
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        subs = range(self._first, len(self._entries))[index]
-        return self.record(subs) if isinstance(subs, int) else [self.record(sub) for sub in subs]
+    @property
+    def largest(self) -> Position:
+        return Position(self._outer.sequence_number, len(self._entries) - 1)
 
     def record(self, sub: int) -> Record:
         key, _, start, end = self._entries[sub]

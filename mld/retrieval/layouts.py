@@ -21,7 +21,10 @@ from mld.retrieval.jsonscan import ARRAY, BACKSLASH, OBJECT, QUOTE
 LAYOUTS_KEPT_MAX = 64
 """Layouts kept for the next bodies; a service has one, or one more for encrypted streams."""
 ARRIVAL_UNKNOWN = b"0"
-"""The arrival time of a record without one, which only stand-ins of Kinesis produce; see `mld.aws.kinesis`."""
+"""Milliseconds, sent for a record without an arrival time, which only stand-ins of Kinesis produce.
+
+Children compute with the field, so it must not be null; and 0 can be told from a real time, while a clock could not.
+"""
 MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
 """How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
 

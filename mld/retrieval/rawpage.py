@@ -1,9 +1,11 @@
 """`RawPage`: a page that keeps the body of its GetRecords answer, and frames the child's line straight from it.
 
-Rules: those of `mld.retrieval.page`, whose `RecordsPage` is the reference: for every body both give the same values,
-and the same lines byte for byte. Base64 text stays base64 text; only aggregates are decoded, and only while the line is
-framed. Making a page takes some milliseconds for a large body, so that is done where the body was read, in a thread;
-what is left for the loop comes in pieces of well under 2 ms.
+Rules: retrieval#order-of-preparation, retrieval#checkpoint-filter, retrieval#hash-range-rule and retrieval#raw-pages.
+No step drops a record except for the checkpoint and the hash range of an aggregate. Base64 text stays base64 text; only
+aggregates are decoded, and only while the line is framed. A plain page in `tests/support/pages.py` is the reference:
+for every body both give the same values, and the same lines byte for byte. Making a page takes some milliseconds for a
+large body, so that is done where the body was read, in a thread; what is left for the loop comes in pieces of well
+under 2 ms.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
 from mld.positions import Position
-from mld.retrieval.kpl import UserRecords
+from mld.retrieval.kpl import MalformedAggregateError, MisroutedAggregateError, UserRecords, Work, user_records
 from mld.retrieval.layouts import MAGIC_IN_BASE64, Columns
-from mld.retrieval.page import PIECE_BYTES, Aggregates, extremes
-from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, IrregularRun, RegularRun, index_of, size_of
+from mld.retrieval.rawbody import CONTINUATION, NEXT_ITERATOR, Index, IrregularRun, RegularRun, index_of, size_of
 from mld.steps import Steps, finish
 from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import (
+    PIECE_BYTES,
     RECORD_FRAME,
     RECORDS_HEAD,
     SLICE_DATA_BYTES,
@@ -62,32 +64,42 @@ def page_of_event(payload: bytes) -> RawPage:
 
 def _page_of(body: bytes, going_on: str) -> RawPage:
     try:
-        index = index_of(body, going_on)
-        children = tuple(child_shard_of(item) for item in index.child_shards)  # type: ignore[arg-type]
+        return page_of_index(index_of(body, going_on))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def page_of_index(index: Index) -> RawPage:
+    """The page of what stands in a body. Raises KeyError, TypeError, AttributeError or ValueError for child shards."""
     sequences = list(chain.from_iterable(run.sequences() for run in index.runs))
     is_ordered = _is_ordered(sequences)
     ends = (sequences[0], sequences[-1]) if sequences else (b"", b"")
-    extreme = ends if is_ordered else extremes(sequences)
+    lowest, highest = ends if is_ordered else _extremes(sequences)
     return RawPage(
         runs=index.runs,
         count=len(sequences),
         data_bytes=index.data_bytes,
         first_sequence=ends[0].decode() or None,
         last_sequence=ends[1].decode() or None,
-        lowest=extreme[0].decode() or None,
-        highest=extreme[1].decode() or None,
+        lowest=lowest.decode() or None,
+        highest=highest.decode() or None,
         is_ordered=is_ordered,
         next_iterator=index.next_iterator,
         millis_behind_latest=index.millis_behind_latest,
-        child_shards=children,
+        child_shards=tuple(child_shard_of(item) for item in index.child_shards),  # type: ignore[arg-type]
     )
 
 
 def _is_ordered(sequences: Sequence[bytes]) -> bool:
     """Whether each is greater than the one before, and all are of one length, as those of a shard nearly always are."""
     return len(set(map(len, sequences))) <= 1 and all(map(lt, sequences, sequences[1:]))
+
+
+def _extremes(numbers: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The lowest and the highest. Numbers of equal length sort as texts as they do as integers, only much faster."""
+    if len(set(map(len, numbers))) == 1:
+        return min(numbers), max(numbers)
+    return min(numbers, key=int), max(numbers, key=int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +129,7 @@ class RawPage:
             return RawBatch((), None, 0, lag_ms)
         number = -1 if position.number is None else position.number  # every record lies after the other sentinels
         if any(run.bears_magic for run in self.runs):
-            opened = Aggregates(number, position.sub, hash_range)
-            return RawAggregatesBatch(self._in_order(), opened, (number, position.sub), lag_ms)
+            return RawAggregatesBatch(self._in_order(), (number, position.sub), hash_range, lag_ms)
         below = number - (position.sub < 0)
         if int(self.lowest) > below:
             spans = tuple((run, 0, len(run)) for run in self.runs)
@@ -261,25 +272,20 @@ class RawAggregatesBatch:
     def __init__(
         self,
         places: list[tuple[RegularRun | IrregularRun, int]],
-        opened: Aggregates,
         floor: tuple[int, int],
+        hash_range: HashRange | None,
         millis_behind_latest: int | None,
     ) -> None:
         self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
+        self.malformed: dict[str, str] = {}
+        self.misrouted: dict[str, Misrouted] = {}
         self._places = places
-        self._opened = opened
         self._floor = floor
+        self._hash_range = hash_range
+        self._work = Work()
         self._largest: Position | None = None
         self._is_largest_known = False
-
-    @property
-    def malformed(self) -> Mapping[str, str]:
-        return self._opened.malformed
-
-    @property
-    def misrouted(self) -> Mapping[str, Misrouted]:
-        return self._opened.misrouted
 
     @property
     def largest(self) -> Position | None:
@@ -294,11 +300,7 @@ class RawAggregatesBatch:
             users = yield from self._user_records(run.columns(number))
             if users:
                 self._is_largest_known = True
-                last = users[-1]
-                if isinstance(last, Columns):
-                    self._largest = Position(last.sequence.decode())
-                else:
-                    self._largest = Position(last.sequence_number, last.sub_sequence_number)
+                self._largest = users.largest if isinstance(users, UserRecords) else Position(users.sequence.decode())
             else:
                 places.pop()
                 if len(places) % PLACES_PER_STEP == 0:
@@ -346,15 +348,24 @@ class RawAggregatesBatch:
         parts.append(records_tail(self.millis_behind_latest))
         yield b"".join(parts)
 
-    def _user_records(self, columns: Columns) -> Steps[Sequence[Record | Columns]]:
-        """The records after the position: the user records of an aggregate, or the record itself as it is."""
+    def _user_records(self, columns: Columns) -> Steps[UserRecords | Columns | None]:
+        """What lies after the position: user records of an aggregate, the record itself as it is, or nothing."""
         number = int(columns.sequence)
-        as_it_is = (columns,) if (number, 0) > self._floor else ()
+        as_it_is = columns if (number, 0) > self._floor else None
         if number < self._floor[0] or not MAGIC_IN_BASE64.match(columns.data):
             return as_it_is
         record = yield from _record(columns)
-        users = yield from self._opened.after(record)
-        return users if isinstance(users, UserRecords) or not users else as_it_is
+        try:
+            users = yield from user_records(record, self._hash_range, self._work)
+        except MalformedAggregateError as error:
+            self.malformed[record.sequence_number] = str(error)
+            return as_it_is
+        except MisroutedAggregateError as error:
+            self.misrouted[record.sequence_number] = error.misrouted
+            return None
+        if users is None:
+            return as_it_is
+        return users.after(self._floor[1]) if number == self._floor[0] else users
 
 
 def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:

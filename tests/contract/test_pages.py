@@ -1,4 +1,7 @@
-"""One contract for pages of records, run over the plain page and over the raw one. Rules: retrieval#raw-pages."""
+"""What a page of records promises, run over one that was read from a body and over one that was made record by record.
+
+Rules: retrieval#raw-pages, retrieval#order-of-preparation, retrieval#checkpoint-filter.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from typing import Any
 import pytest
 
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
-from mld.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Misrouted, Page
+from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Misrouted, Page
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, sealed
+from tests.support.pages import page_with, places, records_of
 
 ARRIVAL_MS = 1_700_000_000_123
 X = "49590338271490256608559692538361571095921575989136588898"
@@ -31,11 +34,11 @@ def record(sequence: str, data: bytes = b"data", key: str = "key") -> Record:
     return Record(data, key, sequence, 0, ARRIVAL_MS)
 
 
-def plain(*records: Record, next_iterator: str | None = "next", lag_ms: int | None = 0) -> Page:
-    return RecordsPage(records, next_iterator, lag_ms)
+def one_by_one(*records: Record, next_iterator: str | None = "next", lag_ms: int | None = 0) -> Page:
+    return page_with(records, next_iterator, lag_ms)
 
 
-def raw(*records: Record, next_iterator: str | None = "next", lag_ms: int | None = 0) -> Page:
+def read(*records: Record, next_iterator: str | None = "next", lag_ms: int | None = 0) -> Page:
     return page_of(body_of(records, NextShardIterator=next_iterator, MillisBehindLatest=lag_ms))
 
 
@@ -52,23 +55,10 @@ def body_of(records: Any, **members: Any) -> bytes:
     return json.dumps({**members, "Records": items}).encode()
 
 
-@pytest.fixture(params=[plain, raw], ids=["plain", "raw"])
+@pytest.fixture(params=[read, one_by_one], ids=["read", "one by one"])
 def page(request: pytest.FixtureRequest) -> MakePage:
     make: MakePage = request.param
     return make
-
-
-def records_of(batch: ChildBatch) -> list[dict[str, Any]]:
-    line = b"".join(batch.line())
-    assert line.endswith(b"\n") and line.count(b"\n") == 1 and line.isascii()
-    message = json.loads(line)
-    assert message["action"] == "processRecords"
-    records: list[dict[str, Any]] = message["records"]
-    return records
-
-
-def places(batch: ChildBatch) -> list[str]:
-    return [f"{r['sequenceNumber']}/{r['subSequenceNumber']}" for r in records_of(batch)]
 
 
 def test_a_page_knows_its_size_its_ends_and_what_comes_next(page: MakePage) -> None:
@@ -151,6 +141,7 @@ def test_a_large_batch_is_framed_in_pieces(page: MakePage, size: int) -> None:
         (TRIM_HORIZON, ["5/0", "7/0", "7/1", "7/2", "9/0"]),
         (Position("5"), ["7/0", "7/1", "7/2", "9/0"]),
         (Position("7", 0), ["7/1", "7/2", "9/0"]),
+        (Position("7", 1), ["7/2", "9/0"]),
         (Position("7", 2), ["9/0"]),
         (Position("7", 3), ["9/0"]),
         (Position("9"), []),
@@ -187,7 +178,7 @@ def test_a_misrouted_aggregate_yields_nothing(page: MakePage) -> None:
 
 def test_a_malformed_aggregate_is_delivered_as_it_came_and_named(page: MakePage) -> None:
     batch = page(record("7", MALFORMED), record("8")).after(LATEST)
-    assert records_of(batch)[0]["data"] == base64.b64encode(MALFORMED).decode()
+    assert records_of(batch)[0].data == MALFORMED
     assert list(batch.malformed) == ["7"]
 
 
@@ -196,7 +187,7 @@ def test_an_aggregate_of_another_shard_yields_nothing_and_is_named(page: MakePag
     found = Misrouted(user_records=2, sub_sequence=1, hash_key=12345, is_explicit=True, key_bytes=4)
     batch = page(record("6", VECTOR), record("7", b"plain"), record("8", VECTOR)).after(LATEST, there)
     for _ in range(2):
-        assert [r["sequenceNumber"] for r in records_of(batch)] == ["7"]
+        assert places(batch) == ["7/0"]
         assert batch.misrouted == {"6": found, "8": found}
     assert batch.malformed == {}
     nothing = page(record("6", VECTOR)).after(LATEST, there)
@@ -208,7 +199,7 @@ def test_an_aggregate_of_another_shard_yields_nothing_and_is_named(page: MakePag
 @pytest.mark.parametrize("data", [VECTOR[:4], VECTOR[:20], VECTOR[:-1] + b"\x00", b"x" + VECTOR])
 def test_what_is_no_aggregate_is_a_plain_record(page: MakePage, data: bytes) -> None:
     batch = page(record("7", data)).after(LATEST)
-    assert [r["data"] for r in records_of(batch)] == [base64.b64encode(data).decode()]
+    assert [r.data for r in records_of(batch)] == [data]
     assert batch.largest == Position("7")
 
 

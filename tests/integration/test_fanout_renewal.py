@@ -12,13 +12,12 @@ from random import Random
 import pytest
 
 from mld.aws.fanout import KinesisFanOut
-from mld.aws.kinesis import KinesisStreams, RawPages
+from mld.aws.kinesis import KinesisStreams
 from mld.aws.wire.client import WireService
 from mld.clock import LoopClock
 from mld.positions import TRIM_HORIZON, InitialPosition
 from mld.retrieval.deliveries import Records
 from mld.retrieval.fanout import FanOutReader
-from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of, page_of_event
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from tests.integration.world import MakeWorld, World
@@ -40,9 +39,7 @@ class NoJitter(Random):
 
 @asynccontextmanager
 async def reading(world: World, service: WireService) -> AsyncIterator[FanOutReader]:
-    streams = KinesisStreams(
-        service, stream_name=world.stream, page_factory=RecordsPage, raw=RawPages(service, page_of)
-    )
+    streams = KinesisStreams(service, stream_name=world.stream, page_of=page_of)
     fan_out = KinesisFanOut(service, streams, stream_name=world.stream, page_of=page_of_event)
     rng = NoJitter()
     consumer = RegisteredConsumer(fan_out, LoopClock(), rng, name="app", arn=None, retries=Retries())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 from mld.leases.lease import Lease
 from mld.leases.take_plan import SeenRow, TakingRules, decide
 from mld.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
-from mld.retrieval.page import RecordsPage
 from mld.shards.graph import plain_missing_leases
 from mld.streams import Shard
 from protocol.messages import Record
+from tests.support.kpl import User, aggregate
+from tests.support.pages import page_with, places
 from tests.unit.shards.twins import grow, leases_for_empty_table, missing_leases, numbers, sid
 
 LEASE_DURATION_S = 10.0
@@ -105,12 +107,14 @@ def taker_text(me: str, options: dict[str, str]) -> str:
 
 def filter_text(checkpoint: str, names: list[str]) -> str:
     """What a page holds for a child whose checkpoint is `checkpoint`; positions are written 7 or 7/1."""
-    records = [Record(b"x", "key", p.sequence, p.sub, None) for p in map(_position, names)]
-    batch = RecordsPage(tuple(records), "next", 0).after(_position(checkpoint))
-    if not batch.count:
-        return "delivers nothing"
-    delivered = " ".join(f"{r.sequence_number}/{r.sub_sequence_number}" for r in batch.records)
-    return f"delivers {delivered}; a checkpoint may name up to {batch.largest}"
+    users = Counter(_position(name).sequence for name in names)
+    records = [
+        Record(b"x" if count == 1 else aggregate([User("key", b"x")] * count), "key", sequence, 0, 0)
+        for sequence, count in users.items()
+    ]
+    batch = page_with(records).after(_position(checkpoint))
+    delivered = " ".join(places(batch))
+    return f"delivers {delivered}; a checkpoint may name up to {batch.largest}" if delivered else "delivers nothing"
 
 
 def _position(text: str) -> Position:

@@ -12,7 +12,7 @@ from mld.clock import Clock
 from mld.errors import AwsError, AwsUnreachableError, StreamThrottledError, StreamUnavailableError
 from mld.local.kinesis import Kinesis
 from mld.local.kinesis.tokens import decode_iterator
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.streams import ShardFilter, ShardsPage, StartingPoint, StreamSummary
 from tests.simulation.world.loop import in_world
 from tests.twins.dynamo import Fault, MemoryDynamo
@@ -117,7 +117,7 @@ class KinesisDoor:
         await self._travel("GetShardIterator")
         return await in_world(self._streams.shard_iterator(shard_id, start))
 
-    async def get_records(self, iterator: str, limit: int | None) -> RecordsPage:
+    async def get_records(self, iterator: str, limit: int | None) -> RawPage:
         place = decode_iterator(iterator)
         assert place is not None
         self._network.reads.append((self._clock.monotonic(), self._worker, place.shard_index))

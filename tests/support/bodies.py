@@ -1,13 +1,14 @@
-"""Bodies of GetRecords answers in any legal form, and today's plain way of reading them as the reference.
+"""Bodies of GetRecords answers in any legal form, and a plain way of reading them as the reference.
 
-The reference is the SDK's own parser, then `KinesisStreams`, then `RecordsPage`: nothing of it is shared with
-`mld.retrieval.rawpage`.
+The reference is the SDK's own parser, then `PlainPage`: it shares the opening of aggregates with
+`mld.retrieval.rawpage`, and nothing else.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from random import Random
 from typing import Any
@@ -15,12 +16,13 @@ from typing import Any
 import botocore.session
 from botocore.parsers import create_parser
 
-from mld.aws.kinesis import KinesisStreams
-from mld.errors import StreamError
-from mld.retrieval.page import RecordsPage
+from mld.streams import child_shard_of
+from protocol.messages import Record
 from tests.support.kpl import User, aggregate
+from tests.support.pages import PlainPage
 
 SPACES = ("", "", "", " ", "\n", "\t\r\n ")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS = 1_763_661_600_123
 KEY_CHARS = "abcXYZ019-_=:/+ ~\x7f"
 ODD_CHARS = '"\\/\b\n\t\x00\x1f\u00e9\u2028\u4e2d\U0001f600\ud800'
@@ -30,36 +32,34 @@ UNKNOWN_VALUES = (
 )
 
 
-class _Answering:
-    """The `Service` port with one answer."""
-
-    def __init__(self, answer: dict[str, Any]) -> None:
-        self._answer = answer
-
-    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        return self._answer
-
-
 @cache
 def _parser() -> tuple[Any, Any]:
     model = botocore.session.Session().get_service_model("kinesis")
     return create_parser("json"), model.operation_model("GetRecords").output_shape
 
 
-def reference_page(body: bytes) -> RecordsPage | None:
-    """What the plain path makes of a body; None if it refuses it."""
+def reference_page(body: bytes) -> PlainPage:
+    """What the SDK's parser finds in a body. Raises what it or a missing field raises."""
     parser, shape = _parser()
-    answer = parser.parse({"status_code": 200, "headers": {}, "body": body}, shape)
-    streams = KinesisStreams(_Answering(answer), stream_name="clicks", page_factory=RecordsPage)
-    reading = streams.get_records("iterator", None)
-    try:
-        while True:
-            reading.send(None)
-    except StopIteration as done:
-        page: RecordsPage = done.value
-        return page
-    except StreamError:
-        return None
+    return plain_page(parser.parse({"status_code": 200, "headers": {}, "body": body}, shape))
+
+
+def plain_page(answer: dict[str, Any]) -> PlainPage:
+    """The page of an answer as the SDK has it."""
+    return PlainPage(
+        tuple(
+            Record(item["Data"], item["PartitionKey"], item["SequenceNumber"], 0, _arrival_ms(item))
+            for item in answer["Records"]
+        ),
+        answer.get("NextShardIterator") or None,
+        answer.get("MillisBehindLatest"),
+        tuple(child_shard_of(item) for item in answer.get("ChildShards") or ()),
+    )
+
+
+def _arrival_ms(item: dict[str, Any]) -> int:
+    arrival = item.get("ApproximateArrivalTimestamp")
+    return 0 if arrival is None else (arrival - EPOCH + timedelta(microseconds=500)) // timedelta(milliseconds=1)
 
 
 class BodyMaker:

@@ -1,39 +1,154 @@
-"""What two pages made of one body must have in common, and where they are compared."""
+"""Pages of records for tests: made of values, read back as values, and compared with a plain reference."""
 
 from __future__ import annotations
 
+import json
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from json.encoder import encode_basestring_ascii as quote
 from random import Random
 
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
-from mld.retrieval.page import RecordsPage
-from mld.streams import HASH_KEY_MAX, HashRange, Page
+from mld.retrieval.kpl import MAGIC, MalformedAggregateError, MisroutedAggregateError, Work, user_records
+from mld.retrieval.layouts import Columns
+from mld.retrieval.rawbody import Index, IrregularRun
+from mld.retrieval.rawpage import RawPage, page_of_index
+from mld.steps import finish
+from mld.streams import HASH_KEY_MAX, ChildBatch, ChildShard, HashRange, Misrouted, Page
+from protocol.codec import encode_process_records
+from protocol.messages import Record
 
 RANGES = (None, HashRange(0, HASH_KEY_MAX), HashRange(0, HASH_KEY_MAX // 2))
 
 
-def assert_same(page: Page, reference: RecordsPage, rng: Random) -> None:
+def page_with(
+    records: Sequence[Record],
+    next_iterator: str | None = "next",
+    millis_behind_latest: int | None = 0,
+    child_shards: tuple[ChildShard, ...] = (),
+) -> RawPage:
+    """The page of an answer with these records, none of which comes from an aggregate."""
+    columns = [
+        Columns(
+            b2a_base64(record.data, newline=False),
+            quote(record.partition_key).encode(),
+            record.sequence_number.encode(),
+            b"%d" % record.approximate_arrival_ms,
+        )
+        for record in records
+    ]
+    runs = (IrregularRun(columns, any(record.data.startswith(MAGIC) for record in records)),) if records else ()
+    data_bytes = sum(len(record.data) for record in records)
+    page = page_of_index(Index(runs, data_bytes, next_iterator, millis_behind_latest, []))
+    return replace(page, child_shards=child_shards) if child_shards else page
+
+
+def records_of(batch: ChildBatch) -> list[Record]:
+    """The records of a batch, as its child reads them."""
+    line = b"".join(batch.line())
+    assert line.endswith(b"\n") and line.count(b"\n") == 1 and line.isascii()
+    message = json.loads(line)
+    assert message["action"] == "processRecords"
+    return [
+        Record(
+            a2b_base64(record["data"]),
+            record["partitionKey"],
+            record["sequenceNumber"],
+            record["subSequenceNumber"],
+            record["approximateArrivalTimestamp"],
+        )
+        for record in message["records"]
+    ]
+
+
+def sequences_in(page: RawPage) -> list[str]:
+    """The sequence numbers of a page without aggregates, in its order."""
+    return [sequence.decode() for run in page.runs for sequence in run.sequences()]
+
+
+def places(batch: ChildBatch) -> list[str]:
+    """The positions of a batch's records, for example 7/0."""
+    return [f"{record.sequence_number}/{record.sub_sequence_number}" for record in records_of(batch)]
+
+
+# --- the reference ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlainPage:
+    """What a page means, without any care for time and memory."""
+
+    records: tuple[Record, ...]
+    next_iterator: str | None
+    millis_behind_latest: int | None
+    child_shards: tuple[ChildShard, ...]
+
+    def values(self) -> dict[str, object]:
+        first, last = (self.records[0], self.records[-1]) if self.records else (None, None)
+        return {
+            "count": len(self.records),
+            "data_bytes": sum(len(record.data) for record in self.records),
+            "first_sequence": first and first.sequence_number,
+            "first_arrival_ms": first and first.approximate_arrival_ms,
+            "last_sequence": last and last.sequence_number,
+            "next_iterator": self.next_iterator,
+            "millis_behind_latest": self.millis_behind_latest,
+            "child_shards": self.child_shards,
+        }
+
+    def after(self, position: Position, hash_range: HashRange | None) -> PlainBatch:
+        batch = PlainBatch([], {}, {})
+        records = list(self.records)
+        if any(record.data.startswith(MAGIC) for record in records):
+            records.sort(key=lambda record: int(record.sequence_number))
+        for record in records:
+            if position.is_shard_end or int(record.sequence_number) < (position.number or 0):
+                continue
+            users = batch.opened(record, hash_range)
+            batch.records.extend(u for u in users if Position(u.sequence_number, u.sub_sequence_number) > position)
+        return batch
+
+    def line(self, batch: PlainBatch) -> bytes:
+        return b"".join(encode_process_records(batch.records, self.millis_behind_latest))
+
+
+@dataclass(frozen=True)
+class PlainBatch:
+    records: list[Record]
+    malformed: dict[str, str]
+    misrouted: dict[str, Misrouted]
+
+    def opened(self, record: Record, hash_range: HashRange | None) -> list[Record]:
+        try:
+            users = finish(user_records(record, hash_range, Work()))
+        except MalformedAggregateError as error:
+            self.malformed[record.sequence_number] = str(error)
+            return [record]
+        except MisroutedAggregateError as error:
+            self.misrouted[record.sequence_number] = error.misrouted
+            return []
+        return [record] if users is None else [users.record(sub) for sub in range(len(users))]
+
+    @property
+    def largest(self) -> Position | None:
+        return max((Position(r.sequence_number, r.sub_sequence_number) for r in self.records), default=None)
+
+
+def assert_same(page: Page, reference: PlainPage, rng: Random) -> None:
     """Every value of the page, and a few batches at positions around its records."""
-    for name in (
-        "count",
-        "data_bytes",
-        "first_sequence",
-        "first_arrival_ms",
-        "last_sequence",
-        "next_iterator",
-        "millis_behind_latest",
-        "child_shards",
-    ):
-        assert getattr(page, name) == getattr(reference, name), name
+    values = reference.values()
+    assert {name: getattr(page, name) for name in values} == values
     for position in positions_around(reference, rng):
         hash_range = rng.choice(RANGES)
         ours, theirs = page.after(position, hash_range), reference.after(position, hash_range)
         assert ours.largest == theirs.largest, position
-        assert b"".join(ours.line()) == b"".join(theirs.line()), position
-        assert (ours.data_bytes, ours.malformed) == (theirs.data_bytes, theirs.malformed), position
-        assert ours.misrouted == theirs.misrouted, position
+        assert b"".join(ours.line()) == reference.line(theirs), position
+        assert ours.data_bytes == sum(len(record.data) for record in theirs.records), position
+        assert (ours.malformed, ours.misrouted) == (theirs.malformed, theirs.misrouted), position
 
 
-def positions_around(page: RecordsPage, rng: Random) -> list[Position]:
+def positions_around(page: PlainPage, rng: Random) -> list[Position]:
     positions = [rng.choice((LATEST, TRIM_HORIZON, AT_TIMESTAMP, SHARD_END))]
     if page.records:
         number = int(rng.choice(page.records).sequence_number)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from mld.retrieval.deliveries import Delivery, Records
-from mld.retrieval.page import RecordsPage
 from mld.streams import IteratorType, StartingPoint
+from tests.support.pages import sequences_in
 from tests.virtual_time import run_virtual
 
 
@@ -48,8 +48,7 @@ def live(reader_of: Callable[[], Reader], body: Callable[[Any], Awaitable[None]]
 
 def sequences(delivery: Delivery) -> list[str]:
     assert isinstance(delivery, Records)
-    assert isinstance(delivery.page, RecordsPage)
-    return [record.sequence_number for record in delivery.page.records]
+    return sequences_in(delivery.page)
 
 
 async def read(reader: Reader, count: int) -> list[str]:

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from mld.clock import wait_for_event
 from mld.errors import StreamError, StreamInUseError, StreamNotFoundError
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.streams import StartingPoint, StreamConsumer, StreamSummary
+from tests.support.pages import page_with
 from tests.twins.streams import Call, HangError, MemoryShard, MemoryStreams
 
 LIFE_S = 300.0
@@ -34,7 +35,7 @@ class MemoryFanOut:
         self.calls: list[Call] = []
         self.open: dict[str, MemorySubscription] = {}
         self.subscriptions: list[MemorySubscription] = []
-        self.bends: deque[RecordsPage] = deque()
+        self.bends: deque[RawPage] = deque()
         """Sent instead of an event."""
         self._cuts: deque[tuple[int, StreamError | None]] = deque()
         self._faults: dict[str, deque[Exception | None]] = defaultdict(deque)
@@ -145,7 +146,7 @@ class MemorySubscription:
     def is_live(self) -> bool:
         return not (self.closed or self._ended or self._owner.clock.monotonic() - self.opened_s >= LIFE_S)
 
-    async def next(self) -> RecordsPage | None:
+    async def next(self) -> RawPage | None:
         while True:
             assert not self.closed, "a closed subscription is not read"
             if self._cut is not None and self.events >= self._cut[0]:
@@ -172,7 +173,7 @@ class MemorySubscription:
     def close(self) -> None:
         self.closed = True
 
-    def _page(self) -> RecordsPage | None:
+    def _page(self) -> RawPage | None:
         now = self._owner.clock.monotonic()
         records = self._shard.records[self._index : self._index + self._owner.event_records]
         end = self._index + len(records)
@@ -188,7 +189,7 @@ class MemorySubscription:
             continuation = str(self._owner.streams.tip)
         self._index = end
         self._ended = ended
-        return RecordsPage(
+        return page_with(
             records=tuple(records),
             next_iterator=None if ended else continuation,
             millis_behind_latest=0 if drained else 1000,
@@ -196,6 +197,6 @@ class MemorySubscription:
         )
 
 
-def without_end(page: RecordsPage) -> RecordsPage:
+def without_end(page: RawPage) -> RawPage:
     """Neither a continuation nor children: contradicts itself."""
     return replace(page, next_iterator=None, child_shards=())

@@ -21,9 +21,10 @@ from mld.local.kinesis import subscription as served
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.reading import LogPage
 from mld.local.kinesis.registered_consumer import Consumer
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from protocol.messages import Record
+from tests.support.pages import page_with
 
 _ERRORS: dict[str, type[StreamError]] = {
     "ResourceNotFoundException": StreamNotFoundError,
@@ -50,7 +51,7 @@ class ModelStreams:
         latency_s: float = 0.005,
         faults: Callable[[str], StreamError | None] = lambda operation: None,
     ) -> None:
-        self.bend_page: Callable[[RecordsPage], RecordsPage] = lambda page: page
+        self.bend_page: Callable[[RawPage], RawPage] = lambda page: page
         self.bend_listing: Callable[[Shard], Shard] = lambda shard: shard
         self._model = model
         self._name = stream_name
@@ -79,7 +80,7 @@ class ModelStreams:
             "GetShardIterator", lambda now: self._model.get_shard_iterator(self._name, shard_id, start, now=now)
         )
 
-    async def get_records(self, iterator: str, limit: int | None) -> RecordsPage:
+    async def get_records(self, iterator: str, limit: int | None) -> RawPage:
         page, following = await self._ask(
             "GetRecords", lambda now: self._model.get_records(iterator, now=now, limit=limit, ref=self._name)
         )
@@ -142,14 +143,12 @@ class ModelFanOut(ModelStreams):
 class ModelSubscription:
     """An open subscription of the model; its holder pulls what the service would push."""
 
-    def __init__(
-        self, service: served.ShardSubscription, clock: Clock, bend: Callable[[RecordsPage], RecordsPage]
-    ) -> None:
+    def __init__(self, service: served.ShardSubscription, clock: Clock, bend: Callable[[RawPage], RawPage]) -> None:
         self._service = service
         self._clock = clock
         self._bend = bend
 
-    async def next(self) -> RecordsPage | None:
+    async def next(self) -> RawPage | None:
         while True:
             match self._service.next_step(self._clock.wall()):
                 case served.SubscriptionEvent(page=page, continuation=continuation):
@@ -165,10 +164,10 @@ class ModelSubscription:
         self._service.stop()
 
 
-def page_of(page: LogPage, following: str | None) -> RecordsPage:
+def page_of(page: LogPage, following: str | None) -> RawPage:
     """A page of the model as the port has it."""
     records = tuple(Record(r.data, r.partition_key, r.sequence, 0, round(r.arrival_s * 1000)) for r in page.records)
-    return RecordsPage(
+    return page_with(
         records=records,
         next_iterator=following,
         millis_behind_latest=page.millis_behind_latest,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mld.errors import IteratorExpiredError, StreamNotFoundError
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.streams import (
     HASH_KEY_MAX,
     ChildShard,
@@ -26,13 +26,14 @@ from mld.streams import (
     StreamSummary,
 )
 from protocol.messages import Record
+from tests.support.pages import page_with
 
 WALL_EPOCH_S = 1_700_000_000.0
 ITERATOR_LIFE_S = 300.0
 FIRST_SEQUENCE = 10**55
 """Real sequence numbers have 56 digits."""
 
-Transform = Callable[[RecordsPage], RecordsPage]
+Transform = Callable[[RawPage], RawPage]
 
 
 class HangError(Exception):
@@ -166,7 +167,7 @@ class MemoryStreams:
         await self._arrive("GetShardIterator", start)
         return self._iterator(shard_id, self._shard(shard_id).index_of(start))
 
-    async def get_records(self, iterator: str, limit: int | None) -> RecordsPage:
+    async def get_records(self, iterator: str, limit: int | None) -> RawPage:
         await self._arrive("GetRecords", iterator)
         shard_id, index_text, issued_text = iterator.split("|")
         if self.clock.monotonic() - float(issued_text) > ITERATOR_LIFE_S:
@@ -175,12 +176,12 @@ class MemoryStreams:
         bend = self._bends.popleft() if self._bends else None
         return page if bend is None else bend(page)
 
-    def _page(self, shard: MemoryShard, start: int, limit: int | None) -> RecordsPage:
+    def _page(self, shard: MemoryShard, start: int, limit: int | None) -> RawPage:
         end = len(shard.records) if limit is None else min(start + limit, len(shard.records))
         drained = end == len(shard.records)
         ended = drained and shard.children is not None
         behind = 0 if drained else max(1, int(self.clock.wall() * 1000) - shard.records[end].approximate_arrival_ms)
-        return RecordsPage(
+        return page_with(
             records=tuple(shard.records[start:end]),
             next_iterator=None if ended else self._iterator(shard.shard_id, end),
             millis_behind_latest=behind,

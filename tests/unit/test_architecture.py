@@ -139,7 +139,6 @@ PURE = (
     "mld/retrieval/faults.py",
     "mld/retrieval/subscribing.py",
     "mld/retrieval/kpl.py",
-    "mld/retrieval/page.py",
     "mld/retrieval/jsonscan.py",
     "mld/retrieval/layouts.py",
     "mld/retrieval/rawbody.py",

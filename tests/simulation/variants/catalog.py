@@ -255,9 +255,9 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "restart_too_far",
         "a restart goes on one record after the one that follows the checkpoint",
         (
-            "retrieval.page",
-            "if (int(r.sequence_number), r.sub_sequence_number) > floor)\n",
-            "if (int(r.sequence_number), r.sub_sequence_number) > floor)[1:]\n",
+            "retrieval.rawpage",
+            "                if start < len(run):\n                    yield run, start, len(run)\n",
+            "                if start + 1 < len(run):\n                    yield run, start + 1, len(run)\n",
         ),
     ),
     _variant(
@@ -292,8 +292,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "aggregate_from_its_start",
         "a restart inside an aggregate delivers all of it",
         (
-            "retrieval.page",
-            "        return users.after(self._sub) if number == self._number else users\n",
+            "retrieval.rawpage",
+            "        return users.after(self._floor[1]) if number == self._floor[0] else users\n",
             "        return users\n",
         ),
     ),

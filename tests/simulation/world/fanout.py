@@ -17,11 +17,12 @@ from mld.errors import StreamError, StreamInUseError, StreamNotFoundError, Strea
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import subscription as served
 from mld.local.kinesis.registered_consumer import Consumer
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.streams import StartingPoint, StreamConsumer
 from tests.simulation.world.loop import later_in_world
 from tests.simulation.world.network import CALM, HANG_S, SLOW_REPLY_MAX_S, KinesisDoor, _answer, _Reply
 from tests.simulation.world.plan import FanOutPlan
+from tests.support.pages import page_with
 from tests.twins.kinesis_model import page_of, stream_error
 
 PUSH_S = 0.07
@@ -194,8 +195,8 @@ class DrawnSubscription:
         self._door = door
         self._service = service
         self._rng = rng
-        self._on_the_way: deque[RecordsPage | StreamError | None] = deque()
-        self._arrived: deque[RecordsPage | StreamError | None] = deque()
+        self._on_the_way: deque[RawPage | StreamError | None] = deque()
+        self._arrived: deque[RawPage | StreamError | None] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._continuation: str | None = None
         self._is_sent = False
@@ -205,7 +206,7 @@ class DrawnSubscription:
 
     # --- the reader's end ---------------------------------------------------------------------------------------------
 
-    async def next(self) -> RecordsPage | None:
+    async def next(self) -> RawPage | None:
         while not self._arrived:
             assert not self._is_closed, "a closed subscription is not read"
             self._waiter = asyncio.get_running_loop().create_future()
@@ -257,10 +258,10 @@ class DrawnSubscription:
                     self.push_within(max(TICK_S, until_s - now))
                     return
 
-    def _send_event(self, page: RecordsPage) -> None:
+    def _send_event(self, page: RawPage) -> None:
         rates, rng = self._door.rates, self._rng
         if rates.event_empty and self._continuation is not None and rng.random() < rates.event_empty:
-            self._send(RecordsPage((), self._continuation, page.millis_behind_latest, ()))
+            self._send(page_with((), self._continuation, page.millis_behind_latest, ()))
         if (trouble := self._drawn_trouble()) is not None:
             trouble()
             return
@@ -313,7 +314,7 @@ class DrawnSubscription:
         self._is_sent = True
         self._send(end)
 
-    def _send(self, item: RecordsPage | StreamError | None) -> None:
+    def _send(self, item: RawPage | StreamError | None) -> None:
         self._on_the_way.append(item)
         later_in_world(self._door.latency_s, self.land, 1)
 

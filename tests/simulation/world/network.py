@@ -22,7 +22,7 @@ from mld.errors import (
     StreamUnavailableError,
 )
 from mld.local.kinesis import Kinesis
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.streams import IteratorType, StartingPoint
 from tests.simulation.checkers import ANSWER_LATE_MAX_S
 from tests.simulation.world.loop import later_in_world
@@ -250,7 +250,7 @@ class KinesisDoor(ModelStreams):
         self._shard_of[iterator] = shard_id
         return iterator
 
-    async def get_records(self, iterator: str, limit: int | None) -> RecordsPage:
+    async def get_records(self, iterator: str, limit: int | None) -> RawPage:
         shard_id = self._shard_of.get(iterator, "")
         self.read_at[shard_id] = self._clock.monotonic()
         page = await super().get_records(iterator, limit)

@@ -11,7 +11,7 @@ import pytest
 
 from mld.aws.boundary import raises_only
 from mld.aws.fanout import EventSubscription, KinesisFanOut
-from mld.aws.kinesis import KinesisStreams, RawPages
+from mld.aws.kinesis import KinesisStreams
 from mld.clock import Clock
 from mld.errors import MldError, StreamError, StreamUnavailableError, TableError, TableUnavailableError
 from mld.fleet.heartbeat.heartbeat_table import HeartbeatTable
@@ -25,7 +25,6 @@ from mld.fleet.values import ClientVersion, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON
-from mld.retrieval.page import RecordsPage
 from mld.retrieval.rawpage import page_of
 from mld.streams import HashRange, IteratorType, StartingPoint
 from tests.unit.aws.throwing import THROWN, anew, name_of
@@ -135,7 +134,7 @@ class Hasty(Clock):
 
 
 def streams(below: Below) -> KinesisStreams:
-    return KinesisStreams(below, stream_name="s", page_factory=RecordsPage)
+    return KinesisStreams(below, stream_name="s", page_of=page_of)
 
 
 ADAPTERS: dict[str, tuple[Callable[[Below], Any], type[MldError]]] = {
@@ -146,12 +145,6 @@ ADAPTERS: dict[str, tuple[Callable[[Below], Any], type[MldError]]] = {
     "states": (StatesTable, MldError),
     "legacy": (lambda below: LegacyTables(below, Hasty()), MldError),
     "streams": (streams, StreamError),
-    "raw streams": (
-        lambda below: KinesisStreams(
-            below, stream_name="s", page_factory=RecordsPage, raw=RawPages(below, page_of)
-        ),
-        StreamError,
-    ),
     "fan-out": (
         lambda below: KinesisFanOut(below, streams(below), stream_name="s", page_of=page_of),
         StreamError,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import pytest
 
 from mld import errors
-from mld.aws.kinesis import ARRIVAL_UNKNOWN_MS, KinesisStreams
-from mld.retrieval.page import RecordsPage
+from mld.aws.kinesis import KinesisStreams
+from mld.retrieval.rawpage import page_of
 from mld.streams import (
-    ChildShard,
     HashRange,
     IteratorType,
     Shard,
@@ -22,15 +22,14 @@ from mld.streams import (
     StartingPoint,
     StreamSummary,
 )
-from protocol.messages import Record
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
-ARRIVAL = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-ARRIVAL_MS = 1_767_323_045_678
+
+T = TypeVar("T")
 
 
 class ScriptedService:
-    """The `Service` port: one answer or error for all calls, which are noted."""
+    """The `RawService` port: one answer or error for all calls, which are noted."""
 
     def __init__(self, outcome: dict[str, Any] | Exception) -> None:
         self.outcome = outcome
@@ -44,25 +43,14 @@ class ScriptedService:
             raise self.outcome
         return self.outcome
 
+    async def fetch(
+        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
+    ) -> T:
+        return read(json.dumps(await self.call(operation, params, timeout_s=timeout_s)).encode())
+
 
 def streams_of(service: ScriptedService, arn: str | None = None) -> KinesisStreams:
-    return KinesisStreams(service, stream_name="clicks", stream_arn=arn, page_factory=RecordsPage)
-
-
-async def get_records(answer: dict[str, Any]) -> RecordsPage:
-    page = await streams_of(ScriptedService(answer)).get_records("iterator", None)
-    assert isinstance(page, RecordsPage)
-    return page
-
-
-def record_item(number: int = 1, **changes: Any) -> dict[str, Any]:
-    item = {
-        "SequenceNumber": str(number),
-        "Data": b"data",
-        "PartitionKey": "key",
-        "ApproximateArrivalTimestamp": ARRIVAL,
-    }
-    return {name: value for name, value in {**item, **changes}.items() if value is not ...}
+    return KinesisStreams(service, stream_name="clicks", stream_arn=arn, page_of=page_of)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -185,75 +173,9 @@ async def test_a_stream_says_when_it_was_made() -> None:
     assert (await streams.describe()).created_ms == round(made.timestamp() * 1000)
 
 
-async def test_a_page_of_records_is_read() -> None:
-    page = await get_records(
-        {"Records": [record_item(10), record_item(11)], "NextShardIterator": "next", "MillisBehindLatest": 42}
-    )
-    assert page.records == tuple(Record(b"data", "key", str(n), 0, ARRIVAL_MS) for n in (10, 11))
-    assert (page.next_iterator, page.millis_behind_latest, page.child_shards) == ("next", 42, ())
-
-
-async def test_the_last_page_names_the_children() -> None:
-    child = {
-        "ShardId": "child",
-        "ParentShards": ["parent"],
-        "HashKeyRange": {"StartingHashKey": "1", "EndingHashKey": "2"},
-    }
-    page = await get_records({"Records": [], "MillisBehindLatest": 0, "ChildShards": [child]})
-    assert page.next_iterator is None
-    assert page.child_shards == (ChildShard("child", frozenset({"parent"}), HashRange(1, 2)),)
-
-
-async def test_a_child_without_parents_is_left_to_the_reader_to_judge() -> None:
-    child = {"ShardId": "child", "HashKeyRange": {"StartingHashKey": "1", "EndingHashKey": "2"}}
-    page = await get_records({"Records": [], "ChildShards": [child]})
-    assert page.child_shards[0].parents == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("arrival", "expected_ms"),
-    [
-        (ARRIVAL, ARRIVAL_MS),
-        (ARRIVAL.astimezone(timezone(timedelta(hours=-7))), ARRIVAL_MS),
-        (ARRIVAL - timedelta(microseconds=1), ARRIVAL_MS),
-        (..., ARRIVAL_UNKNOWN_MS),
-        (None, ARRIVAL_UNKNOWN_MS),
-    ],
-)
-async def test_the_arrival_time_is_a_whole_number_of_milliseconds(arrival: Any, expected_ms: int) -> None:
-    page = await get_records({"Records": [record_item(ApproximateArrivalTimestamp=arrival)]})
-    assert page.records[0].approximate_arrival_ms == expected_ms
-
-
-async def test_a_large_page_lets_other_tasks_run_in_between() -> None:
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    other = asyncio.create_task(count_turns())
-    page = await get_records({"Records": [record_item(n) for n in range(10_000)]})
-    other.cancel()
-    assert [r.sequence_number for r in page.records] == [str(n) for n in range(10_000)]
-    assert turns >= 30
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        {"Records": [record_item(SequenceNumber=...)]},
-        {"Records": [record_item(SequenceNumber="12a")]},
-        {"Records": [record_item(Data=...)]},
-        {"Records": [], "ChildShards": [{"ShardId": "child"}]},
-    ],
-)
-async def test_an_answer_that_is_not_as_documented_is_an_error_not_a_loss(answer: dict[str, Any]) -> None:
+async def test_an_answer_that_is_not_as_documented_is_an_error_not_a_loss() -> None:
     with pytest.raises(errors.InvalidStreamResponseError, match="stream clicks: GetRecords: the answer is not as docu"):
-        await get_records(answer)
+        await streams_of(ScriptedService({})).get_records("iterator", None)
 
 
 async def test_an_answer_without_iterator_is_an_error() -> None:

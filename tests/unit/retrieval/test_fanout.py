@@ -20,10 +20,10 @@ from mld.retrieval.buffer import Budget
 from mld.retrieval.deliveries import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
-from mld.retrieval.page import RecordsPage
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
+from tests.support.pages import page_with, records_of
 from tests.support.readers import after, live, read, sequences
 from tests.twins.fanout import LIFE_S, MemoryFanOut, without_end
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
@@ -82,7 +82,7 @@ class Filter:
         if isinstance(delivery, Records):
             batch = delivery.page.after(self._had)
             self._had = batch.largest or self._had
-            self.got += [record.sequence_number for record in getattr(batch, "records", ())]
+            self.got += [record.sequence_number for record in records_of(batch)]
         return delivery
 
     async def until(self, count: int) -> list[str]:
@@ -288,9 +288,9 @@ def test_an_end_whose_children_are_never_named_is_believed_after_some_time() -> 
 def test_an_event_that_contradicts_itself_is_asked_for_again(kind: str) -> None:
     child = ChildShard("c", frozenset({"shard-0"}), HashRange(0, HASH_KEY_MAX))
     bent = {
-        "no indicator": without_end(RecordsPage((), None, 0)),
-        "both": RecordsPage((), "1", 0, (child,)),
-        "orphan": RecordsPage((), None, 0, (ChildShard("c", frozenset(), HashRange(0, HASH_KEY_MAX)),)),
+        "no indicator": without_end(page_with((), None, 0)),
+        "both": page_with((), "1", 0, (child,)),
+        "orphan": page_with((), None, 0, (ChildShard("c", frozenset(), HashRange(0, HASH_KEY_MAX)),)),
     }[kind]
 
     async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:

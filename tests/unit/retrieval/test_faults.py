@@ -6,15 +6,16 @@ import pytest
 
 from mld import errors
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX, AnswerVerdict, PollingReaction, judge, reaction_to
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange
+from tests.support.pages import page_with
 
 CHILD = ChildShard("child", frozenset({"parent"}), HashRange(0, HASH_KEY_MAX))
 ORPHAN = ChildShard("orphan", frozenset(), HashRange(0, HASH_KEY_MAX))
 
 
-def answer(next_iterator: str | None, *children: ChildShard) -> RecordsPage:
-    return RecordsPage((), next_iterator, 0, children)
+def answer(next_iterator: str | None, *children: ChildShard) -> RawPage:
+    return page_with((), next_iterator, 0, children)
 
 
 @pytest.mark.parametrize(
@@ -28,12 +29,12 @@ def answer(next_iterator: str | None, *children: ChildShard) -> RecordsPage:
         (answer(None, CHILD, ORPHAN), AnswerVerdict.INVALID),
     ],
 )
-def test_an_answer_is_judged_by_itself(page: RecordsPage, verdict: AnswerVerdict) -> None:
+def test_an_answer_is_judged_by_itself(page: RawPage, verdict: AnswerVerdict) -> None:
     assert judge(page, 0) is verdict
 
 
 @pytest.mark.parametrize("page", [answer(None), answer(None, ORPHAN)])
-def test_a_repeated_end_without_usable_children_is_believed_in_the_end(page: RecordsPage) -> None:
+def test_a_repeated_end_without_usable_children_is_believed_in_the_end(page: RawPage) -> None:
     verdicts = [judge(page, before) for before in range(ENDS_WITHOUT_CHILDREN_MAX)]
     assert verdicts == [AnswerVerdict.INVALID] * (ENDS_WITHOUT_CHILDREN_MAX - 1) + [
         AnswerVerdict.ENDED_CHILDREN_UNKNOWN

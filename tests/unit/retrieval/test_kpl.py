@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.positions import LATEST, Position
 from mld.retrieval.kpl import (
     DIGEST_BYTES,
     GROUP_DEPTH_MAX,
@@ -20,11 +18,11 @@ from mld.retrieval.kpl import (
     Work,
     user_records,
 )
-from mld.retrieval.page import RecordsPage
 from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, field, number, sealed, varint
+from tests.support.pages import page_with, records_of
 
 VECTOR = bytes.fromhex(
     "f3899ac20a04706b2d610a04706b2d62120531323334351a0708001a036f6e651a09080110001a0374776f0713dc6c35027dfa4b4504e0b70233d0"
@@ -42,7 +40,7 @@ def outer(data: bytes, sequence: str = "7") -> Record:
 def opened_as(data: bytes, hash_range: HashRange | None = None) -> list[Record] | None:
     """The user records; None if it is delivered as it came."""
     users = finish(user_records(outer(data), hash_range, Work()))
-    return None if users is None else list(users)
+    return None if users is None else [users.record(sub) for sub in range(len(users))]
 
 
 def users_of(data: bytes, hash_range: HashRange | None = None) -> list[tuple[str, bytes, int]]:
@@ -162,17 +160,6 @@ def test_a_malformed_message_is_refused(message: bytes) -> None:
         opened(message)
 
 
-@pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_aggregate_is_delivered_as_it_came_and_named(message: bytes) -> None:
-    broken = outer(sealed(message), "8")
-    batch = page(outer(VECTOR, "7"), broken, outer(VECTOR, "9")).after(LATEST)
-    line = b"".join(batch.line())
-    assert positions(batch.records) == [("7", 0), ("7", 1), ("8", 0), ("9", 0), ("9", 1)]
-    assert batch.records[2] == broken
-    assert list(batch.malformed) == ["8"]
-    assert len(json.loads(line)["records"]) == 5
-
-
 # --- tolerance (retrieval#aggregate-layout) --------------------------------------------------------------------------
 
 UNKNOWN = (
@@ -234,79 +221,10 @@ def test_nothing_is_dropped_if_the_range_is_unknown() -> None:
     assert len(users_of(aggregate([User("k", b"", "9" * 50), User("k", b"", "-1")]))) == 2
 
 
-def test_one_misrouted_record_takes_all_of_its_aggregate_and_nothing_else() -> None:
+def test_one_misrouted_record_takes_all_of_its_aggregate() -> None:
     mine, other = User("k", b"", "10"), User("k", b"", "30")
-    batch = page(
-        outer(aggregate([mine]), "1"), outer(aggregate([mine, mine, other]), "2"), outer(aggregate([mine]), "3")
-    ).after(LATEST, HashRange(10, 20))
-    assert (positions(batch.records), batch.largest) == ([("1", 0), ("3", 0)], Position("3", 0))
-
-
-def test_a_page_of_misrouted_aggregates_is_an_empty_batch() -> None:
-    batch = page(outer(VECTOR)).after(LATEST, HashRange(20000, HASH_KEY_MAX))
-    assert (batch.largest, batch.count, batch.data_bytes) == (None, 0, 0)
-    assert json.loads(b"".join(batch.line()))["records"] == []
-
-
-# --- retrieval#checkpoint-filter -------------------------------------------------------------------------------------
-
-TRIPLE = aggregate([User("k", b"0"), User("k", b"1"), User("k", b"2")])
-
-
-def page(*records: Record) -> RecordsPage:
-    return RecordsPage(records, "next", 0)
-
-
-def positions(records: Sequence[Record]) -> list[tuple[str, int]]:
-    return [(r.sequence_number, r.sub_sequence_number) for r in records]
-
-
-@pytest.mark.parametrize(
-    "checkpoint, expected",
-    [
-        (TRIM_HORIZON, ["5/0", "7/0", "7/1", "7/2", "9/0"]),
-        (Position("5"), ["7/0", "7/1", "7/2", "9/0"]),
-        (Position("7", 0), ["7/1", "7/2", "9/0"]),
-        (Position("7", 1), ["7/2", "9/0"]),
-        (Position("7", 2), ["9/0"]),
-        (Position("7", 3), ["9/0"]),
-        (Position("9"), []),
-        (SHARD_END, []),
-    ],
-)
-def test_a_checkpoint_inside_an_aggregate_keeps_the_rest_of_it(checkpoint: Position, expected: list[str]) -> None:
-    batch = page(outer(b"plain", "5"), outer(TRIPLE, "7"), outer(b"plain", "9")).after(checkpoint)
-    assert [f"{sequence}/{sub}" for sequence, sub in positions(batch.records)] == expected
-    assert (str(batch.largest) if batch.largest else None) == (expected[-1] if expected else None)
-
-
-def test_the_largest_position_names_the_last_user_record() -> None:
-    assert page(outer(b"plain", "5"), outer(TRIPLE, "7")).after(LATEST).largest == Position("7", 2)
-
-
-def test_the_child_gets_user_records_in_one_line() -> None:
-    batch = page(outer(VECTOR)).after(Position("7", 0))
-    (record,) = json.loads(b"".join(batch.line()))["records"]
-    assert record == {
-        "data": "dHdv",
-        "partitionKey": "pk-b",
-        "sequenceNumber": "7",
-        "approximateArrivalTimestamp": ARRIVAL_MS,
-        "subSequenceNumber": 1,
-        "action": "record",
-    }
-
-
-def test_a_line_of_aggregates_can_be_framed_again_and_counts_the_user_data() -> None:
-    batch = page(outer(VECTOR), outer(TRIPLE, "8"), outer(b"plain", "9")).after(Position("7", 0))
-    assert list(batch.line()) == list(batch.line())
-    assert batch.data_bytes == len(b"two") + 3 + len(b"plain")
-
-
-def test_a_large_page_of_aggregates_is_framed_in_pieces() -> None:
-    users = [User("k", bytes(1000)) for _ in range(50)]
-    batch = page(*(outer(aggregate(users), str(n)) for n in range(100))).after(LATEST)
-    assert max(map(len, batch.line())) < 300_000
+    assert users_of(aggregate([mine, mine]), HashRange(10, 20)) == [("k", b"", 0), ("k", b"", 1)]
+    assert users_of(aggregate([mine, mine, other]), HashRange(10, 20)) == []
 
 
 # --- properties ------------------------------------------------------------------------------------------------------
@@ -365,7 +283,7 @@ def test_bytes_without_magic_or_digest_are_delivered_as_they_are(message: bytes)
 def test_whatever_is_sealed_is_opened_or_delivered_as_it_came(message: bytes, sub: int | None) -> None:
     """Only MalformedAggregateError may be raised, and the page has caught it."""
     record = outer(sealed(message))
-    batch = page(record).after(LATEST if sub is None else Position("7", sub), EVERYTHING)
-    assert len(json.loads(b"".join(batch.line()))["records"]) == batch.count
+    batch = page_with([record]).after(LATEST if sub is None else Position("7", sub), EVERYTHING)
+    records = records_of(batch)
     if batch.malformed:
-        assert batch.records == ((record,) if sub is None else ())
+        assert records == ([record] if sub is None else [])

@@ -18,8 +18,8 @@ from mld.retrieval.buffer import Budget
 from mld.retrieval.deliveries import EndOfShard, ShardMissing
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
 from mld.retrieval.pacing import CALL_INTERVAL_MIN_S
-from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
+from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from tests.support.readers import after, live, read, sequences
@@ -382,7 +382,7 @@ async def test_children_named_at_a_later_try_are_delivered(streams: MemoryStream
 
 @with_reader(max_records=10)
 async def test_a_valid_answer_starts_the_count_of_bad_ends_anew(streams: MemoryStreams, reader: PollingReader) -> None:
-    def bad_end(page: RecordsPage) -> RecordsPage:
+    def bad_end(page: RawPage) -> RawPage:
         return replace(page, next_iterator=None)
 
     streams.bend(*[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1), None, *[bad_end] * (ENDS_WITHOUT_CHILDREN_MAX - 1))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from mld import errors
 from mld.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
-from mld.retrieval.page import RecordsPage
 from mld.retrieval.polling import PollingReader
+from mld.retrieval.rawpage import RawPage
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange
+from tests.support.pages import sequences_in
 from tests.twins.streams import HangError, MemoryStreams, Transform
 from tests.virtual_time import run_virtual
 
@@ -32,11 +33,11 @@ ERRORS: list[type[Exception]] = [
 ]
 
 
-def children_though_it_goes_on(page: RecordsPage) -> RecordsPage:
+def children_though_it_goes_on(page: RawPage) -> RawPage:
     return replace(page, next_iterator=page.next_iterator or "goes on", child_shards=(CHILD,))
 
 
-def empty_though_behind(page: RecordsPage) -> RecordsPage:
+def empty_though_behind(page: RawPage) -> RawPage:
     """Nothing found yet, same place: legal as long as the iterator did not move past records."""
     return page if page.count or page.next_iterator is None else replace(page, millis_behind_latest=1)
 
@@ -93,8 +94,7 @@ async def live(story: Story, checkpoint: Position) -> tuple[list[str], list[str]
     for turn in range(10_000):
         match await reader.next():
             case Records(page):
-                assert isinstance(page, RecordsPage)
-                delivered += [record.sequence_number for record in page.records]
+                delivered += sequences_in(page)
             case EndOfShard(children):
                 assert [child.shard_id for child in children] == ["child"]
                 break

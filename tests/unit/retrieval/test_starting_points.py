@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import (
     LATEST_MARGIN_S,
     ReadState,
@@ -17,6 +17,7 @@ from mld.retrieval.starting_points import (
 )
 from mld.streams import IteratorType, StartingPoint
 from protocol.messages import Record
+from tests.support.pages import page_with
 
 INITIAL = InitialPosition(AT_TIMESTAMP, 1_600_000_000.5)
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
@@ -27,8 +28,8 @@ AT_TIME = StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=1_600_000_000.5)
 AT_NUMBER = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence=NUMBER)
 
 
-def page_of(*sequences: str, lag_ms: int | None = 0) -> RecordsPage:
-    return RecordsPage(tuple(Record(b"", "k", s, 0, 0) for s in sequences), "next", lag_ms)
+def page_of(*sequences: str, lag_ms: int | None = 0) -> RawPage:
+    return page_with(tuple(Record(b"", "k", s, 0, 0) for s in sequences), "next", lag_ms)
 
 
 def at_time(epoch_s: float) -> StartingPoint:

@@ -10,10 +10,11 @@ import pytest
 from mld import errors
 from mld.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval import pacing, starting_points, subscribing
-from mld.retrieval.page import RecordsPage
+from mld.retrieval.rawpage import RawPage
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
 from mld.streams import IteratorType, StartingPoint
 from protocol.messages import Record
+from tests.support.pages import page_with
 
 WALL_S = 1_700_000_000.0
 INITIAL = InitialPosition(TRIM_HORIZON)
@@ -26,9 +27,9 @@ def course_from(checkpoint: Position, anchor_s: float | None = None) -> Course:
     return Course(starting_points.started(checkpoint, start, WALL_S, anchor_s))
 
 
-def event(*sequences: int, continuation: int | None) -> RecordsPage:
+def event(*sequences: int, continuation: int | None) -> RawPage:
     records = tuple(Record(b"x", "key", str(number), 0, 1) for number in sequences)
-    return RecordsPage(records, None if continuation is None else str(continuation), 0)
+    return page_with(records, None if continuation is None else str(continuation), 0)
 
 
 def after(number: int) -> StartingPoint:
@@ -71,7 +72,7 @@ def test_a_subscription_without_events_leaves_the_place_where_it_was(
 )
 @pytest.mark.parametrize("checkpoint", [Position("7", 3), TRIM_HORIZON, LATEST])
 def test_after_an_event_it_is_the_continuation_that_counts(
-    checkpoint: Position, events: list[RecordsPage], point: StartingPoint
+    checkpoint: Position, events: list[RawPage], point: StartingPoint
 ) -> None:
     course = reduce(subscribing.accepted, events, subscribing.called(course_from(checkpoint), 0.0))
     assert subscribing.point_of(course) == point
