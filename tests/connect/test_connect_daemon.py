@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_spark import SESSION_S, processes, put_malformed, rows, start, texts, wanted
+from tests.integration.test_spark import SESSION_S, processes, put_malformed, start, texts, wanted
 from tests.integration.world import MakeWorld
+from tests.support.spark_bed import rows
 from tests.support.spark_servers import ConnectServer, spark_home
 
 SERVER = os.environ.get("MLD_CONNECT_SERVER", "")
@@ -38,7 +39,7 @@ def test_every_record_once_through_a_server_that_is_restarted(
         }
         daemon = start(world, **keys)
         world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
-        world.until(lambda: list(rows(world.directory / "dead")), SESSION_S, "the malformed record in the dead letter")
+        world.until(lambda: rows(world.directory / "dead"), SESSION_S, "the malformed record in the dead letter")
         assert processes(daemon, "java") == []
 
         server.kill()
@@ -48,7 +49,7 @@ def test_every_record_once_through_a_server_that_is_restarted(
         world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the restart")
         assert daemon.stop(timeout_s=200) == 0
         world.until_caught_up(1)
-        assert len(list(rows(world.directory / "dead"))) == 1
+        assert len(rows(world.directory / "dead")) == 1
         assert "hush" not in daemon.log()
     finally:
         server.kill()

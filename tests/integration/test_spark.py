@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.integration.history import Put
 from tests.integration.world import MakeWorld, World
 from tests.support.daemon import Daemon
-from tests.support.patience import PATIENCE_S
+from tests.support.spark_bed import rows
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
 SESSION_S = 150.0
 """A JVM that shares its cores takes its time; on a quiet machine it is seconds."""
 TEST_S = 600
-FAILOVER_MS = 3_000
-"""How long the lease of a daemon that was killed is waited for."""
 PIPELINE = """
 from pyspark.sql import functions as F
 
@@ -61,13 +56,6 @@ def start(world: World, **keys: object) -> Daemon:
     return world.daemon(child=child, **{name.replace(".", "__"): value for name, value in mine.items()})
 
 
-def rows(directory: Path) -> Iterator[dict[str, Any]]:
-    """What a reader of the sink sees."""
-    for file in sorted(directory.glob("mld_commit=*/*.json")):
-        if not file.name.startswith("_"):
-            yield from map(json.loads, file.read_text().splitlines())
-
-
 def texts(world: World) -> Counter[str]:
     return Counter(row["text"] for row in rows(world.directory / "out"))
 
@@ -102,7 +90,7 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
     put_malformed(world)
     daemon = start(world)
     world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
-    world.until(lambda: list(rows(world.directory / "dead")), SESSION_S, "the malformed record in the dead letter")
+    world.until(lambda: rows(world.directory / "dead"), SESSION_S, "the malformed record in the dead letter")
     (dead,) = rows(world.directory / "dead")
     assert (dead["data"], dead["reason"]) == ("//4=", "not UTF-8")
 
@@ -116,51 +104,8 @@ def test_every_record_once_through_a_split_and_a_killed_jvm(make_world: MakeWorl
     os.kill(jvm, signal.SIGKILL)
     world.put(300)
     world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the JVM")
-    assert len(list(rows(world.directory / "dead"))) == 1
+    assert len(rows(world.directory / "dead")) == 1
 
     assert daemon.stop(timeout_s=200) == 0
     world.until_caught_up(1)
     world.until(lambda: not daemon.survivors(), 60, "host and JVM gone")
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(TEST_S)
-def test_every_record_once_through_a_killed_host_and_a_killed_daemon(make_world: MakeWorld) -> None:
-    world = make_world()
-    world.put(200)
-    daemon = start(world, failoverTimeMillis=FAILOVER_MS)
-    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the first records in the sink")
-
-    (host,) = processes(daemon, "processors.spark.host")
-    os.kill(host, signal.SIGKILL)
-    world.put(200)
-    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the host")
-
-    daemon.kill()
-    world.put(200)
-    second = start(world, workerId="w2", failoverTimeMillis=FAILOVER_MS)
-    world.until(lambda: not daemon.survivors(), 120, "children, host and JVM of the killed daemon gone")
-    world.until(lambda: texts(world) == wanted(world), SESSION_S, "the records behind the death of the daemon")
-    assert second.stop(timeout_s=200) == 0
-    world.until_caught_up(1)
-
-
-BAD = [
-    ({"mld.spark.javaHome": "/nowhere"}, PIPELINE, "mld.spark.javaHome is /nowhere, and there is no /nowhere/bin/java"),
-    ({}, "def transform(records batch):\n    pass\n", "pipeline.py:1: "),
-    ({}, "def transform(records):\n    pass\n", "cannot be called as transform(records, batch)"),
-]
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(("keys", "pipeline", "said"), BAD)
-def test_bad_input_gets_a_sentence_and_passes_no_checkpoint(
-    make_world: MakeWorld, keys: dict[str, object], pipeline: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world()
-    world.put(3)
-    monkeypatch.setattr(sys.modules[__name__], "PIPELINE", pipeline)
-    daemon = start(world, **{"mld.childFailurePolicy": "restart", "mld.childRestartsMax": 1, **keys})
-    assert daemon.wait(PATIENCE_S) == 1
-    assert any(said in line for line in daemon.lines), daemon.tail()
-    assert all(lease.checkpoint.number is None for lease in world.leases().values())

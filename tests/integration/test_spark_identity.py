@@ -34,7 +34,7 @@ def make_again(world: World) -> None:
     until(lambda: world.stream not in world.kinesis.list_streams()["StreamNames"], what="the stream gone")
     forget(world)
     world.kinesis.create_stream(StreamName=world.stream, ShardCount=1)
-    world._until_active()
+    world.until_active()
 
 
 def forget(world: World) -> None:

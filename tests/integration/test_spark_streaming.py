@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'")
 
-from processors.spark.batch.outcome import BatchOutcome
-from processors.spark.batch.spool import Spool
-from processors.spark.high_water_marks import StreamShard
-from processors.spark.pipeline import PipelineError, load
-from processors.spark.sink_port import SinkRefused, SinkSpec
-from processors.spark.sinks.factory import make_sink
-from processors.spark.streaming.factory import make_engine
+from processors.spark.pipeline import PipelineError
+from processors.spark.sink_port import SinkRefused
 from processors.spark.testing import session
 from tests.integration import test_spark as whole
 from tests.integration.world import MakeWorld
-from tests.unit.spark.twins import run_data, settings_of
+from tests.support.spark_bed import A, Bed, engine_bed, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 JSON = ("mld.spark.format = json", "mld.spark.schema = n INT, at TIMESTAMP")
-A = StreamShard("s", "a")
 DIVIDE = """
 from pyspark.sql import functions as F
 
@@ -52,47 +46,15 @@ def spark() -> Iterator[Any]:
     yield session(2, **quick)
 
 
-class Bed:
+def worker(spark: Any, directory: Path, pipeline: str, *keys: str, **more: Any) -> Bed:
     """A worker of the streaming mode; several may share the directory."""
-
-    def __init__(self, spark: Any, directory: Path, pipeline: str, *keys: str, sinks: tuple[str, ...] = ("out",),
-                 dead: bool = True, name: str = "w1") -> None:  # fmt: skip
-        self.directory = directory
-        self.settings = settings_of(
-            "mld.spark.mode = streaming",
-            f"mld.spark.checkpoint = {directory / 'checkpoint'}",
-            "mld.spark.attemptsMax = 2",
-            "mld.spark.conf.spark.sql.streaming.pollingDelay = 20ms",
-            *([f"mld.spark.deadLetter = {directory / 'dead'}"] if dead else []),
-            *keys,
-            sinks=sinks,
-        )
-        self.spool = Spool(directory / f"spool-{name}")
-        file = directory / "pipeline.py"
-        file.write_text(pipeline)
-        spark.conf.set("spark.sql.streaming.pollingDelay", "20ms")
-        self.engine = make_engine(
-            spark,
-            self.settings,
-            load(f"{file}:transform", sinks),
-            [make_sink(SinkSpec(sink, "json", str(directory / sink)), spark) for sink in sinks],
-            make_sink(SinkSpec("deadLetter", "json", str(directory / "dead")), spark) if dead else None,
-            self.spool,
-        )
-        self.engine.start()
-
-    def run(self, data: Mapping[int, bytes], shard: str = "a") -> BatchOutcome:
-        return run_data(self.engine, self.spool, data, shard)
-
-    def stop(self) -> None:
-        self.engine.stop()
-
-
-def rows(directory: Path) -> list[dict[str, Any]]:
-    found = []
-    for file in sorted(directory.glob("mld_commit=*/part-*")):
-        found += [json.loads(line) for line in file.read_text().splitlines()]
-    return found
+    spark.conf.set("spark.sql.streaming.pollingDelay", "20ms")
+    mine = (
+        "mld.spark.mode = streaming",
+        f"mld.spark.checkpoint = {directory / 'checkpoint'}",
+        "mld.spark.conf.spark.sql.streaming.pollingDelay = 20ms",
+    )
+    return engine_bed(spark, directory, pipeline, *mine, *JSON, *keys, **more)
 
 
 def event(n: int, at: str = "10:00:00") -> bytes:
@@ -101,16 +63,16 @@ def event(n: int, at: str = "10:00:00") -> bytes:
 
 def test_windows_close_behind_the_watermark_across_batches_and_restarts(spark: Any, tmp_path: Path) -> None:
     sinks = ("raw", "minutes")
-    first = Bed(spark, tmp_path, WINDOWS, *JSON, sinks=sinks)
+    first = worker(spark, tmp_path, WINDOWS, sinks=sinks)
     assert first.run({1: event(1), 2: event(2, "10:00:30")}).failed == {}
     assert first.engine.mark_of(A) == (2, 0)
-    first.stop()
+    first.engine.stop()
 
-    second = Bed(spark, tmp_path, WINDOWS, *JSON, sinks=sinks)
+    second = worker(spark, tmp_path, WINDOWS, sinks=sinks)
     assert second.run({2: event(2, "10:00:30"), 3: event(3, "10:00:59"), 4: b"{bad"}, "a").failed == {}
     assert second.run({1: event(10, "10:02:30")}, "b").failed == {}
     assert second.run({5: event(5, "10:04:00")}).failed == {}
-    second.stop()
+    second.engine.stop()
     assert rows(tmp_path / "minutes") == [
         {"minute": "10:00", "n": 6, "events": 3},
         {"minute": "10:02", "n": 10, "events": 1},
@@ -123,16 +85,16 @@ def test_windows_close_behind_the_watermark_across_batches_and_restarts(spark: A
 
 def test_a_record_that_fails_stops_all_shards_until_the_pipeline_is_corrected(spark: Any, tmp_path: Path) -> None:
     update = "mld.spark.sink.out.outputMode = update"
-    bed = Bed(spark, tmp_path, DIVIDE, *JSON, update, dead=False)
+    bed = worker(spark, tmp_path, DIVIDE, update, dead=False)
     assert bed.run({1: event(2)}).failed == {}
     outcome = bed.run({2: event(0), 3: b"{bad"})
-    bed.stop()
+    bed.engine.stop()
     assert "ZeroDivisionError" in outcome.failed[A] and "cannot leave out a record" in outcome.failed[A]
     assert bed.engine.mark_of(A) == (1, 0)
 
-    corrected = Bed(spark, tmp_path, DIVIDE.replace("10 // n", "10 // n if n else 0"), *JSON, update, dead=False)
+    corrected = worker(spark, tmp_path, DIVIDE.replace("10 // n", "10 // n if n else 0"), update, dead=False)
     assert corrected.run({2: event(0), 3: b"{bad", 4: event(5)}).failed == {}
-    corrected.stop()
+    corrected.engine.stop()
     # The batch that failed is repeated as it was, and its shard adds nothing; then comes what is new.
     assert [row["n"] for row in rows(tmp_path / "out")] == [5, 5, 7]
 
@@ -150,13 +112,13 @@ def test_what_cannot_be_streamed_is_told_at_start(
     spark: Any, tmp_path: Path, pipeline: str, keys: tuple[str, ...], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        Bed(spark, tmp_path, f"def transform(records, batch):\n{pipeline}\n", *JSON, *keys)
+        worker(spark, tmp_path, f"def transform(records, batch):\n{pipeline}\n", *keys)
 
 
 def test_an_aggregate_without_a_watermark_cannot_be_appended(spark: Any, tmp_path: Path) -> None:
-    bed = Bed(spark, tmp_path, DIVIDE, *JSON)
+    bed = worker(spark, tmp_path, DIVIDE)
     outcome = bed.run({1: event(1)})
-    bed.stop()
+    bed.engine.stop()
     assert "watermark" in outcome.failed[A] and "correct the pipeline" in outcome.failed[A]
 
 
@@ -172,6 +134,6 @@ def test_the_whole_through_a_killed_host(make_world: MakeWorld) -> None:
     os.kill(host, signal.SIGKILL)
     world.put(100)
     world.until(lambda: whole.texts(world) == whole.wanted(world), whole.SESSION_S, "the records behind its death")
-    assert len(list(whole.rows(world.directory / "dead"))) == 1
+    assert len(list(rows(world.directory / "dead"))) == 1
     assert daemon.stop(timeout_s=200) == 0
     world.until_caught_up(1)

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="needs the extra: pip install 'mld[spark]'
 
 from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError
-from tests.support.spark_bed import Bed, bed
+from tests.support.spark_bed import Bed, bed, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 TABLES = """
@@ -82,9 +82,8 @@ def event(id: int, user: int, kind: str = "click", at: str = "10:00:00", ad: int
     return json.dumps({"id": id, "user": user, "ad": ad, "kind": kind, "at": f"2026-01-01T{at}Z"}).encode()
 
 
-def rows(made: Bed, *columns: str) -> list[tuple[Any, ...]]:
-    lines = [line for file in made.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()]
-    return sorted(tuple(row.get(column) for column in columns) for row in map(json.loads, lines))
+def cells(made: Bed, *columns: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.get(column) for column in columns) for row in rows(made.out))
 
 
 def test_events_without_their_repetitions_with_tables_read_in_setup_and_in_the_function(tmp_path: Path) -> None:
@@ -96,10 +95,10 @@ def test_events_without_their_repetitions_with_tables_read_in_setup_and_in_the_f
         add(tmp_path / "ads", {"ad": 8, "title": "jam"})
         assert made.run({5: event(2, 2), 6: event(6, 1, ad=8), 7: event(5, 3, ad=8)}).failed == {}
         before = [(1, "ann", "tea"), (2, "bob", None), (6, "ann", None)]
-        assert rows(made, "id", "name", "title") == before, "files of a table are listed when it is read"
+        assert cells(made, "id", "name", "title") == before, "files of a table are listed when it is read"
     with bed(tmp_path, TABLES, *keys(tmp_path)) as made:
         assert made.run({7: event(5, 3, ad=8), 8: event(7, 3, ad=8), 9: event(1, 1), 10: event(6, 1)}).failed == {}
-        assert rows(made, "id", "name", "title") == [*before, (7, "cid", "jam")]
+        assert cells(made, "id", "name", "title") == [*before, (7, "cid", "jam")]
 
 
 def test_clicks_with_the_purchases_of_the_next_ten_minutes(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_clicks_with_the_purchases_of_the_next_ten_minutes(tmp_path: Path) -> No
     with bed(tmp_path, PURCHASES, *keys(tmp_path)) as made:
         assert made.run({1: event(1, 1), 2: event(2, 2), 3: event(11, 3, "purchase"), 4: b"{bad"}).failed == {}
         assert made.run({5: event(12, 1, "purchase", "10:05:00")}).failed == {}
-        assert rows(made, "click", "purchase") == [(1, 12)]
+        assert cells(made, "click", "purchase") == [(1, 12)]
     with bed(tmp_path, PURCHASES, *keys(tmp_path)) as made:
         more = {
             6: event(13, 2, "purchase", "10:10:00"),
@@ -115,12 +114,12 @@ def test_clicks_with_the_purchases_of_the_next_ten_minutes(tmp_path: Path) -> No
             8: event(3, 3, at="10:01:00"),
         }
         assert made.run({4: b"{bad", 5: event(12, 1, "purchase", "10:05:00"), **more}).failed == {}
-        assert rows(made, "click", "purchase") == [(1, 12), (2, 13)], "ten minutes, and not a second more"
+        assert cells(made, "click", "purchase") == [(1, 12), (2, 13)], "ten minutes, and not a second more"
         assert made.run({9: event(4, 4, at="11:00:00")}).failed == {}
-        assert rows(made, "click", "purchase") == [(1, 12), (2, 13)], "the side that lags holds the watermark"
+        assert cells(made, "click", "purchase") == [(1, 12), (2, 13)], "the side that lags holds the watermark"
         assert made.run({10: event(15, 4, "purchase", "11:20:00")}).failed == {}
         # Both sides are past 10:11 now, and click 4 may still be bought something after, up to 11:10.
-        assert rows(made, "click", "purchase") == [(1, 12), (2, 13), (3, None)]
+        assert cells(made, "click", "purchase") == [(1, 12), (2, 13), (3, None)]
     assert len(list((tmp_path / "dead").glob("mld_commit=*/part-*"))) == 1
 
 

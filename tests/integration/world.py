@@ -71,7 +71,7 @@ class World:
         self.kinesis = self._kinesis_server.client("kinesis")
         self.dynamo = aws.client("dynamodb")
         self.kinesis.create_stream(StreamName=self.stream, ShardCount=shards)
-        self._until_active()
+        self.until_active()
 
     def close(self) -> None:
         for daemon in self.daemons:
@@ -157,13 +157,13 @@ class World:
         keys = shard["HashKeyRange"]
         middle = (int(keys["StartingHashKey"]) + int(keys["EndingHashKey"])) // 2 + 1
         self.kinesis.split_shard(StreamName=self.stream, ShardToSplit=shard_id, NewStartingHashKey=str(middle))
-        self._until_active()
+        self.until_active()
 
     def merge(self, one: str, other: str) -> None:
         self.kinesis.merge_shards(StreamName=self.stream, ShardToMerge=one, AdjacentShardToMerge=other)
-        self._until_active()
+        self.until_active()
 
-    def _until_active(self) -> None:
+    def until_active(self) -> None:
         def is_active() -> bool:
             summary = self.kinesis.describe_stream_summary(StreamName=self.stream)
             return bool(summary["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark_bed import Bed, bed
+from tests.support.spark_bed import Bed, bed, rows
 
 pytestmark = [
     pytest.mark.spark,
@@ -71,8 +71,7 @@ def event(user: str, at: str) -> bytes:
 
 
 def closed(made: Bed) -> list[tuple[str, int, int]]:
-    rows = [json.loads(line) for file in made.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()]
-    return sorted((row["user"], row["session"], row["events"]) for row in rows)
+    return sorted((row["user"], row["session"], row["events"]) for row in rows(made.out))
 
 
 def test_sessions_of_users_are_counted_across_batches_and_a_restart(tmp_path: Path) -> None:

@@ -4,42 +4,73 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from processors.spark.batch.engine import Engine
 from processors.spark.batch.outcome import BatchOutcome
 from processors.spark.batch.spool import Spool, open_spool
 from processors.spark.high_water_marks import StreamShard
-from processors.spark.host.start_up import HostStartError, Started, start
+from processors.spark.host.start_up import HostStartError, engine_of, start
+from processors.spark.pipeline import load
+from processors.spark.sink_port import SinkSpec
+from processors.spark.sinks.factory import make_sink
+from processors.spark.streaming.engine import StreamingEngine
 from tests.unit.spark.twins import run_data, settings_of
 
 A = StreamShard("s", "a")
 
 
+def rows(directory: Path) -> list[dict[str, Any]]:
+    """What a reader of a sink of JSON sees."""
+    files = sorted(directory.glob("mld_commit=*/part-*"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
 class Bed:
-    """One shard's batches into the sink `out`, as JSON."""
+    """Batches into sinks of JSON, each in a directory of its own name."""
 
-    def __init__(self, started: Started, spool: Spool, out: Path) -> None:
-        self.started, self.spark, self.engine, self.spool, self.out = started, started.spark, started.engine, spool, out
+    def __init__(self, spark: Any, engine: Engine | StreamingEngine, spool: Spool, directory: Path) -> None:
+        self.spark, self.engine, self.spool, self.out = spark, engine, spool, directory / "out"
 
-    def run(self, data: Mapping[int, bytes]) -> BatchOutcome:
-        return run_data(self.engine, self.spool, data, "a")
+    def run(self, data: Mapping[int, bytes], shard: str = "a") -> BatchOutcome:
+        return run_data(self.engine, self.spool, data, shard)
 
     def rows(self) -> Counter[tuple[int, str]]:
-        lines = [line for file in self.out.glob("mld_commit=*/part-*") for line in file.read_text().splitlines()]
-        return Counter((int(row["sequenceNumber"]), row["payload"]) for row in map(json.loads, lines))
+        return Counter((int(row["sequenceNumber"]), row["payload"]) for row in rows(self.out))
+
+
+def engine_bed(
+    spark: Any, directory: Path, pipeline: str, *keys: str, sinks: tuple[str, ...] = ("out",), dead: bool = True
+) -> Bed:
+    """An engine over a session that others use as well; `pipeline` is Python, or one SELECT."""
+    suffix = ".sql" if pipeline.startswith("SELECT") else ".py"
+    file = directory / f"pipeline{suffix}"
+    file.write_text(pipeline)
+    paths = [f"mld.spark.sink.{sink}.path = {directory / sink}" for sink in sinks]
+    formats = [f"mld.spark.sink.{sink}.format = json" for sink in sinks]
+    letters = [f"mld.spark.deadLetter = {directory / 'dead'}"] if dead else []
+    settings = settings_of("mld.spark.attemptsMax = 2", *paths, *formats, *letters, *keys, sinks=sinks)
+    loaded = load(str(file) if suffix == ".sql" else f"{file}:transform", sinks)
+    spool = Spool(Path(tempfile.mkdtemp(prefix="spool-", dir=directory)))
+    dead_letter = make_sink(SinkSpec("dead", "json", settings.dead_letter), spark) if dead else None
+    made = [make_sink(spec, spark) for spec in settings.sinks]
+    engine = engine_of(spark, settings, loaded, made, dead_letter, spool)
+    engine.start()
+    return Bed(spark, engine, spool, directory)
 
 
 @contextlib.contextmanager
 def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
     """Records are text, if `keys` do not say otherwise."""
     (directory / "pipeline.py").write_text(pipeline)
-    out = directory / "out"
     settings = settings_of(
         f"mld.spark.pipeline = {directory / 'pipeline.py'}:transform",
         "mld.spark.format = text",
-        f"mld.spark.sink.out.path = {out}",
+        f"mld.spark.sink.out.path = {directory / 'out'}",
         "mld.spark.sink.out.format = json",
         *keys,
     )
@@ -47,7 +78,7 @@ def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
     try:
         started = start(settings, directory, spool)
         try:
-            yield Bed(started, spool, out)
+            yield Bed(started.spark, started.engine, spool, directory)
         finally:
             started.close()
     except HostStartError:

@@ -73,7 +73,7 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         sinks = [make_sink(spec, spark) for spec in settings.sinks]
         dead = make_sink(_dead_letter(settings), spark) if settings.dead_letter else None
         loaded.setup(spark)
-        engine = _engine(spark, settings, loaded, sinks, dead, spool)
+        engine = engine_of(spark, settings, loaded, sinks, dead, spool)
         engine.start()
     except (pipeline.PipelineError, SessionError, SinkError) as error:
         passing = isinstance(error, (SessionUnreachable, SinkError)) and not isinstance(error, SinkRefused)
@@ -110,7 +110,7 @@ def _dead_letter(settings: SparkSettings) -> SinkSpec:
     )
 
 
-def _engine(
+def engine_of(
     spark: SparkSession,
     settings: SparkSettings,
     loaded: pipeline.Pipeline,
@@ -118,6 +118,7 @@ def _engine(
     dead: Sink | None,
     spool: Spool,
 ) -> Engine | StreamingEngine:
+    """The engine of the mode, not started. Raises SinkRefused and PipelineError."""
     if settings.mode is Mode.STREAMING:
         return make_engine(spark, settings, loaded, sinks, dead, spool)
     frames = handover.Handover(

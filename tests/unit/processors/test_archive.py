@@ -79,14 +79,6 @@ def test_the_records_are_in_the_file_before_the_checkpoint_is_asked_for(tmp_path
     assert daemon.kept_when_asked == [[(1, 0), (2, 0), (2, 1)]]
 
 
-def test_a_replay_after_a_restart_adds_only_what_is_new(tmp_path: Path) -> None:
-    started(tmp_path).process_records([record(1), record(2)], Daemon(tmp_path).checkpointer, 0)
-    daemon = Daemon(tmp_path)
-    started(tmp_path).process_records([record(1), record(2), record(2, 1), record(3)], daemon.checkpointer, 0)
-    assert kept(tmp_path) == [(1, 0), (2, 0), (2, 1), (3, 0)]
-    assert daemon.asked == [("3", 0)]
-
-
 def test_a_replay_of_known_records_only_is_checkpointed_too(tmp_path: Path) -> None:
     started(tmp_path).process_records([record(1)], Daemon(tmp_path).checkpointer, 0)
     daemon = Daemon(tmp_path)
@@ -136,17 +128,6 @@ def test_a_long_file_is_read_from_the_checkpoint_on_only(tmp_path: Path, monkeyp
     file = ShardFile(tmp_path, SHARD, (90, 0))
     assert file.last == (100, 0)
     file.close()
-
-
-def test_two_processes_with_the_same_shard_interleave_without_gap_or_repetition(tmp_path: Path) -> None:
-    old, new = started(tmp_path), started(tmp_path)
-    daemon = Daemon(tmp_path)
-    old.process_records([record(1), record(2)], daemon.checkpointer, 0)
-    new.process_records([record(1), record(2), record(3)], daemon.checkpointer, 0)
-    old.process_records([record(3), record(4), record(5)], daemon.checkpointer, 0)
-    new.process_records([record(4)], daemon.checkpointer, 0)
-    new.process_records([record(5), record(6)], daemon.checkpointer, 0)
-    assert kept(tmp_path) == [(number, 0) for number in range(1, 7)]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

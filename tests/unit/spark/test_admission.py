@@ -11,7 +11,7 @@ from processors.spark.sink_port import Fenced, SinkRefused
 from processors.spark.sinks.files import FlatSink
 from processors.spark.writer_identity import WriterIdentity
 from tests.twins.store import Disk, MemoryStore
-from tests.unit.spark.test_commit_races import Frame, _records, over_memory, read, write_version_1
+from tests.unit.spark.test_commit_races import Frame, _records, over_memory, read
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
 CREATED = "2026-01-02T03:04:05.000Z"
@@ -131,15 +131,3 @@ def test_two_writers_that_open_an_empty_sink_at_once(other):
     with pytest.raises(SinkRefused, match="shared"):
         two.open()
     assert sum(read(disk).values()) == 4
-
-
-def test_the_first_to_open_a_sink_of_version_1_has_its_marks_before_it_drops_by_them():
-    disk = Disk()
-    shard = StreamShard("s", "0")
-    write_version_1(MemoryStore(disk), FlatSink, {shard: RecordPosition(5)})
-    one = over_memory(FlatSink, MemoryStore(disk), WriterIdentity("one", stream="s"))
-    assert one.open() == {shard: RecordPosition(5)}
-    recreated = over_memory(FlatSink, MemoryStore(disk), WriterIdentity("one", stream="s", created=CREATED))
-    with pytest.raises(SinkRefused, match="application one"):
-        recreated.open()
-    assert one.open() == {shard: RecordPosition(5)}

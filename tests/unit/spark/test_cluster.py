@@ -18,20 +18,21 @@ from tests.unit.spark.twins import settings_of
 
 
 @pytest.mark.parametrize(
-    ("key", "asked"),
+    ("key", "asked", "where"),
     [
-        ("master = spark://a:7078", (("a", 7078),)),
-        ("master = spark://a:1,b", (("a", 1), ("b", 7077))),
-        ("master = spark://[::1]:7077", (("::1", 7077),)),
-        ("remote = sc://h", (("h", 15002),)),
-        ("remote = sc://h:7/;token=secret;use_ssl=true", (("h", 7),)),
-        ("master = local[2]", ()),
-        ("master = yarn", ()),
-        ("master = k8s://https://h:6443", ()),
+        ("master = spark://a:7078", (("a", 7078),), "spark://a:7078"),
+        ("master = spark://a:1,b", (("a", 1), ("b", 7077)), "spark://a:1,b"),
+        ("master = spark://[::1]:7077", (("::1", 7077),), "spark://[::1]:7077"),
+        ("remote = sc://h", (("h", 15002),), "sc://h"),
+        ("remote = sc://h:7/;token=secret;use_ssl=true", (("h", 7),), "sc://h:7"),
+        ("master = local[2]", (), "local[2]"),
+        ("master = yarn", (), "yarn"),
+        ("master = k8s://https://h:6443", (), "k8s://https://h:6443"),
     ],
 )
-def test_who_is_asked_whether_somebody_is_there(key, asked):
-    assert addresses(settings_of(f"mld.spark.{key}")) == asked
+def test_who_is_asked_whether_somebody_is_there_and_where_that_is_said_to_be(key, asked, where):
+    settings = settings_of(f"mld.spark.{key}")
+    assert (addresses(settings), settings.where) == (asked, where)
 
 
 class Clock:
@@ -202,11 +203,6 @@ def test_a_cluster_gets_the_users_settings_and_nothing_of_this_machine(tmp_path,
 def test_a_connect_server_gets_the_users_settings_only(tmp_path):
     made = configuration(settings_of("mld.spark.remote = sc://h", "mld.spark.conf.spark.sql.x = 1"), tmp_path)
     assert made == {"spark.sql.session.timeZone": "UTC", "spark.sql.x": "1"}
-
-
-def test_where_it_runs_is_said_without_a_token():
-    assert settings_of("mld.spark.remote = sc://h:1/;token=hush;user_id=me").where == "sc://h:1"
-    assert settings_of("mld.spark.master = yarn").where == "yarn"
 
 
 def test_the_address_of_this_machine_is_the_users_affair_on_a_cluster(monkeypatch, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -40,14 +42,6 @@ def test_a_delivery_that_is_repeated_is_trimmed(tmp_path):
     assert numbers(bed.sinks["out"]) == [*range(1, 9)]
 
 
-def test_a_sink_that_is_ahead_trims_for_itself(tmp_path):
-    ahead = MemorySink("ahead", marks={A: RecordPosition(3)})
-    sinks = {"out": MemorySink("out"), "ahead": ahead}
-    bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
-    bed.run(bed.offer("a", range(1, 6)))
-    assert (numbers(sinks["out"]), numbers(ahead)) == ([1, 2, 3, 4, 5], [4, 5])
-
-
 def test_another_writer_moved_the_shard(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.sinks["out"].marks = {A: RecordPosition(4)}
@@ -59,7 +53,9 @@ def test_what_a_ledger_has_already_is_counted_by_sink(tmp_path):
     ahead = MemorySink("ahead", marks={A: RecordPosition(3)})
     sinks = {"out": MemorySink("out"), "ahead": ahead}
     bed = Bed(tmp_path, settings_of(sinks=sinks), lambda records, batch: dict.fromkeys(sinks, records), sinks=sinks)
+    assert bed.engine.mark_of(A) is None, "one of them holds nothing"
     assert bed.run(bed.offer("a", range(1, 6))).figures.dropped == {"ahead": 3}
+    assert (numbers(sinks["out"]), numbers(ahead)) == ([1, 2, 3, 4, 5], [4, 5])
     assert bed.run(bed.offer("a", range(6, 9)), bed.offer("b", range(1, 4))).figures.dropped == {}
     assert bed.run(bed.offer("a", range(4, 11)), bed.offer("b", [1])).figures.dropped == {"out": 6, "ahead": 6}
 
@@ -73,15 +69,6 @@ def test_a_replay_that_the_ledger_has_wholly_is_counted(tmp_path):
     out.marks = {A: RecordPosition(200)}
     assert bed.run(bed.offer("a", range(101, 121))).figures.dropped == {"out": 20}
     assert out.rows == []
-
-
-def test_records_of_a_shard_that_stops_are_not_counted_as_dropped(tmp_path):
-    bed = Bed(tmp_path, settings_of())
-    bed.poison(lambda data: data == b"7")
-    bed.sinks["out"].marks = {A: RecordPosition(2)}
-    outcome = bed.run(bed.offer("a", range(1, 11)))
-    assert (list(outcome.failed), outcome.figures.dropped) == ([A], {"out": 2})
-    assert numbers(bed.sinks["out"]) == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("where", ["faults", "faults_after"])
@@ -196,10 +183,12 @@ def test_poison_is_alone_in_the_dead_letter(tmp_path_factory, poison, width):
 def test_without_a_dead_letter_the_shard_stops_in_front_of_the_poison(tmp_path):
     bed = Bed(tmp_path, settings_of())
     bed.poison(lambda data: data == b"7")
+    bed.sinks["out"].marks = {A: RecordPosition(2)}
     outcome = bed.run(bed.offer("a", range(1, 11)), bed.offer("b", range(20, 30)))
     assert list(outcome.failed) == [A]
     assert "the record 7 of a fails: division by zero" in outcome.failed[A]
-    assert numbers(bed.sinks["out"]) == [1, 2, 3, 4, 5, 6]
+    assert outcome.figures.dropped == {"out": 2}, "and not the records that were not tried"
+    assert numbers(bed.sinks["out"]) == [3, 4, 5, 6]
     assert numbers(bed.sinks["out"], "b") == [*range(20, 30)]
 
 
@@ -212,37 +201,30 @@ def test_a_pipeline_that_works_for_no_record_fills_no_dead_letter(tmp_path):
     assert len(dead.rows) == POISON_IN_A_ROW_MAX
 
 
-def test_malformed_records_go_to_the_dead_letter_once(tmp_path):
+def json_bed(directory: Path, **more: Any) -> tuple[Bed, MemorySink]:
     dead = MemorySink("deadLetter")
     keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
-    bed = Bed(tmp_path, settings_of(*keys), dead=dead)
+    return Bed(directory, settings_of(*keys), dead=dead, **more), dead
+
+
+def test_malformed_records_go_to_the_dead_letter_once_and_good_batches_cost_no_second_job(tmp_path):
+    bed, dead = json_bed(tmp_path)
     bad = {3: b"{bad"}
     bed.run(bed.offer("a", range(1, 6), bad))
     bed.run(bed.offer("a", range(2, 9), bad))
-    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, 4, 5, 6, 7, 8], [3])
+    assert bed.run(bed.offer("a", range(9, 12))).figures.jobs == 1
+    assert (numbers(bed.sinks["out"]), numbers(dead)) == ([1, 2, *range(4, 12)], [3])
 
 
 def test_a_dead_letter_that_was_lost_with_a_crash_is_made_up_for(tmp_path):
-    dead = MemorySink("deadLetter")
-    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
     out = MemorySink("out", marks={A: RecordPosition(5)})  # committed, and then the writer died
-    bed = Bed(tmp_path, settings_of(*keys), dead=dead, sinks={"out": out})
+    bed, dead = json_bed(tmp_path, sinks={"out": out})
     bed.run(bed.offer("a", range(1, 6), {3: b"{bad"}))
     assert (numbers(out), numbers(dead)) == ([], [3])
 
 
-def test_good_batches_cost_no_second_job(tmp_path):
-    dead = MemorySink("deadLetter")
-    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
-    bed = Bed(tmp_path, settings_of(*keys), dead=dead)
-    assert bed.run(bed.offer("a", range(1, 6))).figures.jobs == 1
-    assert dead.publications == 0
-
-
 def test_a_pipeline_that_stops_early_hides_no_malformed_record(tmp_path):
-    dead = MemorySink("deadLetter")
-    keys = ("mld.spark.deadLetter = /dead", "mld.spark.format = json", "mld.spark.schema = a INT")
-    bed = Bed(tmp_path, settings_of(*keys), lambda records, batch: None, dead=dead)
+    bed, dead = json_bed(tmp_path, transform=lambda records, batch: None)
     bed.run(bed.offer("a", range(1, 6), {2: b"{bad"}))
     assert numbers(dead) == [2]
 

@@ -241,15 +241,18 @@ async def test_no_more_is_accepted_than_may_be_in_flight(tmp_path):
         assert await asyncio.gather(*saying) == ["processRecords"] * 4
 
 
+LINE = line_of(range(1, 4), lag=9)
+SMALL = (QUICK, f"mld.spark.maxBatchBytes = {len(LINE) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(LINE)}")
+"""Each line is a micro-batch of its own, and none waits for room."""
+
+
 async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_path):
-    line = line_of(range(1, 4), lag=9)
-    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
-    async with serving(tmp_path, *keys) as world:
+    async with serving(tmp_path, *SMALL) as world:
         held = hold_publications(world.bed)
         daemons = [Daemon(world.connection) for _ in range(4)]
         for i, one in enumerate(daemons):
             await world.call(one.initialize, f"s{i}")
-            await world.call(one.say, line)
+            await world.call(one.say, LINE)
         held.set()
         for one in daemons:
             await world.call(one.act, "shutdownRequested")
@@ -259,14 +262,12 @@ async def test_a_micro_batch_is_no_larger_than_asked_for_however_much_waits(tmp_
 
 
 async def test_a_batch_that_nobody_waits_for_any_more_leaves_no_file(tmp_path):
-    line = line_of(range(1, 4), lag=9)
-    keys = (QUICK, f"mld.spark.maxBatchBytes = {len(line) // 2}", f"mld.spark.maxInFlightBytes = {9 * len(line)}")
-    async with serving(tmp_path, *keys) as world:
+    async with serving(tmp_path, *SMALL) as world:
         held = hold_publications(world.bed)
         running, waiting = Daemon(world.connection), Daemon(world.connection)
         for one, shard in ((running, "a"), (waiting, "b")):
             await world.call(one.initialize, shard)
-            await world.call(one.say, line)
+            await world.call(one.say, LINE)
         await world.call(waiting.end)
         async with asyncio.timeout(BOUND_S):
             while len(list(world.bed.spool.directory.glob("*.jsonl"))) > 1:
@@ -326,14 +327,6 @@ async def test_a_new_child_of_a_shard_takes_over(tmp_path):
         assert numbers(world.bed, "b") == [1, 2, 3]
 
 
-async def test_a_lost_lease_ends_the_work_on_the_shard(tmp_path):
-    async with serving(tmp_path, NEVER) as world:
-        daemon = await world.child()
-        assert await world.call(daemon.act, "leaseLost") == "leaseLost"
-        assert await world.call(daemon.end) is None
-        assert daemon.checkpoints == []
-
-
 async def test_a_checkpoint_that_fails_is_made_with_the_next_batch(tmp_path):
     async with serving(tmp_path, QUICK) as world:
         daemon = await world.child()
@@ -345,6 +338,7 @@ async def test_a_checkpoint_that_fails_is_made_with_the_next_batch(tmp_path):
         await world.call(daemon.say, line_of([2], lag=0))
         assert await world.call(daemon.say, line_of([3], lag=0)) == "processRecords"
         assert numbers(world.bed) == [1, 2], "the lease is lost: what comes still is not worked on"
+        assert await world.call(daemon.act, "leaseLost") == "leaseLost"
         assert await world.call(daemon.end) is None
 
 
@@ -380,30 +374,23 @@ async def test_a_replay_is_counted_and_logged_with_its_remedy(tmp_path, caplog):
     assert "mld.spark.pipelineId" in warnings[0]
 
 
-async def test_a_child_that_knows_of_a_later_stream_ends_the_host(tmp_path, monkeypatch):
-    """The next one opens the sinks for that stream."""
+@pytest.mark.parametrize(("created", "later"), [("2026-02-01", True), ("2025-02-01", False)], ids=["later", "earlier"])
+async def test_a_child_that_knows_another_stream_of_the_name(tmp_path, monkeypatch, created, later):
+    """Of a later one: the host ends, and the next one opens the sinks for it. Of an earlier one: it is sent away."""
     async with serving(tmp_path, QUICK) as world:
-        first, later = Daemon(world.connection), Daemon(world.connection)
+        first, other = Daemon(world.connection), Daemon(world.connection)
         for name, value in DAEMON.items():
             monkeypatch.setenv(name, value)
         await world.call(first.initialize)
-        monkeypatch.setenv("MLD_STREAM_CREATED", "2026-02-01T00:00:00.000Z")
-        assert await world.call(later.initialize, "b") is None
-        assert await asyncio.wait_for(world.running, BOUND_S) == 1
-        for daemon in (first, later):
-            assert "it was deleted and made again" in str(await world.call(daemon.end))
-
-
-async def test_a_child_that_knows_only_the_earlier_stream_is_sent_away_alone(tmp_path, monkeypatch):
-    async with serving(tmp_path, QUICK) as world:
-        first, late = Daemon(world.connection), Daemon(world.connection)
-        for name, value in DAEMON.items():
-            monkeypatch.setenv(name, value)
-        await world.call(first.initialize)
-        monkeypatch.setenv("MLD_STREAM_CREATED", "2025-02-01T00:00:00.000Z")
-        assert await world.call(late.initialize, "b") is None
-        assert await world.call(first.say, line_of([1], lag=0)) == "processRecords"
-        assert numbers(world.bed) == [1]
+        monkeypatch.setenv("MLD_STREAM_CREATED", f"{created}T00:00:00.000Z")
+        assert await world.call(other.initialize, "b") is None
+        assert "it was deleted and made again" in str(await world.call(other.end))
+        if later:
+            assert await asyncio.wait_for(world.running, BOUND_S) == 1
+            assert "it was deleted and made again" in str(await world.call(first.end))
+        else:
+            assert await world.call(first.say, line_of([1], lag=0)) == "processRecords"
+            assert numbers(world.bed) == [1]
 
 
 async def test_a_process_that_ends_is_noticed():
@@ -463,12 +450,6 @@ def test_which_properties_file(monkeypatch):
     assert properties_file(["/x/app.properties"]) == "/x/app.properties"
     monkeypatch.setenv("MLD_PROPERTIES_FILE", "/y")
     assert properties_file([]) == "/y"
-
-
-def test_marks_are_what_every_sink_holds(tmp_path):
-    both = {"x": MemorySink("x", {StreamShard("s", "a"): RecordPosition(5)}), "y": MemorySink("y")}
-    bed = Bed(tmp_path, settings_of(sinks=both), sinks=both)
-    assert bed.engine.mark_of(StreamShard("s", "a")) is None
 
 
 async def test_who_looks_finds_the_host_and_its_counters(short_tmp):

@@ -83,12 +83,6 @@ def test_what_the_user_sets_wins_and_the_bounds_stay(tmp_path):
     assert (made["spark.driver.host"], made["spark.sql.session.timeZone"]) == ("127.0.0.1", "UTC")
 
 
-def test_a_cluster_is_not_bound_to_the_loopback_interface(tmp_path):
-    made = configuration(settings_of("mld.spark.master = spark://h:7077", "mld.spark.packages = a:b:1"), tmp_path)
-    assert "spark.driver.host" not in made
-    assert made["spark.jars.packages"] == "a:b:1"
-
-
 @pytest.mark.parametrize("master", ["local[2]", "spark://h:7077"])
 def test_lengths_in_avro_are_bounded_in_every_jvm(tmp_path, master):
     keys = [f"mld.spark.master = {master}", "mld.spark.conf.spark.executor.extraJavaOptions = -Dmine=1"]
@@ -121,20 +115,14 @@ def test_a_child_is_thin():
 
 
 def test_a_local_driver_asks_who_calls_and_has_no_ui(tmp_path):
-    made = configuration(settings_of(), tmp_path)
-    assert (made["spark.authenticate"], made["spark.ui.enabled"], made["spark.ui.killEnabled"]) == (
-        "true",
-        "false",
-        "false",
-    )
-    assert not any("secret" in name for name in made), "Spark makes the secret, and no setting holds it"
-    theirs = settings_of("mld.spark.conf.spark.ui.enabled = true", "mld.spark.conf.spark.authenticate = false")
-    made = configuration(theirs, tmp_path)
-    assert (made["spark.authenticate"], made["spark.ui.enabled"], made["spark.ui.killEnabled"]) == (
-        "false",
-        "true",
-        "false",
-    )
+    def closed(*keys: str) -> list[str]:
+        made = configuration(settings_of(*keys), tmp_path)
+        assert not any("secret" in name for name in made), "Spark makes the secret, and no setting holds it"
+        return [made[f"spark.{name}"] for name in ("authenticate", "ui.enabled", "ui.killEnabled")]
+
+    assert closed() == ["true", "false", "false"]
+    theirs = ("mld.spark.conf.spark.ui.enabled = true", "mld.spark.conf.spark.authenticate = false")
+    assert closed(*theirs) == ["false", "true", "false"]
 
 
 def test_of_a_cluster_the_user_says_how_it_authenticates_but_nobody_kills_by_a_click(tmp_path):

@@ -129,23 +129,13 @@ def test_nothing_is_acknowledged_before_the_commit(workers):
     assert outcome[0].failed == {}
 
 
-def test_what_is_delivered_again_is_dropped_and_yet_waited_for(workers):
-    one = workers()
-    one.run(one.offer("a", range(1, 6)))
-    one.engine._committed = {}  # as in a host that was started anew
-    assert one.run(one.offer("a", range(3, 9))).failed == {}
-    assert one.run(one.offer("a", range(1, 9)), one.offer("b", [1])).failed == {}
-    assert (numbers(one), numbers(one, shard="b")) == ([*range(1, 9)], [1])
-
-
-def test_what_the_inbox_has_already_is_counted(workers):
-    one = workers()
+def test_what_the_inbox_has_already_is_dropped_counted_and_yet_waited_for(workers):
+    one, two, three = (workers(name) for name in ("one", "two", "three"))
     assert one.run(one.offer("a", range(1, 6))).figures.dropped == {}
-    one.engine._committed = {}  # as in a host that was started anew
-    assert one.run(one.offer("a", range(1, 6))).figures.dropped == {"inbox": 5}
-    one.engine._committed = {}
-    assert one.run(one.offer("a", range(3, 9))).figures.dropped == {"inbox": 3}
-    assert one.run(one.offer("a", range(1, 4))).figures.dropped == {"inbox": 3}
+    assert two.run(two.offer("a", range(1, 6))).figures.dropped == {"inbox": 5}
+    assert three.run(three.offer("a", range(3, 9))).figures.dropped == {"inbox": 3}
+    assert three.run(three.offer("a", range(1, 4)), three.offer("b", [1])).figures.dropped == {"inbox": 3}
+    assert (numbers(one, two, three), numbers(one, shard="b")) == ([*range(1, 9)], [1])
 
 
 def test_the_inbox_of_another_stream_is_refused_and_keeps_what_it_has(workers):
@@ -275,19 +265,13 @@ class Published:
         return [number for _, number, _ in self.sink.rows]
 
 
-def test_a_batch_that_is_repeated_is_in_the_sink_once(tmp_path):
+def test_a_batch_that_is_repeated_is_in_the_sink_once_and_that_of_another_checkpoint_is_another(tmp_path):
     published = Published(tmp_path)
     for number, of in [(0, 1), (0, 1), (1, 2), (1, 2), (0, 1), (2, 3)]:
         published.batch(number, of)
-    assert published.numbers == [1, 2, 3]
-
-
-def test_the_batches_of_another_checkpoint_are_others(tmp_path):
-    published = Published(tmp_path)
-    published.batch(0, 1)
     published.new_checkpoint("two")
-    published.batch(0, 2)
-    assert published.numbers == [1, 2]
+    published.batch(0, 4)
+    assert published.numbers == [1, 2, 3, 4]
 
 
 def test_a_late_leader_finds_its_batch_written(tmp_path):
