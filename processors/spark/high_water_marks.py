@@ -84,11 +84,6 @@ def advanced(marks: HighWaterMarks, batch: ShardSpans) -> dict[StreamShard, Reco
     return {**marks, **{shard: span.upto for shard, span in batch.items()}}
 
 
-def merged(ours: HighWaterMarks, theirs: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
-    """Per shard the higher mark of the two."""
-    return {shard: max(m for m in (ours.get(shard), theirs.get(shard)) if m) for shard in {**ours, **theirs}}
-
-
 def lowest(every: list[HighWaterMarks], shard: StreamShard) -> RecordPosition | None:
     """What all sinks hold of a shard: up to here a checkpoint may go. None if one of them holds nothing."""
     held = [marks.get(shard) for marks in every]

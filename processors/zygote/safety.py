@@ -47,9 +47,7 @@ def gather(known: frozenset[int]) -> Facts:
 
 def open_descriptors() -> frozenset[int]:
     listed = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    return frozenset(
-        descriptor for descriptor in listed if _mode(descriptor) is not None
-    )  # that of the listing is closed
+    return frozenset(number for number in listed if _mode(number) is not None)  # that of the listing is closed
 
 
 def _is_shared(descriptor: int) -> bool:

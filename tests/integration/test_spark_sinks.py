@@ -118,8 +118,6 @@ def test_what_cannot_work_is_refused_in_a_sentence(make, spark, tmp_path):
     flat.open()
     with pytest.raises(SinkRefused, match="mld_commit is the sink's own"):
         flat.publish(spark.range(1).selectExpr("id AS MLD_commit"), step(1), "b")
-    with pytest.raises(SinkRefused, match="s3a has no rename"):
-        make_sink(SinkSpec("out", "parquet", "s3a://bucket/x"), spark)
     with pytest.raises(SinkRefused, match=r"sink\.out\.path is missing"):
         make_sink(SinkSpec("out", "parquet"), spark)
     with pytest.raises(SinkRefused, match="appends only"):

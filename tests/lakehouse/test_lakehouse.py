@@ -116,20 +116,24 @@ def test_a_zombie_is_fenced_and_writes_nothing(make, read, spark):
     assert read() == Counter(("0", n) for n in range(1, 7))
 
 
+def overtaken(monkeypatch, sink, by):
+    """Somebody else commits once between the sink's look at the head and its write."""
+    commit, raced = type(sink)._commit, []
+
+    def late(self, frame, entry):
+        if self is sink and not raced:
+            raced.append(by())
+        commit(self, frame, entry)
+
+    monkeypatch.setattr(type(sink), "_commit", late)
+
+
 @pytest.mark.parametrize(("theirs", "fenced"), [({B: 4}, False), ({A: 4}, True)], ids=["another shard", "a zombie"])
 def test_a_lost_race_is_refused_only_if_our_shard_was_moved(make, read, spark, monkeypatch, theirs, fenced):
-    """The other one commits between our look at the head and our write."""
     mine, other = make(), make()
     publish(spark, mine, {A: 1}, mine.open())
     marks = other.open()
-    commit, raced = type(mine)._commit, []
-
-    def late(self, frame, entry):
-        if self is mine and not raced:
-            raced.append(publish(spark, other, theirs, marks))
-        commit(self, frame, entry)
-
-    monkeypatch.setattr(type(mine), "_commit", late)
+    overtaken(monkeypatch, mine, lambda: publish(spark, other, theirs, marks))
     if fenced:
         with pytest.raises(Fenced):
             publish(spark, mine, {A: 3}, marks)
@@ -184,14 +188,7 @@ def test_another_writer_is_refused_by_name_and_by_sharing_writes_everything(make
 def test_a_lost_race_against_a_writer_that_shares_keeps_the_marks_of_both(make, read, spark, monkeypatch):
     mine, other = make(ONE, shared=True), make(OTHERS["application"], shared=True)
     publish(spark, mine, {A: 1}, mine.open())
-    commit, raced = type(mine)._commit, []
-
-    def late(self, frame, entry):
-        if self is mine and not raced:
-            raced.append(publish(spark, other, {A: 4}, {}))
-        commit(self, frame, entry)
-
-    monkeypatch.setattr(type(mine), "_commit", late)
+    overtaken(monkeypatch, mine, lambda: publish(spark, other, {A: 4}, {}))
     assert publish(spark, mine, {A: 3}, {A: RecordPosition(1)}) == {A: RecordPosition(3)}
     assert (mine.open(), other.open()) == ({A: RecordPosition(3)}, {A: RecordPosition(4)})
     assert read() == Counter([("0", n) for n in range(1, 4)]) + Counter([("0", n) for n in range(1, 5)])

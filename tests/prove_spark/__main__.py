@@ -2,10 +2,10 @@
 
     python -m tests.prove_spark --runs 200 [--start 0] [--layouts flat,partitioned,streaming,naive]
 
-Others are run when they are named: `chain` and `naive-chain`, the whole chain, daemon to JVM, which takes a minute
-a run (see `chain`); and `hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`). Of the naive
-ones a tenth of the runs is enough. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive
-one, for then the proof would not bite.
+Others are run when they are named: `chain`, the whole chain, daemon to JVM, which takes a minute a run (see `chain`);
+and `hdfs`, a sink there, which needs what `make test-hdfs` fetches (see `hdfs_runs`). A tenth of the runs is enough for
+the naive one. Exit code 1 if a record was lost or doubled, or if nothing was doubled by the naive one, for then the
+proof would not bite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.prove_spark.streaming_runs import STREAMING, StreamingRun
 from tests.prove_spark.writer import LAYOUTS
 from tests.support.servers import EmbeddedAws
 
-NAIVE = ("naive", chain.NAIVE_CHAIN)
+NAIVE = "naive"
 NAIVE_SHARE = 10
 
 
@@ -50,7 +50,7 @@ def prove_all(layouts: list[str], start: int, wanted: int, machine: Machine, clu
     """Whether anything has failed."""
     failed = False
     for layout in layouts:
-        naive = layout in NAIVE
+        naive = layout == NAIVE
         runs = max(1, wanted // NAIVE_SHARE) if naive else wanted
         started = time.monotonic()
         outcomes = [prove(seed, layout, machine, cluster) for seed in range(start, start + runs)]
@@ -64,9 +64,9 @@ def prove_all(layouts: list[str], start: int, wanted: int, machine: Machine, clu
 
 def prove(seed: int, layout: str, machine: Machine, cluster: Cluster | None) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="prove-") as root, contextlib.ExitStack() as stack:
-        if layout in chain.LAYOUTS:
+        if layout == chain.CHAIN:
             aws = stack.enter_context(EmbeddedAws())
-            outcome = chain.ChainRun(seed, layout, machine, Path(root) / "run", aws).play()
+            outcome = chain.ChainRun(seed, machine, Path(root) / "run", aws).play()
         else:
             outcome = run_of(seed, layout, machine, Path(root), cluster).play()
     print(

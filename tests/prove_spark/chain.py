@@ -26,8 +26,7 @@ from tests.prove_spark.runs import AFTER_COMMIT, BEFORE_COMMIT, Machine, Outcome
 from tests.support.daemon import Daemon, until
 from tests.support.servers import EmbeddedAws
 
-CHAIN, NAIVE_CHAIN = "chain", "naive-chain"
-LAYOUTS = (CHAIN, NAIVE_CHAIN)
+CHAIN = "chain"
 STAGES = (*BEFORE_COMMIT[1:], *AFTER_COMMIT[:-1])
 """Those a host comes to in every commit."""
 ROUNDS = ("child", "child", "host", "jvm", "daemon", "both", "zombie")
@@ -54,10 +53,6 @@ PIPELINE = """
 def transform(records, batch):
     return records.select("shardId", "sequenceNumber", "payload")
 """
-NAIVE_PIPELINE = """
-def transform(records, batch):
-    records.select("shardId", "sequenceNumber", "payload").write.mode("append").parquet({path!r})
-"""
 
 
 class ChainRun:
@@ -66,25 +61,23 @@ class ChainRun:
     def __init__(
         self,
         seed: int,
-        layout: str,
         machine: Machine,
         root: Path,
         aws: EmbeddedAws,
         rounds: tuple[str, ...] | None = None,
     ) -> None:
-        self._rng = random.Random(f"{layout} {seed}")
-        self._naive = layout == NAIVE_CHAIN
+        self._rng = random.Random(f"{CHAIN} {seed}")
         self._machine = machine
         self._root = root
         root.mkdir(parents=True, exist_ok=True)
         self._sink = root / "out"
         self._world = World(aws, root, shards=self._rng.randint(1, 3))
         drawn = tuple(self._rng.choice(ROUNDS) for _ in range(self._rng.randint(2, ROUNDS_MAX)))
-        self._rounds = ("written",) * ROUNDS_MAX if self._naive else rounds or drawn
+        self._rounds = rounds or drawn
         self._daemon: Daemon | None = None
         self._gate: Path | None = None
         self._daemons = 0
-        self.outcome = Outcome(seed, layout)
+        self.outcome = Outcome(seed, CHAIN)
 
     def play(self) -> Outcome:
         try:
@@ -111,7 +104,6 @@ class ChainRun:
             "daemon": self._kill_daemon,
             "both": self._kill_both,
             "zombie": self._zombie,
-            "written": self._written,
         }
         rounds[kind]()
 
@@ -157,16 +149,6 @@ class ChainRun:
             self._end(pid, signal.SIGCONT)
             self.outcome.killed[f"zombie {at}"] += 1
 
-    def _written(self) -> None:
-        """Of the naive sink: the host dies when its rows are there and nobody knows it."""
-        before = set(self._sink.glob("*.parquet"))
-        deadline = time.monotonic() + SETTLE_S
-        while set(self._sink.glob("*.parquet")) <= before and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-        for pid in self._processes("processors.spark.host"):
-            self._end(pid)
-            self.outcome.killed["host"] += 1
-
     def _moment(self) -> str:
         """Let some time pass, or wait until the host stands at its stage; which one it is."""
         if self._gate is None or self._gate.exists():
@@ -187,15 +169,15 @@ class ChainRun:
         """A daemon whose host will stand still at a drawn stage, until the gate opens."""
         self._daemons += 1
         stage, nth = self._rng.choice(STAGES), self._rng.choice((1, 1, 2))
-        self._gate = None if self._naive else self._root / f"{stage}.{self._daemons}"
+        self._gate = self._root / f"{stage}.{self._daemons}"
         pipeline = self._root / "pipeline.py"
-        pipeline.write_text(NAIVE_PIPELINE.format(path=str(self._sink)) if self._naive else PIPELINE)
-        keys: dict[str, Any] = {**KEYS, "mld.spark.pipeline": f"{pipeline}:transform"}
-        if not self._naive:
-            keys["mld.spark.sink.out.path"] = self._sink
-        environment = dict(ENVIRONMENT)
-        if self._gate is not None:
-            environment[VARIABLE] = f"hold@{stage}#{nth}:{self._gate}"
+        pipeline.write_text(PIPELINE)
+        keys: dict[str, Any] = {
+            **KEYS,
+            "mld.spark.pipeline": f"{pipeline}:transform",
+            "mld.spark.sink.out.path": self._sink,
+        }
+        environment = {**ENVIRONMENT, VARIABLE: f"hold@{stage}#{nth}:{self._gate}"}
         self._daemon = self._world.daemon(
             f"w{self._daemons}",
             str(Path(sys.executable).with_name("mld-spark")),
@@ -224,24 +206,15 @@ class ChainRun:
         assert self._daemon is not None
         self._world.put(20)
         self._release()
-        if self._naive:
-            self._world.until(lambda: len(self._found()) == len(self._world.puts), SETTLE_S, "all records")
-        else:
-            self._world.until(self._is_written, SETTLE_S, "all records")
+        self._world.until(self._is_written, SETTLE_S, "all records")
         code = self._daemon.stop(timeout_s=STOP_S)
         if code != 0:
             self.outcome.faults.append(f"the daemon ended with {code}: {self._daemon.tail()}")
         self._world.until_caught_up()
         self._check_checkpoints()
         until(lambda: not any(one.survivors() for one in self._world.daemons), STOP_S, "children, hosts and JVMs gone")
-        found = self._found()
-        wanted = {(put.shard, put.sequence) for put in self._world.puts}
-        self.outcome.records = len(found)
-        self.outcome.duplicates = sum(count - 1 for count in found.values())
-        self.outcome.missing = len(wanted - set(found))
+        self.outcome.count(self._found(), {(put.shard, put.sequence) for put in self._world.puts})
         self.outcome.fenced = sum(one.log().count("another writer has moved") for one in self._world.daemons)
-        if strangers := set(found) - wanted:
-            self.outcome.faults.append(f"records from nowhere: {sorted(strangers)[:3]}")
 
     def _found(self) -> Counter[tuple[str, int]]:
         if not any(file.suffix == ".parquet" and "/_" not in str(file) for file in self._sink.rglob("*")):
@@ -263,8 +236,6 @@ class ChainRun:
         return all(put.sequence <= marks.get(put.shard, -1) for put in self._world.puts)
 
     def _check_checkpoints(self) -> None:
-        if self._naive:
-            return
         checkpoints = {key: lease.checkpoint.number for key, lease in self._world.leases().items()}
         marks = self._marks()
         for shard, number in checkpoints.items():

@@ -53,6 +53,15 @@ class Outcome:
     missing: int = 0
     faults: list[str] = field(default_factory=list)
 
+    def count(self, found: Counter[tuple[str, int]], wanted: set[tuple[str, int]] | None = None) -> None:
+        """What a sink has, and (if it is known) all that it should have."""
+        self.records = len(found)
+        self.duplicates += sum(count - 1 for count in found.values())
+        if wanted is not None:
+            self.missing = len(wanted - set(found))
+            if strangers := set(found) - wanted:
+                self.faults.append(f"records from nowhere: {sorted(strangers)[:3]}")
+
     @property
     def exactly_once(self) -> bool:
         return not (self.duplicates or self.missing or self.faults)
@@ -203,13 +212,8 @@ class Run:
             acknowledged = json.loads(file.read_text()) if file.exists() else 0
             if lost := [sequence for sequence in range(1, acknowledged + 1) if not found[shard, sequence]]:
                 self.outcome.faults.append(f"acknowledged and not in the sink: {shard} {lost[:3]}")
-        self.outcome.duplicates += sum(count - 1 for count in found.values())
-        self.outcome.records = len(found)
-        if final:
-            wanted = {(shard, sequence) for shard, last in self._lasts.items() for sequence in range(1, last + 1)}
-            self.outcome.missing = len(wanted - set(found))
-            if strangers := set(found) - wanted:
-                self.outcome.faults.append(f"records from nowhere: {sorted(strangers)[:3]}")
+        wanted = {(shard, sequence) for shard, last in self._lasts.items() for sequence in range(1, last + 1)}
+        self.outcome.count(found, wanted if final else None)
 
     def _found(self) -> Counter[tuple[str, int]]:
         path = self._room / "out é%20"

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.prove_spark.chain import CHAIN, ChainRun
+from tests.prove_spark.chain import ChainRun
 from tests.prove_spark.runs import Machine
 from tests.support.servers import EmbeddedAws
 
@@ -24,7 +24,7 @@ def test_every_record_exactly_once_over_the_whole_chain(tmp_path):
     machine = Machine()
     try:
         with EmbeddedAws() as aws:
-            outcome = ChainRun(3, CHAIN, machine, tmp_path / "run", aws, rounds=("child", "host", "both")).play()
+            outcome = ChainRun(3, machine, tmp_path / "run", aws, rounds=("child", "host", "both")).play()
     finally:
         machine.jvm.kill()
     assert outcome.exactly_once, outcome

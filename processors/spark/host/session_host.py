@@ -59,7 +59,9 @@ class SessionHost:
         properties_file: str = "",
         scratch: Path | None = None,
     ) -> None:
-        """`directory` has the socket and the status, `scratch` has room for data; the same unless it is given."""
+        """`directory` has the socket and the status, `scratch` has room for data; the same unless it is given.
+
+        Raises SpoolError."""
         self._start = start
         self._status = HostStatus(directory, settings.application, properties_file, daemon_pid)
         self._settings = settings
@@ -71,8 +73,8 @@ class SessionHost:
         self._lag_ms: dict[StreamShard, int | None] = {}
         self._last_start = -1e9
         self._started: Started | None = None
-        self._spool: Spool | None = None
-        self._offers: OfferQueue | None = None
+        self._spool = open_spool(settings.spool, self._scratch)
+        self._offers = OfferQueue(settings, self._spool)
         self._thread = ThreadPoolExecutor(1, "spark")
         self._ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.daemon_gone = False
@@ -83,8 +85,6 @@ class SessionHost:
     async def run(self, listening: Callable[[], None]) -> int:
         """Serve until it is over; returns the exit status. `listening` is called once children can connect."""
         loop = asyncio.get_running_loop()
-        self._spool = open_spool(self._settings.spool, self._scratch)
-        self._offers = OfferQueue(self._settings, self._spool)
         path = self._directory / SOCKET_FILE
         path.unlink(missing_ok=True)
         server = await loop.create_unix_server(self._accept, str(path), backlog=BACKLOG)
@@ -105,7 +105,6 @@ class SessionHost:
 
     async def _work(self) -> int:
         loop = asyncio.get_running_loop()
-        assert self._spool is not None and self._offers is not None
         try:
             starting = loop.run_in_executor(self._thread, self._start, self._settings, self._scratch, self._spool)
             async with asyncio.timeout(self._settings.start_timeout_s):
@@ -145,7 +144,7 @@ class SessionHost:
 
     def _close(self) -> None:
         """Stop the session within a bound; the caller ends the process."""
-        started, spool = self._started, self._spool
+        started = self._started
         if started is not None:
             started.engine.stop()
             closing = threading.Thread(target=started.close, daemon=True)
@@ -154,8 +153,7 @@ class SessionHost:
             if started.jvm_pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(started.jvm_pid, signal.SIGKILL)
-        if spool is not None:
-            spool.close()
+        self._spool.close()
 
     def daemon_ended(self) -> None:
         self.daemon_gone = True
@@ -222,11 +220,10 @@ class SessionHost:
         child.ready({f"{name}Millis": int(1000 * seconds) for name, seconds in bounds.items()})
 
     def admit(self, child: ChildConnection, size: int) -> bool:
-        assert self._offers is not None
         return self._offers.admit(child, size)
 
     def offered(self, child: ChildConnection, number: int, line: bytearray) -> None:
-        assert child.shard is not None and self._offers is not None
+        assert child.shard is not None
         size = len(line)
         try:
             batch = record_lines.split(line, child.shard)
@@ -243,22 +240,21 @@ class SessionHost:
         child.accept(number, batch.last)
 
     def flush(self, child: ChildConnection) -> None:
-        if child.waiting and self._offers is not None:
+        if child.waiting:
             self._offers.ask()
 
     def gone(self, child: ChildConnection) -> None:
         self._children.pop(child.number, None)
         if child.shard is not None:
             self._lag_ms.pop(child.shard, None)
-        if self._offers is not None:
-            self._offers.drop(child)
+        self._offers.drop(child)
         if self.daemon_gone and not self._children:
             self._end(EXIT_OK)
 
     # --- triggers ----------------------------------------------------------------------------------------------------
 
     async def _trigger(self) -> None:
-        assert self._spool is not None and self._offers is not None and self._started is not None
+        assert self._started is not None
         loop = asyncio.get_running_loop()
         engine = self._started.engine
         offers, number, length = self._offers.take()
@@ -286,7 +282,6 @@ class SessionHost:
                 child.fail(reason)
         for shard, reason in outcome.failed.items():
             log.error("%s stops: %s", shard.shard, reason)
-        assert self._offers is not None
         self._offers.release(sum(offer.size for offer in batch.offers))
 
     def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:

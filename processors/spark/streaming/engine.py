@@ -24,7 +24,7 @@ from processors.spark.batch.source import BatchSource, source_of
 from processors.spark.batch.spool import Spool
 from processors.spark.commit.ledger import LedgerEntry
 from processors.spark.commit_stages import stage
-from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, merged, spans
+from processors.spark.high_water_marks import HighWaterMarks, RecordPosition, ShardSpans, StreamShard, spans
 from processors.spark.settings import SparkSettings
 from processors.spark.sink_port import SinkRefused
 from processors.spark.streaming.inbox import NAME, Inbox, check_not_lost
@@ -83,9 +83,8 @@ class StreamingEngine:
         except (SinkRefused, QueryFailed) as error:
             return BatchOutcome(dict.fromkeys(batch.ends, str(error)), figures)
         figures.publish_s = time.monotonic() - started - figures.handover_s
-        marks = self._inbox.marks(entry)
-        self._committed = merged(self._committed, marks)
-        figures.dropped = self._repeats.counts(batch, {NAME: marks})
+        self._committed = self._inbox.marks(entry)
+        figures.dropped = self._repeats.counts(batch, {NAME: self._committed})
         return BatchOutcome({}, figures)
 
     def _publish(self, source: BatchSource) -> LedgerEntry:

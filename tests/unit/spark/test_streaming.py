@@ -231,18 +231,6 @@ def test_an_inbox_without_its_ledger_is_refused(workers):
     assert "restore the whole directory" in one.run(one.offer("a", [1])).failed[A]
 
 
-def test_the_lead_is_with_one_and_waits_for_the_jvm_of_the_last(tmp_path):
-    one, two = LeadLock(tmp_path, os.getpid()), LeadLock(tmp_path, None)
-    assert one.take()
-    assert not two.take()
-    os.close(one._held)  # as the kernel does for a process that is killed; its JVM, here we, still lives
-    assert not two.take()
-    (tmp_path / "leader").write_text("{}")
-    assert two.take()
-    two.release()
-    assert one.take()
-
-
 class Published:
     """The batches of a query into a sink in memory."""
 
@@ -336,15 +324,18 @@ def test_whoever_stops_the_queries_second_waits_until_they_have_stopped(tmp_path
     assert order == ["stopped", "returned"]
 
 
-def test_a_jvm_that_nobody_reaps_is_not_waited_for(tmp_path):
+def test_the_lead_is_with_one_and_waits_for_the_jvm_of_the_last(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as jvm:
         one, two = LeadLock(tmp_path, jvm.pid), LeadLock(tmp_path, None)
         assert one.take()
-        os.close(one._held)
+        assert not two.take()
+        os.close(one._held)  # as the kernel does for a process that is killed; its JVM still lives
         assert not two.take()
         jvm.stdin.close()
         os.waitid(os.P_PID, jvm.pid, os.WEXITED | os.WNOWAIT)
-        assert two.take()
+        assert two.take(), "a JVM that nobody reaps is not waited for"
+        two.release()
+        assert one.take()
 
 
 ENTRY = '{"path":"file:///c%%20d/inbox/%012d.jsonl","timestamp":1000,"batchId":0}'
