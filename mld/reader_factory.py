@@ -13,7 +13,7 @@ from mld.clock import Clock
 from mld.errors import StartupError
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader
-from mld.retrieval.pacing import beat_of
+from mld.retrieval.pacing import Pacing, beat_of
 from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawpage import page_of_event
 from mld.retrieval.reader import ShardReader
@@ -100,6 +100,12 @@ def polling_readers(settings: Settings, streams: Streams, clock: Clock, rng: Ran
     """Readers that poll; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
     budget = Budget(settings.prefetch_bytes_max)
     idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
+    intervals = Pacing(
+        idle_interval_s,
+        catch_up_interval_s=settings.catch_up_interval_millis / 1000,
+        reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
+        beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
+    )
 
     def new_reader(shard_id: str) -> PollingReader:
         return PollingReader(
@@ -108,10 +114,7 @@ def polling_readers(settings: Settings, streams: Streams, clock: Clock, rng: Ran
             rng,
             shard_id=shard_id,
             max_records=settings.max_records,
-            idle_interval_s=idle_interval_s,
-            catch_up_interval_s=settings.catch_up_interval_millis / 1000,
-            reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
-            beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
+            intervals=intervals,
             budget=budget,
             deliver_empty=settings.call_process_records_even_for_empty_record_list,
         )

@@ -34,8 +34,7 @@ from mld.errors import (
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
 from mld.positions import Position
-from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
-from mld.retrieval.reader import ShardReader
+from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
 from mld.turns import in_turns

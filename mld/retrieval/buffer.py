@@ -76,42 +76,21 @@ def records_wanted(records_max: int | None, share: int, record_bytes: float | No
 class PrefetchBuffer(Generic[T]):
     """First in, first out, with the sums of what is inside."""
 
-    def __init__(
-        self,
-        *,
-        pages_max: int = PAGES_MAX,
-        bytes_max: int = BYTES_MAX,
-        records_max: int = RECORDS_MAX,
-        budget: Budget | None = None,
-    ) -> None:
+    def __init__(self, budget: Budget, pages_max: int = PAGES_MAX) -> None:
         self._budget = budget
         self._pages_max = pages_max
-        self._bytes_max = bytes_max
-        self._records_max = records_max
         self._items: deque[tuple[T, int, int]] = deque()
         self._records = 0
         self._bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @property
-    def records(self) -> int:
-        return self._records
-
-    @property
-    def data_bytes(self) -> int:
-        return self._bytes
-
     @property
     def has_room(self) -> bool:
         """An empty buffer always has room; else every limit must still be open."""
-        if not self._items:
-            return True
-        if self._budget is not None and memory_bytes(self._records, self._bytes) >= self._budget.share // 2:
-            return False
-        return (
-            len(self._items) < self._pages_max and self._bytes < self._bytes_max and self._records < self._records_max
+        return not self._items or (
+            len(self._items) < self._pages_max
+            and self._bytes < BYTES_MAX
+            and self._records < RECORDS_MAX
+            and memory_bytes(self._records, self._bytes) < self._budget.share // 2
         )
 
     def put(self, item: T, *, records: int, data_bytes: int) -> None:

@@ -25,8 +25,8 @@ from mld.errors import (
     StreamUnavailableError,
 )
 from mld.positions import InitialPosition, Position
-from mld.retrieval import buffer, starting_points, subscribing
-from mld.retrieval.deliveries import Delivery
+from mld.retrieval import starting_points, subscribing
+from mld.retrieval.buffer import Budget
 from mld.retrieval.reader import ShardReader
 from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
@@ -56,23 +56,13 @@ class FanOutReader(ShardReader):
         *,
         shard_id: str,
         yield_s: float = subscribing.YIELD_S,
-        renew_after_s: float = subscribing.RENEW_AFTER_S,
-        idle_max_s: float = subscribing.IDLE_MAX_S,
-        events_max: int = EVENTS_MAX,
-        bytes_max: int = buffer.BYTES_MAX,
-        records_max: int = buffer.RECORDS_MAX,
-        budget: buffer.Budget | None = None,
+        budget: Budget,
         deliver_empty: bool = True,
     ) -> None:
-        prefetched: buffer.PrefetchBuffer[Delivery] = buffer.PrefetchBuffer(
-            pages_max=events_max, bytes_max=bytes_max, records_max=records_max, budget=budget
-        )
-        super().__init__(shard_id, clock, rng, prefetched, budget, deliver_empty=deliver_empty)
+        super().__init__(shard_id, clock, rng, budget, pages_max=EVENTS_MAX, deliver_empty=deliver_empty)
         self._fan_out = fan_out
         self._consumer = consumer
         self._yield_s = yield_s
-        self._renew_after_s = renew_after_s
-        self._idle_max_s = idle_max_s
         self._course: Course | None = None
         self._arn: str | None = None  # the consumer of the last subscription
         self._open: Subscription | None = None
@@ -149,8 +139,7 @@ class FanOutReader(ShardReader):
         previous, self._open = self._open, subscription
         if previous is not None:
             previous.close()
-        due_s = subscribing.renewal_due_s(self._clock.monotonic(), self._rng.random())
-        self._renewal_due_s = due_s - subscribing.RENEW_AFTER_S + self._renew_after_s
+        self._renewal_due_s = subscribing.renewal_due_s(self._clock.monotonic(), self._rng.random())
         logger.debug(
             "subscribed to shard %s", self.shard_id,
             extra={"action": "shard_subscribed", "shard": self.shard_id, "renewed": previous is not None},
@@ -173,7 +162,7 @@ class FanOutReader(ShardReader):
         """The next event; None if the subscription is over, and now closed."""
         assert self._open is not None
         try:
-            async with asyncio.timeout(self._idle_max_s):
+            async with asyncio.timeout(subscribing.IDLE_MAX_S):
                 page = await self._open.next()
         except TimeoutError:
             raise self._silence() from None
@@ -200,10 +189,10 @@ class FanOutReader(ShardReader):
         assert self._open is not None
         reading = asyncio.create_task(self._open.next())
         try:
-            await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED, timeout=self._idle_max_s)
+            await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED, timeout=subscribing.IDLE_MAX_S)
             if not reading.done() and renewal.done() and self._renewed(renewal):
                 return None
-            await asyncio.wait({reading}, timeout=self._idle_max_s)
+            await asyncio.wait({reading}, timeout=subscribing.IDLE_MAX_S)
             if not reading.done():
                 raise self._silence()
             over = reading.exception()
@@ -258,7 +247,7 @@ class FanOutReader(ShardReader):
         return failure
 
     def _silence(self) -> StreamUnavailableError:
-        return StreamUnavailableError(f"no event of shard {self.shard_id} for {self._idle_max_s:g} s")
+        return StreamUnavailableError(f"no event of shard {self.shard_id} for {subscribing.IDLE_MAX_S:g} s")
 
     async def _recover(self, error: StreamError, where: Where) -> None:
         self._course = subscribing.failed(self._at, error, where, self._clock.monotonic())

@@ -28,7 +28,6 @@ from mld.errors import (
 )
 from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, pacing, starting_points
-from mld.retrieval.deliveries import Delivery
 from mld.retrieval.faults import PollingReaction, reaction_to
 from mld.retrieval.reader import ShardReader
 from mld.streams import Page, StartingPoint, Streams
@@ -45,7 +44,7 @@ ITERATOR_AGE_MAX_S = 270.0
 
 
 class PollingReader(ShardReader):
-    """`max_records` is the Limit of GetRecords; intervals are those of `pacing.Pacing`, limits those of `buffer`."""
+    """`max_records` is the Limit of GetRecords, if the share of `budget` takes as many."""
 
     def __init__(
         self,
@@ -55,25 +54,14 @@ class PollingReader(ShardReader):
         *,
         shard_id: str,
         max_records: int | None,
-        idle_interval_s: float,
-        catch_up_interval_s: float = pacing.CALL_INTERVAL_MIN_S,
-        reduced_tps_threshold_ms: int = 0,
-        beat_s: float = 0.0,
-        pages_max: int = buffer.PAGES_MAX,
-        bytes_max: int = buffer.BYTES_MAX,
-        records_max: int = buffer.RECORDS_MAX,
-        call_timeout_s: float = CALL_TIMEOUT_S,
-        budget: buffer.Budget | None = None,
+        intervals: pacing.Pacing,
+        budget: buffer.Budget,
         deliver_empty: bool = True,
     ) -> None:
-        prefetched: buffer.PrefetchBuffer[Delivery] = buffer.PrefetchBuffer(
-            pages_max=pages_max, bytes_max=bytes_max, records_max=records_max, budget=budget
-        )
-        super().__init__(shard_id, clock, rng, prefetched, budget, deliver_empty=deliver_empty)
+        super().__init__(shard_id, clock, rng, budget, pages_max=buffer.PAGES_MAX, deliver_empty=deliver_empty)
         self._streams = streams
         self._max_records = max_records
-        self._call_timeout_s = call_timeout_s
-        self._pacing = pacing.Pacing(idle_interval_s, catch_up_interval_s, reduced_tps_threshold_ms, beat_s)
+        self._pacing = intervals
         self._pace = pacing.Pace()
         self._record_bytes: float | None = None
         self._state: starting_points.ReadState | None = None
@@ -120,16 +108,12 @@ class PollingReader(ShardReader):
         """One attempt; True if it ended the shard."""
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
-        page = await self._bounded(self._streams.get_records(iterator, self._limit()), "GetRecords")
+        limit = buffer.records_wanted(self._max_records, self._budget.share, self._record_bytes)
+        page = await self._bounded(self._streams.get_records(iterator, limit), "GetRecords")
         logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
         verdict = self._judge(page, "GetRecords")
         self._accept(page, asked_s, asked_wall_s)
         return self._hand_over(page, verdict)
-
-    def _limit(self) -> int | None:
-        if self._budget is None:
-            return self._max_records
-        return buffer.records_wanted(self._max_records, self._budget.share, self._record_bytes)
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None
@@ -188,8 +172,8 @@ class PollingReader(ShardReader):
 
     async def _bounded(self, call: Awaitable[T], operation: str) -> T:
         try:
-            async with asyncio.timeout(self._call_timeout_s):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
                 return await ours(call, f"asking for {operation}", self.shard_id)
         except TimeoutError:
-            reason = f"{operation} of shard {self.shard_id}: no answer within {self._call_timeout_s:g} s"
+            reason = f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s"
             raise StreamUnavailableError(reason) from None

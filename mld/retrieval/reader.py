@@ -1,4 +1,4 @@
-"""`ShardReader`: a bounded buffer between a task that fetches and a consumer that takes.
+"""`ShardReader`: a bounded buffer between a task that fetches and a consumer that takes; and what it delivers.
 
 Subclasses bring the coroutine that fetches: `polling` and `fanout`.
 """
@@ -9,6 +9,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
 
@@ -16,15 +17,42 @@ from mld.clock import Clock
 from mld.errors import InvalidStreamResponseError, StreamError
 from mld.positions import InitialPosition, Position
 from mld.retrieval.buffer import Budget, PrefetchBuffer
-from mld.retrieval.deliveries import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.faults import AnswerVerdict, judge
 from mld.retrieval.starting_points import ReadState, begins_after_gap, lacks_timestamp, starting_point
-from mld.streams import Page, StartingPoint, validate_end_of_shard
+from mld.streams import ChildShard, Page, StartingPoint, validate_end_of_shard
 
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
 """Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The next page. It may be empty, and still says how far the reader lags."""
+
+    page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfShard:
+    """Every record was delivered, also those of the answer that ended the shard. Nothing follows.
+
+    `children` is empty if Kinesis ended the shard again and again without naming them: look them up in the listing.
+    """
+
+    children: tuple[ChildShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMissing:
+    """Kinesis says ResourceNotFound: past retention, stream deleted, or the wrong stream. Never an end by itself.
+
+    Asked for the next delivery, the reader tries again from the same place.
+    """
+
+
+Delivery = Records | EndOfShard | ShardMissing
 
 
 class ShardReader(ABC):
@@ -39,15 +67,15 @@ class ShardReader(ABC):
         shard_id: str,
         clock: Clock,
         rng: Random,
-        prefetched: PrefetchBuffer[Delivery],
-        budget: Budget | None,
+        budget: Budget,
         *,
+        pages_max: int,
         deliver_empty: bool,
     ) -> None:
         self.shard_id = shard_id
         self._clock = clock
         self._rng = rng
-        self._buffer = prefetched
+        self._buffer = PrefetchBuffer[Delivery](budget, pages_max)
         self._budget = budget
         self._deliver_empty = deliver_empty
         self._ends_without_children = 0
@@ -132,13 +160,11 @@ class ShardReader(ABC):
     def _begin(self, fetching: Coroutine[None, None, None]) -> None:
         self._task = asyncio.create_task(fetching, name=f"prefetch-{self.shard_id}")
         self._task.add_done_callback(self._fetching_ended)
-        if self._budget is not None:
-            self._budget.join()
+        self._budget.join()
 
     def _fetching_ended(self, _: asyncio.Task[None]) -> None:
         self._arrived.set()
-        if self._budget is not None:
-            self._budget.leave()
+        self._budget.leave()
 
     async def _until_room(self) -> None:
         while not self._buffer.has_room:

@@ -16,9 +16,11 @@ from mld.aws.kinesis import KinesisStreams
 from mld.aws.wire.client import WireService
 from mld.clock import LoopClock
 from mld.positions import TRIM_HORIZON, InitialPosition
-from mld.retrieval.deliveries import Records
+from mld.retrieval import subscribing
+from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.rawpage import page_of, page_of_event
+from mld.retrieval.reader import Records
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from tests.integration.world import MakeWorld, World
 from tests.support.patience import PATIENCE_S
@@ -43,7 +45,7 @@ async def reading(world: World, service: WireService) -> AsyncIterator[FanOutRea
     fan_out = KinesisFanOut(service, streams, stream_name=world.stream, page_of=page_of_event)
     rng = NoJitter()
     consumer = RegisteredConsumer(fan_out, LoopClock(), rng, name="app", arn=None, retries=Retries())
-    reader = FanOutReader(fan_out, consumer, LoopClock(), rng, shard_id=SHARD, renew_after_s=RENEW_AFTER_S)
+    reader = FanOutReader(fan_out, consumer, LoopClock(), rng, shard_id=SHARD, budget=Budget(10**8))
     await reader.start(TRIM_HORIZON, InitialPosition(TRIM_HORIZON))
     try:
         yield reader
@@ -65,7 +67,10 @@ async def collect(reader: FanOutReader, putting: asyncio.Task[list[str]]) -> lis
     return got
 
 
-async def test_renewals_under_load_lose_and_disorder_nothing(make_world: MakeWorld) -> None:
+async def test_renewals_under_load_lose_and_disorder_nothing(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribing, "RENEW_AFTER_S", RENEW_AFTER_S)
     world = make_world(shards=1)
     service = wire_service(world.aws, "kinesis")
     await service.open()

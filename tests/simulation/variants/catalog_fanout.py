@@ -41,7 +41,7 @@ VARIANTS_FAN_OUT: tuple[Variant, ...] = (
     _variant(
         "silence_is_trusted",
         "a connection on which nothing comes any more is waited for for ever",
-        ("fanout", "            async with asyncio.timeout(self._idle_max_s):\n", "            if True:\n"),
+        ("fanout", "            async with asyncio.timeout(subscribing.IDLE_MAX_S):\n", "            if True:\n"),
     ),
     _variant(
         "subscription_left_open",

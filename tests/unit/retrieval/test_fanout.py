@@ -17,9 +17,9 @@ from mld import errors
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval import subscribing
 from mld.retrieval.buffer import Budget
-from mld.retrieval.deliveries import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.fanout import EVENTS_MAX, OPEN_TIMEOUT_S, FanOutReader
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
+from mld.retrieval.reader import Delivery, EndOfShard, Records, ShardMissing
 from mld.retrieval.registration import RegisteredConsumer, Retries
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
@@ -50,7 +50,9 @@ def reading(
     def reader() -> FanOutReader:
         rng = Random(1)
         consumer = RegisteredConsumer(fan_out, streams.clock, rng, name="app", arn=arn, retries=Retries())
-        return FanOutReader(fan_out, consumer, streams.clock, rng, shard_id="shard-0", **options)
+        return FanOutReader(
+            fan_out, consumer, streams.clock, rng, shard_id="shard-0", **{"budget": Budget(10**9), **options}
+        )
 
     live(reader, lambda reader: body(fan_out, reader))
     assert all(subscription.closed for subscription in fan_out.subscriptions), "each subscription is closed"
@@ -449,15 +451,12 @@ async def test_nothing_is_taken_without_room(fan_out: MemoryFanOut, reader: FanO
     assert await read(reader, 500) == written
 
 
-@pytest.mark.parametrize("options", [{"bytes_max": 30}, {"records_max": 30}, {"budget": Budget(24_000)}])
-def test_every_limit_of_the_buffer_holds(options: dict[str, Any]) -> None:
-    async def body(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
-        fan_out.streams.put(500)
-        await reader.start(TRIM_HORIZON, INITIAL)
-        await asyncio.sleep(10)
-        assert fan_out.subscriptions[0].events == 3
-
-    reading(body, **options)
+@with_reader(budget=Budget(24_000))
+async def test_nothing_is_taken_beyond_the_budget(fan_out: MemoryFanOut, reader: FanOutReader) -> None:
+    fan_out.streams.put(500)
+    await reader.start(TRIM_HORIZON, INITIAL)
+    await asyncio.sleep(10)
+    assert fan_out.subscriptions[0].events == 3
 
 
 @with_reader()

@@ -14,12 +14,12 @@ import pytest
 
 from mld import errors
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.retrieval.buffer import Budget
-from mld.retrieval.deliveries import EndOfShard, ShardMissing
+from mld.retrieval.buffer import BYTES_MAX, Budget
 from mld.retrieval.faults import ENDS_WITHOUT_CHILDREN_MAX
-from mld.retrieval.pacing import CALL_INTERVAL_MIN_S
+from mld.retrieval.pacing import CALL_INTERVAL_MIN_S, Pacing
 from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.reader import EndOfShard, ShardMissing
 from mld.retrieval.starting_points import LATEST_MARGIN_S
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, IteratorType, StartingPoint
 from tests.support.readers import after, live, read, sequences
@@ -32,8 +32,8 @@ HORIZON_POINT = StartingPoint(IteratorType.TRIM_HORIZON)
 
 
 def reader_of(streams: MemoryStreams, *, max_records: int | None = 100, **options: Any) -> PollingReader:
-    options = {"shard_id": "shard-0", "idle_interval_s": IDLE_S, **options}
-    return PollingReader(streams, streams.clock, Random(1), max_records=max_records, **options)
+    options = {"intervals": Pacing(IDLE_S), "budget": Budget(10**9), **options}
+    return PollingReader(streams, streams.clock, Random(1), shard_id="shard-0", max_records=max_records, **options)
 
 
 def reading(
@@ -200,9 +200,9 @@ async def test_a_full_buffer_stops_fetching_until_the_consumer_takes_a_page(
     assert streams.times("GetRecords")[4:] == [60.0]
 
 
-@with_reader(max_records=1, bytes_max=1000)
+@with_reader(max_records=1)
 async def test_one_page_over_the_byte_limit_fills_the_buffer(streams: MemoryStreams, reader: PollingReader) -> None:
-    streams.put(4, data=bytes(600))
+    streams.put(4, data=bytes(BYTES_MAX * 6 // 10))
     await reader.start(TRIM_HORIZON, INITIAL)
     await asyncio.sleep(60)
     assert len(streams.times("GetRecords")) == 2

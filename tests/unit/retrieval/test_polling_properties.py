@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from mld import errors
 from mld.positions import LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.retrieval.deliveries import EndOfShard, Records, ShardMissing
+from mld.retrieval.buffer import Budget
+from mld.retrieval.pacing import Pacing
 from mld.retrieval.polling import PollingReader
 from mld.retrieval.rawpage import RawPage
+from mld.retrieval.reader import EndOfShard, Records, ShardMissing
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange
 from tests.support.pages import sequences_in
 from tests.twins.streams import HangError, MemoryStreams, Transform
@@ -85,7 +87,13 @@ async def live(story: Story, checkpoint: Position) -> tuple[list[str], list[str]
     streams.fail("GetShardIterator", None, *story.iterator_faults)
     streams.bend(*story.bends)
     reader = PollingReader(
-        streams, streams.clock, Random(story.seed), shard_id="shard-0", max_records=story.limit, idle_interval_s=1.5
+        streams,
+        streams.clock,
+        Random(story.seed),
+        shard_id="shard-0",
+        max_records=story.limit,
+        intervals=Pacing(1.5),
+        budget=Budget(10**9),
     )
     await reader.start(checkpoint, InitialPosition(checkpoint))
     written: list[str] = []
