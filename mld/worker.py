@@ -30,7 +30,6 @@ from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.shards.auditor import Auditor
-from mld.shards.bootstrap import SyncMode, leases_exist, syncs_at_start
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.sync import ShardSync, SyncStatus
 from mld.surviving import kept_running, survived
@@ -214,7 +213,7 @@ class Worker:
             return await self._parts.table.scan()
         except TableMissingError:
             await self._parts.table.ensure()
-            return TableScan(())
+            return TableScan()
 
     async def _make_shard_leases(self, scan: TableScan) -> bool:
         """Make the table true to the stream; True if there are rows that `scan` lacks.
@@ -239,18 +238,15 @@ class Worker:
                 return self._do_without_sync(scan, StreamUnavailableError(result.sentence))
 
     async def _may_sync(self, scan: TableScan) -> bool:
-        """Whether to sync now. An empty table is the leader's business in 3.x, and its auditor's if that one dies.
+        """Whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there are some.
 
-        Where leases exist every worker compares them with the stream, so that none works on a foreign table.
+        An empty table is the leader's business in 3.x, and its auditor's if that one dies; in 2.x nobody can prove to
+        lead before leases have owners. Where leases exist every worker compares them with the stream, so that none
+        works on a foreign table.
         """
-        has_leases = leases_exist(scan)
-        mode = SyncMode.ANY_WORKER if has_leases or self._parts.fleet.takes_leases else SyncMode.LEADER
-        return syncs_at_start(
-            mode,
-            is_leader=mode is SyncMode.LEADER and await self._parts.fleet.leader.is_leader(),
-            leases_exist=has_leases,
-            skip_if_exist=self._settings.skip_sync_if_leases_exist,
-        )
+        if not scan.is_empty:
+            return not self._settings.skip_sync_if_leases_exist
+        return self._parts.fleet.takes_leases or await self._parts.fleet.leader.is_leader()
 
     def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
         """The leases there are enough to work with; what is missing can come later. Without any there is no start."""
@@ -277,7 +273,7 @@ class Worker:
         for key, running in self._consumers.items():
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
-            elif held[key].handoff_to is not None:
+            elif held[key].lease.handoff_to is not None:
                 self._parts.fleet.lookout.gave()
                 running.consumer.hand_off()
 

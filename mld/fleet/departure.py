@@ -16,7 +16,7 @@ from mld.errors import TableError
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.table import FleetScan, LeaseTable, Refusal
+from mld.leases.table import LeaseTable, Refusal, TableScan
 from mld.surviving import ours
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,10 @@ class Departure:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
     async def _receivers_of_held(self) -> dict[str, str]:
-        scan = await self._table.fleet_scan()
+        scan = await self._table.scan()
         return await self._find_receivers(scan, self._keeper.held())
 
-    async def _find_receivers(self, scan: FleetScan, keys: Iterable[str]) -> dict[str, str]:
+    async def _find_receivers(self, scan: TableScan, keys: Iterable[str]) -> dict[str, str]:
         now = self._clock.wall()
         found = await self._reports.beside(scan)
         return self._roster.receivers(keys, scan.leases, found, now, self._leases_max)
@@ -82,7 +82,7 @@ class Departure:
         others = sorted(set(self._receivers.values()))
         receivers = {lease.key: others[number % len(others)] for number, lease in enumerate(late) if others}
         if not others:  # nothing was held when we began to leave, so nobody was looked for
-            scan = await self._table.fleet_scan()
+            scan = await self._table.scan()
             receivers = await self._find_receivers(scan, [lease.key for lease in late])
         for lease in late:
             receiver = receivers.get(lease.key)

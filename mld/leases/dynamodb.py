@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from mld.aws.boundary import raises_only
@@ -22,7 +23,7 @@ from mld.leases import rows, writes
 from mld.leases.lease import Failing, Lease
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError
-from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
+from mld.leases.table import IndexStatus, Refusal, TableScan
 from mld.positions import Position
 from mld.streams import HashRange
 
@@ -154,17 +155,8 @@ class DynamoLeaseTable:
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
-    async def scan(self) -> TableScan:
+    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
         """See `LeaseTable.scan`. Raises TableError; a corrupt row is reported, not raised."""
-        found = await self._scan_table()
-        return TableScan(tuple(found.leases), tuple(found.corrupt))
-
-    async def fleet_scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> FleetScan:
-        """See `LeaseTable.fleet_scan`. Raises TableError; a corrupt row is reported, not raised."""
-        found = await self._scan_table(part=part, timeout_s=timeout_s)
-        return FleetScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
-
-    async def _scan_table(self, *, part: tuple[int, int] | None = None, timeout_s: float | None = None) -> _Found:
         timeout_s = self._scan_timeout_s if timeout_s is None else timeout_s
         segments = 1 if part is not None else await self._segments()
         found = _Found()
@@ -180,7 +172,7 @@ class DynamoLeaseTable:
             )
         for key, reason in found.corrupt:
             log.error("lease row %s ignored: %s", key, reason, extra={"action": "lease_row_corrupt", "shard": key})
-        return found
+        return TableScan(tuple(found.leases), tuple(found.corrupt), tuple(found.others))
 
     async def _scan_segment(self, params: dict[str, Any], found: _Found, timeout_s: float) -> None:
         while True:
@@ -247,48 +239,31 @@ class DynamoLeaseTable:
     async def renew(
         self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
     ) -> Lease | Refusal:
-        try:
-            return await self._update(writes.renew(lease, heartbeat, failing), self._renewal_timeout_s)
-        except RefusedError as refused:
-            row = await self._row_behind(refused, lease.key)
-            return writes.judge_refused(lease, row, resent=resent)
+        judge = partial(writes.judge_refused, lease, resent=resent)
+        return await self._judged(writes.renew(lease, heartbeat, failing), lease.key, judge, self._renewal_timeout_s)
 
     async def checkpoint(
         self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None
     ) -> Lease | Refusal:
-        try:
-            request = writes.checkpoint(lease, position, throughput_kbps)
-            return await self._update(request, self._renewal_timeout_s)
-        except RefusedError as refused:
-            row = await self._row_behind(refused, lease.key)
-            return writes.judge_refused(lease, row, resent=resent, position=position)
+        request = writes.checkpoint(lease, position, throughput_kbps)
+        judge = partial(writes.judge_refused, lease, resent=resent, position=position)
+        return await self._judged(request, lease.key, judge, self._renewal_timeout_s)
 
     async def take(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        try:
-            return await self._update(writes.take(lease, owner))
-        except RefusedError as refused:
-            row = await self._row_behind(refused, lease.key)
-            return writes.judge_refused_take(lease, owner, row, resent=resent)
+        judge = partial(writes.judge_refused_take, lease, owner, resent=resent)
+        return await self._judged(writes.take(lease, owner), lease.key, judge)
 
     async def begin_handoff(self, lease: Lease, next_owner: str, *, resent: bool = False) -> Lease | Refusal:
-        try:
-            return await self._update(writes.begin_handoff(lease, next_owner))
-        except RefusedError as refused:
-            row = await self._row_behind(refused, lease.key)
-            return writes.judge_refused_handoff(lease, next_owner, row, resent=resent)
+        judge = partial(writes.judge_refused_handoff, lease, next_owner, resent=resent)
+        return await self._judged(writes.begin_handoff(lease, next_owner), lease.key, judge)
 
     async def assign(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        return await self._assign(writes.assign(lease, owner), lease, owner, resent=resent)
+        judge = partial(writes.judge_refused_assign, lease, owner, resent=resent)
+        return await self._judged(writes.assign(lease, owner), lease.key, judge)
 
     async def assign_expired(self, lease: Lease, owner: str, *, resent: bool = False) -> Lease | Refusal:
-        return await self._assign(writes.assign_expired(lease, owner), lease, owner, resent=resent)
-
-    async def _assign(self, request: writes.Request, lease: Lease, owner: str, *, resent: bool) -> Lease | Refusal:
-        try:
-            return await self._update(request)
-        except RefusedError as refused:
-            row = await self._row_behind(refused, lease.key)
-            return writes.judge_refused_assign(lease, owner, row, resent=resent)
+        judge = partial(writes.judge_refused_assign, lease, owner, resent=resent)
+        return await self._judged(writes.assign_expired(lease, owner), lease.key, judge)
 
     async def release(self, lease: Lease) -> bool:
         current: Lease | None = lease
@@ -334,8 +309,18 @@ class DynamoLeaseTable:
             return False
         return True
 
-    async def _update(self, params: writes.Request, timeout_s: float | None = None) -> Lease:
-        answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)
+    async def _judged(
+        self,
+        params: writes.Request,
+        key: str,
+        judge: Callable[[Lease | None], Lease | Refusal],
+        timeout_s: float | None = None,
+    ) -> Lease | Refusal:
+        """The row as an UpdateItem leaves it, or what `judge` makes of the row that refused it."""
+        try:
+            answer = await self._calls.send("UpdateItem", params, refusals=(REFUSED_CODE,), timeout_s=timeout_s)
+        except RefusedError as refused:
+            return judge(await self._row_behind(refused, key))
         lease = rows.parse_row(answer["Attributes"])
         if lease is None:
             raise TableUnavailableError(f"row {params['Key']} of {self._table_name} has stopped being a lease")

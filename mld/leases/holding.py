@@ -23,11 +23,6 @@ class HeldLease:
     lease: Lease
     token: str
 
-    @property
-    def handoff_to(self) -> str | None:
-        """The worker that waits for this lease, once we know of it."""
-        return self.lease.handoff_to
-
 
 @dataclass(slots=True)
 class Carried:

@@ -5,7 +5,7 @@ Values only. What a row looks like in DynamoDB is `rows`, what may be written is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mld.positions import Position
 from mld.streams import HashRange
@@ -81,6 +81,3 @@ class Lease:
         """`note` if it is about this row as it is now and not on it yet."""
         is_due = note is not None and note != self.failing and note.checkpoint == self.checkpoint
         return note if is_due else None
-
-    def with_counter(self, counter: int) -> Lease:
-        return replace(self, counter=counter)

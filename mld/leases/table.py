@@ -20,19 +20,23 @@ from mld.streams import HashRange
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """All lease rows; `corrupt` names rows that are leases but cannot be read, with the reason."""
+    """Every row of the table, or of a part of it."""
 
-    leases: tuple[Lease, ...]
+    leases: tuple[Lease, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FleetScan:
-    """The whole table: the leases, corrupt rows as in `TableScan`, and the raw rows that are no leases."""
-
-    leases: tuple[Lease, ...]
-    corrupt: tuple[tuple[str, str], ...] = ()
+    """Keys of the rows that are leases but cannot be read, with the reason."""
     others: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    """The raw rows that are no leases."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no lease at all, not even an unreadable one."""
+        return not (self.leases or self.corrupt)
+
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """Keys of the leases that cannot be read."""
+        return frozenset(key for key, _ in self.corrupt)
 
 
 class IndexStatus(Enum):
@@ -57,12 +61,8 @@ class LeaseTable(Protocol):
         """Create the table if it is missing and wait until it can be used; True if this call created it."""
         ...
 
-    async def scan(self) -> TableScan:
-        """Every lease, in pages, in parallel segments where the table is large. Non-lease rows are skipped."""
-        ...
-
-    async def fleet_scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> FleetScan:
-        """Every row of the table, in one eventually consistent pass like `scan`'s.
+    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
+        """Every row, in one eventually consistent pass of pages, in parallel segments where the table is large.
 
         `part` (number, of how many): only the rows of one part of the table. The same row is always in the same part.
         `timeout_s`: how long each page may take, if less than usual.

@@ -71,17 +71,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class TakePlan:
-    """The leases to take, and the figures behind the choice (they are Java's metrics of `TakeLeases`)."""
+    """The leases to take, and the figures behind the choice."""
 
     choices: tuple[Choice, ...] = ()
-    leases: int = 0
-    workers: int = 0
-    mine: int = 0
-    available: int = 0
     target: int = 0
+    """How many leases this worker should have."""
     needed: int = 0
+    """How many it lacks; less than 0 if it has too many."""
     spillover: int = 0
-    very_old: int = 0
+    """How many more it should have if its maximum allowed that."""
 
 
 def observe(previous: Mapping[str, SeenRow], leases: Iterable[Lease], now: float) -> dict[str, SeenRow]:
@@ -125,17 +123,7 @@ def decide(
         victim, count = _victim(loads, me, target, rng, rules)
         stolen = (lease for lease in leases if lease.owner == victim) if count else ()
         chosen = [Choice(lease, is_steal=True) for lease in _some(stolen, count, rng)]
-    return TakePlan(
-        choices=tuple(chosen),
-        leases=len(leases),
-        workers=len(loads),
-        mine=loads[me],
-        available=len(available),
-        target=target,
-        needed=needed,
-        spillover=spillover,
-        very_old=len(very_old),
-    )
+    return TakePlan(tuple(chosen), target, needed, spillover)
 
 
 def _survey(

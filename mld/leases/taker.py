@@ -14,7 +14,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from mld.clock import Clock, wait_for_event
 from mld.leases.keeper import LeaseKeeper
@@ -34,15 +33,6 @@ TAKE_ATTEMPTS_MAX = 3
 REFUSED_IN_A_ROW_MAX = 20
 """A pass ends after that many takes refused in a row: others go through the same leases and are ahead of us, and a
 refused write costs as much as another. Where a tenth is still free, one in eight gives up; then the others find it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakeReport:
-    """What one pass saw and did."""
-
-    plan: TakePlan
-    taken: tuple[str, ...]
-    corrupt: tuple[tuple[str, str], ...] = ()
 
 
 class LeaseTaker:
@@ -95,8 +85,8 @@ class LeaseTaker:
             retry_s = FAILED_PASS_RETRY_S * 2.0 ** min(failures - 1, 10)
             await wait_for_event(self._woken, min(retry_s, self._period_s) if failures else self._period_s)
 
-    async def take_once(self, scan: TableScan | None = None) -> TakeReport:
-        """One pass. A `scan` just made elsewhere saves one here.
+    async def take_once(self, scan: TableScan | None = None) -> tuple[str, ...]:
+        """One pass; the keys of the leases taken. A `scan` just made elsewhere saves one here.
 
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """
@@ -115,22 +105,22 @@ class LeaseTaker:
                 for choice in plan.choices
                 if choice.lease.key not in held and not self._keeper.is_resuming(choice.lease.key)
             ]
-            taken = await self._take_all(wanted)
-            return TakeReport(plan, taken, scan.corrupt)
+            return await self._take_all(wanted)
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
         """Hold what an earlier take has made ours after all; remember those that may still arrive."""
         by_key = {lease.key: lease for lease in leases if lease.key in self._unknown_takes}
-        ours = [lease for key, lease in by_key.items() if self._is_our_take(lease, self._unknown_takes[key])]
+        ours = [
+            lease
+            for key, lease in by_key.items()
+            if lease.owner == self._worker_id and lease.counter == self._unknown_takes[key] + 1
+        ]
         self._unknown_takes = {
             key: counter
             for key, counter in self._unknown_takes.items()
             if key in by_key and by_key[key].counter == counter
         }
         await self._keeper.reacquire(ours)
-
-    def _is_our_take(self, lease: Lease, counter: int) -> bool:
-        return lease.owner == self._worker_id and lease.counter == counter + 1
 
     async def _take_all(self, choices: list[Choice]) -> tuple[str, ...]:
         """Take the leases in their order, a few at a time; the keys of those we hold now.

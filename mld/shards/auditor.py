@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from mld.clock import Clock
 from mld.leases.lease import Lease
@@ -30,16 +29,6 @@ INTERVAL_S = 120.0  # leasesRecoveryAuditorExecutionFrequencyMillis
 LEADERSHIP_POLL_S = 1.0  # as often as Java's run loop asks; the election remembers who leads
 RETRY_S = 10.0  # after an audit that could not be completed: one scan, far from every second
 FILLS_MAX = 1000  # rows of KCL before 2.3 that one audit completes; at some 5 ms each a few seconds
-
-
-class AuditOutcome(Enum):
-    """How an audit ended. All but CLEAN and FILLED led to, or at least asked for, a shard sync."""
-
-    CLEAN = "clean"
-    FILLED = "hash ranges filled in"
-    SYNCED = "synced"
-    UNEXPLAINED = "unexplained"  # a hole that the list of shards does not explain; it is watched
-    NOT_DONE = "not done"  # the stream or its list of shards was not fit for it; tried again soon
 
 
 @dataclass(slots=True)
@@ -66,8 +55,8 @@ class Auditor:
         clock: Clock,
         is_leader: Callable[[], Awaitable[bool]],
         *,
-        on_created: Callable[[], None] | None = None,
-        on_abandoned: Callable[[Lease], None] | None = None,
+        on_created: Callable[[], None],
+        on_abandoned: Callable[[Lease], None],
     ) -> None:
         self._table = table
         self._detector = detector
@@ -92,39 +81,43 @@ class Auditor:
 
     async def _audit_or_log(self) -> bool:
         try:
-            return await self.audit() is not AuditOutcome.NOT_DONE
+            return await self.audit()
         except Exception as error:
             failure = survived(error, "auditing the leases")
             _log.warning("audit of the leases failed: %s", failure, extra={"action": "audit_failed"})
             return False
 
-    async def audit(self) -> AuditOutcome:
-        """One audit, whoever leads. Raises `errors.TableError` and `errors.StreamError`."""
+    async def audit(self) -> bool:
+        """One audit, whoever leads. False if the stream or its list of shards was not fit for it: it is tried again.
+
+        A hole that the list of shards does not explain is watched. Raises `errors.TableError` and `errors.StreamError`.
+        """
         scan = await self._table.scan()
-        self._hand_over_abandoned(scan)
-        unreadable = frozenset(key for key, _ in scan.corrupt)
-        findings = await self._examine(scan, unreadable)
+        rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
+        for lease in rows:
+            self._on_abandoned(lease)
+        findings = await self._examine(scan)
         if findings.is_empty:
             _log.info("the table has no leases", extra={"action": "audit_no_leases"})
-            return self._judge(await self._sync.bootstrap(scan))
+            return self._is_done(await self._sync.bootstrap(scan))
         if findings.is_clean:
             self._memory.sightings = {}
-            return AuditOutcome.CLEAN
+            return True
         listing = await self._detector.list_all()
         if not isinstance(listing, ShardsListed) or not listing.shards:
             reason = "ListShards names no shard" if isinstance(listing, ShardsListed) else listing.reason
             _log.warning("audit without a list of shards: %s", reason, extra={"action": "audit_not_done"})
-            return AuditOutcome.NOT_DONE
+            return False
         self._learn(findings, listing.shards)
-        filled = await self._fill(scan, listing.shards)
-        findings = await self._examine(scan, unreadable)
+        await self._fill(scan, listing.shards)
+        findings = await self._examine(scan)
         if not findings.holes and not findings.missing_children:
             self._memory.sightings = {}
-            return AuditOutcome.FILLED if filled else AuditOutcome.CLEAN
-        return await self._repair(scan, unreadable, findings, listing.shards)
+            return True
+        return await self._repair(scan, findings, listing.shards)
 
-    async def _examine(self, scan: TableScan, unreadable: frozenset[str]) -> Findings:
-        findings = await in_turns(examine(scan.leases, unreadable, self._memory.ranges))
+    async def _examine(self, scan: TableScan) -> Findings:
+        findings = await in_turns(examine(scan.leases, scan.unreadable, self._memory.ranges))
         return findings.without(self._memory.hopeless)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
@@ -133,7 +126,7 @@ class Auditor:
         self._memory.ranges.update((key, listed.get(key)) for key in findings.rangeless)
         self._memory.hopeless |= findings.missing_children - listed.keys()
 
-    async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> int:
+    async def _fill(self, scan: TableScan, shards: tuple[Shard, ...]) -> None:
         """Write the missing hash ranges; a failure is only a warning (shards#missing-hash-ranges)."""
         filled = 0
         for key, hash_range in list(ranges_to_fill(scan.leases, shards).items())[:FILLS_MAX]:
@@ -145,11 +138,8 @@ class Auditor:
                 break
         if filled:
             _log.info("hash ranges filled in", extra={"action": "ranges_filled", "leases": filled})
-        return filled
 
-    async def _repair(
-        self, scan: TableScan, unreadable: frozenset[str], findings: Findings, shards: tuple[Shard, ...]
-    ) -> AuditOutcome:
+    async def _repair(self, scan: TableScan, findings: Findings, shards: tuple[Shard, ...]) -> bool:
         """Sync with the shards just listed; a hole that stays unexplained gets a sync with a listing of its own."""
         counts = sightings(self._memory.sightings, findings.holes)
         self._memory.sightings = counts
@@ -161,18 +151,10 @@ class Auditor:
             extra={"action": "audit_findings", "sightings": max(counts.values(), default=1)},
         )
         if urgent:
-            return self._judge(await self._sync.sync(scan.leases, unreadable=unreadable))
-        return self._judge(await self._sync.sync_with(scan.leases, shards, unreadable=unreadable))
+            return self._is_done(await self._sync.sync(scan))
+        return self._is_done(await self._sync.sync_with(scan, shards))
 
-    def _judge(self, result: SyncResult) -> AuditOutcome:
-        if result.created and self._on_created is not None:
+    def _is_done(self, result: SyncResult) -> bool:
+        if result.created:
             self._on_created()
-        if not result.is_done or result.postponed:
-            return AuditOutcome.NOT_DONE
-        return AuditOutcome.SYNCED if result.created else AuditOutcome.UNEXPLAINED
-
-    def _hand_over_abandoned(self, scan: TableScan) -> None:
-        rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
-        if self._on_abandoned is not None:
-            for lease in rows:
-                self._on_abandoned(lease)
+        return result.is_done and not result.postponed

@@ -124,7 +124,7 @@ class LeaseCleanup:
         *,
         enabled: bool = True,
         completed_interval_s: float = COMPLETED_INTERVAL_S,
-        on_missing_child: Callable[[str], None] | None = None,
+        on_missing_child: Callable[[str], None],
     ) -> None:
         self._table = table
         self._detector = detector
@@ -237,7 +237,7 @@ class LeaseCleanup:
                 )
             case Keep(reason, missing_child):
                 _log.debug("lease kept", extra={"action": "cleanup_kept", "shard": key, "why": reason})
-                if missing_child is not None and self._on_missing_child is not None:
+                if missing_child is not None:
                     self._on_missing_child(missing_child)
             case AskService():
                 raise AssertionError("the service was asked already")

@@ -110,20 +110,11 @@ def _child_lease(child: ChildShard) -> Lease:
 class ShardEnding:
     """Prepares the table for the end of any shard of one stream; one object serves all of this worker's shards."""
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        sync: ShardSync,
-        detector: ShardDetector,
-        clock: Clock,
-        *,
-        sync_spacing_s: float = SYNC_SPACING_S,
-    ) -> None:
+    def __init__(self, table: LeaseTable, sync: ShardSync, detector: ShardDetector, clock: Clock) -> None:
         self._table = table
         self._sync = sync
         self._detector = detector
         self._clock = clock
-        self._sync_spacing_s = sync_spacing_s
         self._last_sync_at_s: float | None = None
 
     async def prepare(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
@@ -158,9 +149,7 @@ class ShardEnding:
                     "shard has left retention",
                     extra={"action": "shard_expired", "shard": lease.key, "evidence": evidence},
                 )
-                unreadable = frozenset(key for key, _ in scan.corrupt)
-                result = await self._sync.sync_with(scan.leases, shards, unreadable=unreadable)
-                return await self._prepare_expired(lease, result)
+                return await self._prepare_expired(lease, await self._sync.sync_with(scan, shards))
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
         if any(shard.shard_id == lease.key and shard.is_open for shard in shards):
@@ -215,12 +204,11 @@ class ShardEnding:
     async def _sync_for_parent(self, parent: str) -> SyncResult | Blocked:
         """A sync at once may give the missing merge parent its row; Java waits for its auditor."""
         now_s = self._clock.monotonic()
-        if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < self._sync_spacing_s:
+        if self._last_sync_at_s is not None and now_s - self._last_sync_at_s < SYNC_SPACING_S:
             return Blocked(f"merge parent {parent} has no lease yet; a sync was made a moment ago")
         self._last_sync_at_s = now_s
         _log.info("merge parent without a lease", extra={"action": "shard_sync_for_merge_parent", "shard": parent})
-        scan = await self._table.scan()
-        result = await self._sync.sync(scan.leases, unreadable=frozenset(key for key, _ in scan.corrupt))
+        result = await self._sync.sync(await self._table.scan())
         return result if result.is_done else Blocked(f"merge parent {parent} has no lease; {result.sentence}")
 
     async def _rows_of(self, shard_ids: Collection[str]) -> frozenset[str]:

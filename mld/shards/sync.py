@@ -99,8 +99,8 @@ class ShardSync:
 
     async def bootstrap(self, scan: TableScan) -> SyncResult:
         """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
-        if scan.leases or scan.corrupt:
-            return await self.sync(scan.leases, unreadable=frozenset(key for key, _ in scan.corrupt))
+        if not scan.is_empty:
+            return await self.sync(scan)
         listed = await self._snapshot()
         if not listed.is_done:
             return listed
@@ -109,23 +109,20 @@ class ShardSync:
 
     async def verify(self, leases: Sequence[Lease]) -> SyncResult:
         """List the shards and look for evidence that `leases` belong to another stream; creates nothing."""
-        listed = await self._list_until_sound(None, _nothing_wrong)
+        listed = await self._list_until_sound(None)
         if not listed.is_done:
             return listed
         foreign = await in_turns(foreign_evidence(listed.shards, leases))
         return listed if foreign is None else self._refused(SyncStatus.FOREIGN_TABLE, foreign)
 
-    async def sync(self, leases: Sequence[Lease], *, unreadable: Collection[str] = ()) -> SyncResult:
-        """List the shards and create what is missing beside `leases`, which were read just before."""
-        listed = await self._list_until_sound(None, self._inconsistency_steps)
-        if not listed.is_done:
-            return listed
-        return await self.sync_with(leases, listed.shards, unreadable=unreadable)
+    async def sync(self, scan: TableScan) -> SyncResult:
+        """List the shards and create what is missing in the table, of which `scan` was made just before."""
+        listed = await self._list_until_sound(None, self._inconsistency_in)
+        return await self.sync_with(scan, listed.shards) if listed.is_done else listed
 
-    async def sync_with(
-        self, leases: Sequence[Lease], shards: Sequence[Shard], *, unreadable: Collection[str] = ()
-    ) -> SyncResult:
-        """As `sync`, for a complete, unfiltered, non-empty listing made after `leases` were read."""
+    async def sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
+        """As `sync`, for a complete, unfiltered, non-empty listing made after `scan`."""
+        leases: Sequence[Lease] = scan.leases
         foreign = await in_turns(foreign_evidence(shards, leases))
         if foreign is not None:
             return self._refused(SyncStatus.FOREIGN_TABLE, foreign)
@@ -133,14 +130,14 @@ class ShardSync:
         fault = self._inconsistency(graph)
         if fault is not None:
             return self._refused(SyncStatus.INCONSISTENT_LISTING, fault)
-        wanted = await self._missing(graph, leases, unreadable)
+        wanted = await self._missing(graph, leases, scan.unreadable)
         snapshot: frozenset[str] = frozenset()
         if any(lease.checkpoint == AT_TIMESTAMP and graph.children.get(lease.key) for lease in wanted):
             snapshot = frozenset(shard.shard_id for shard in (await self._snapshot()).shards)
-            wanted = await self._missing(graph, leases, unreadable, snapshot)
+            wanted = await self._missing(graph, leases, scan.unreadable, snapshot)
         if wanted:
-            leases = [*leases, *await self._rows_seen_now(graph, leases, unreadable, wanted)]
-            wanted = await self._missing(graph, leases, unreadable, snapshot)
+            leases = [*leases, *await self._rows_seen_now(graph, scan, wanted)]
+            wanted = await self._missing(graph, leases, scan.unreadable, snapshot)
         sound = SyncResult(SyncStatus.DONE, shards=tuple(shards))
         return await self._create(sound, wanted, frozenset(lease.key for lease in leases))
 
@@ -151,13 +148,13 @@ class ShardSync:
         (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
         older than the timestamp.
         """
-        listed = await self._list_until_sound(bootstrap_filter(self._initial), _partition_fault_steps)
+        listed = await self._list_until_sound(bootstrap_filter(self._initial), _partition_fault_in)
         if not listed.is_done:
             return listed
         return replace(listed, shards=await in_turns(oldest_generation(listed.shards)))
 
     async def _list_until_sound(
-        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]]
+        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]] | None = None
     ) -> SyncResult:
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
@@ -166,7 +163,7 @@ class ShardSync:
             listing = await self._detector.list_all(shard_filter)
             if not isinstance(listing, ShardsListed) or not listing.shards:
                 return self._unusable(listing)
-            fault = await in_turns(fault_in(listing.shards))
+            fault = None if fault_in is None else await in_turns(fault_in(listing.shards))
             if fault is None:
                 return SyncResult(SyncStatus.DONE, shards=listing.shards)
         assert fault is not None
@@ -206,7 +203,7 @@ class ShardSync:
             )
         )
 
-    def _inconsistency_steps(self, shards: Sequence[Shard]) -> Steps[str | None]:
+    def _inconsistency_in(self, shards: Sequence[Shard]) -> Steps[str | None]:
         graph = yield from ShardGraph.steps(shards)
         return self._inconsistency(graph)
 
@@ -221,16 +218,14 @@ class ShardSync:
             "it does during a reshard; ignoreUnexpectedChildShards=true accepts that"
         )
 
-    async def _rows_seen_now(
-        self, graph: ShardGraph, leases: Sequence[Lease], unreadable: Collection[str], wanted: Sequence[Lease]
-    ) -> list[Lease]:
+    async def _rows_seen_now(self, graph: ShardGraph, scan: TableScan, wanted: Sequence[Lease]) -> list[Lease]:
         """The rows, read consistently, that shards akin to the `wanted` ones have although the scan does not show them.
 
         A scan is no snapshot: it may miss a child row and, pages later, the parent row that was cleaned up meanwhile.
         Deciding from that would read the parent's whole shard again, or skip what the child is being read for. The rows
         of a family only ever move down the generations, and so does this: read from old to young, none is missed.
         """
-        known = {lease.key for lease in leases}.union(unreadable)
+        known = {lease.key for lease in scan.leases} | scan.unreadable
         akin = await in_turns(graph.kin(lease.key for lease in wanted))
         rows = [await self._table.get(shard_id) for shard_id in sorted(akin - known, key=id_order)]
         return [row for row in rows if row is not None]
@@ -264,10 +259,5 @@ class ShardSync:
         return False
 
 
-def _partition_fault_steps(shards: Sequence[Shard]) -> Steps[str | None]:
+def _partition_fault_in(shards: Sequence[Shard]) -> Steps[str | None]:
     return partition_fault((yield from oldest_generation(shards)))
-
-
-def _nothing_wrong(_: Sequence[Shard]) -> Steps[str | None]:
-    yield
-    return None

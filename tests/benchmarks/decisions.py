@@ -12,6 +12,7 @@ import gc
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from statistics import quantiles
 
 from mld.fleet.assign.assignment import Plan, decide, shuffling
@@ -45,7 +46,7 @@ def assignment() -> Decision:
     for n, lease in enumerate(leases):
         seen.saw(lease, 0.0)
         if n % WORKERS < WORKERS // 2:
-            seen.saw(lease.with_counter(2), 95.0)
+            seen.saw(replace(lease, counter=2), 95.0)
 
     def steps() -> Steps[Plan]:
         order = shuffling(random.Random(2))

@@ -19,7 +19,7 @@ from typing import Any
 
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import CorruptRowError
-from mld.leases.table import FleetScan, IndexStatus, Refusal, TableScan
+from mld.leases.table import IndexStatus, Refusal, TableScan
 from mld.leases.writes import (
     is_owner_switch,
     judge_refused,
@@ -91,16 +91,8 @@ class LeanLeaseTable:
     async def ensure(self) -> bool:
         return False
 
-    async def scan(self) -> TableScan:
+    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
         """Page after page; each shows its rows as they are when it is read."""
-        found = await self._read_all()
-        return TableScan(tuple(found), tuple(self.corrupt.items()))
-
-    async def fleet_scan(self) -> FleetScan:
-        found = await self._read_all()
-        return FleetScan(tuple(found), tuple(self.corrupt.items()), tuple(self.others.values()))
-
-    async def _read_all(self) -> list[Lease]:
         keys = list(self.leases)
         rows = len(keys) + len(self.others)
         found: list[Lease] = []
@@ -110,7 +102,7 @@ class LeanLeaseTable:
             self.bill.pages += 1
             self.bill.read_units += EVENTUALLY_CONSISTENT * max(1, math.ceil(size / READ_UNIT_BYTES))
             found += [lease for lease in map(self.row, keys[start : start + PAGE_ROWS]) if lease is not None]
-        return found
+        return TableScan(tuple(found), tuple(self.corrupt.items()), tuple(self.others.values()))
 
     async def get(self, key: str, *, consistent: bool = True) -> Lease | None:
         await self._travel()

@@ -165,7 +165,7 @@ def test_a_scan_is_billed_by_page_and_a_write_by_row_refused_or_not() -> None:
         await table.scan()
         assert (table.bill.pages, table.bill.read_units) == (2, 128.0 + 0.5)
         await table.take(table.leases["s0"], "w-1")
-        await table.take(table.leases["s0"].with_counter(0), "w-2")
+        await table.take(replace(table.leases["s0"], counter=0), "w-2")
         assert (table.bill.takes, table.bill.refused, table.bill.write_units) == (2, 1, 2)
         assert (table.moves, table.peak_writes) == (1, 2)
 

@@ -131,7 +131,6 @@ PURE = (
     "mld/shards/graph.py",
     "mld/shards/identity.py",
     "mld/shards/holes.py",
-    "mld/shards/bootstrap.py",
     "mld/steps.py",
     "mld/retrieval/starting_points.py",
     "mld/retrieval/pacing.py",

@@ -312,6 +312,9 @@ async def test_a_recreated_stream_is_refused_with_the_remedy(world):
     with pytest.raises(StartupError, match="applicationName"):
         await asyncio.wait_for(asyncio.shield(again.task), 600)
     assert world.lease(SHARD_0).checkpoint == before
+    unchecked = world.start(seed=4, skipShardSyncAtWorkerInitializationIfLeasesExist="true")
+    await world.advance(30)
+    assert not unchecked.task.done(), "only the comparison at the start would have refused it"
 
 
 @in_fleet(2)

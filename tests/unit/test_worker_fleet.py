@@ -37,6 +37,18 @@ async def test_a_fresh_table_is_served_within_three_seconds(world) -> None:
     assert world.dynamo.row(TABLE, "Migration3.0")["cv"] == {"S": "CLIENT_VERSION_3X"}
 
 
+@in_fleet(4, **V3X)
+async def test_an_empty_table_is_the_leaders_business(world) -> None:
+    world.start("w1")
+    await world.until(lambda: len(owners(world)) == 4)
+    for key in keys(world):
+        world.dynamo.delete_row(TABLE, key)
+    world.start("w2", seed=2)
+    await world.advance(10)
+    assert keys(world) == []
+    await world.until(lambda: len(owners(world)) == 4, 300)
+
+
 @in_fleet(6, **V3X)
 async def test_later_workers_get_their_share_by_handoff(world) -> None:
     world.start("w1")

@@ -42,7 +42,7 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
-from mld.leases.table import FleetScan
+from mld.leases.table import TableScan
 from mld.surviving import ours, survived
 from mld.turns import in_turns
 
@@ -250,8 +250,8 @@ class Assigner:
             raise written.errors[0]
         return report
 
-    async def _scan(self) -> FleetScan:
-        return await self._table.fleet_scan()
+    async def _scan(self) -> TableScan:
+        return await self._table.scan()
 
     async def _load(self, read: Callable[[], Awaitable[T]]) -> tuple[float, T]:
         """(when the successful read began, what it read). The second failure in a row is raised."""

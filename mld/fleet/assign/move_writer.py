@@ -17,7 +17,7 @@ from mld.clock import Clock
 from mld.fleet.assign.loads import Move, Why
 from mld.fleet.assign.observations import Observations
 from mld.leases.lease import Lease
-from mld.leases.table import FleetScan, Refusal
+from mld.leases.table import Refusal, TableScan
 from mld.surviving import survived
 from mld.turns import a_few_at_a_time
 
@@ -32,7 +32,7 @@ OnAssigned = Callable[[tuple[str, ...]], None]
 class AssignmentTable(Protocol):
     """What assigning needs of `leases.table.LeaseTable`."""
 
-    async def fleet_scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> FleetScan: ...
+    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan: ...
 
     async def begin_handoff(self, lease: Lease, next_owner: str) -> Lease | Refusal: ...
 

@@ -51,7 +51,7 @@ class JavaPeers:
 
     async def refuse(self) -> None:
         """Raises StartupError if a Java worker is alive, TableError if it cannot be known now."""
-        found = await self._stored.beside(await self._table.fleet_scan())
+        found = await self._stored.beside(await self._table.scan())
         if java := java_workers(found, self._clock.wall(), self._rules):
             raise StartupError(refusal_text(java[0]))
 

@@ -28,7 +28,7 @@ class ReadinessReader:
     async def read(self) -> FleetView:
         """Raises TableError."""
         index = await self._table.owner_index_status()
-        scan = await self._table.fleet_scan()
+        scan = await self._table.scan()
         now = self._clock.wall()
         believed_s = EXPIRED_AFTER_PERIODS * self._rules.report_period_s
         reporting = frozenset(

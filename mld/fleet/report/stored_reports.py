@@ -11,7 +11,7 @@ from mld.errors import TableError, TableMissingError
 from mld.fleet.report import reports
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import LEASE_TABLE_KEY, Place, WorkerReport
-from mld.leases.table import FleetScan
+from mld.leases.table import TableScan
 from mld.surviving import ours
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class StoredReports:
                     log.info("no legacy reports: %s", error, extra={"action": "reports_table_missing"})
         return tuple(found)
 
-    async def beside(self, scan: FleetScan) -> tuple[WorkerReport, ...]:
+    async def beside(self, scan: TableScan) -> tuple[WorkerReport, ...]:
         """All reports, those of `scan` and those of the legacy table. Raises TableError."""
         return (*reports.parse_rows(scan.others, LEASE_TABLE_KEY).reports, *await self.legacy())
 

@@ -29,7 +29,7 @@ from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.fleet.watch.takeover import LOOK_PERIOD_S, Takeover, TakeoverRules
 from mld.leases.lease import Lease
-from mld.leases.table import FleetScan
+from mld.leases.table import TableScan
 from mld.surviving import survived
 from mld.turns import in_turns
 
@@ -146,7 +146,7 @@ class Lookout:
         if self._clock.monotonic() >= self._legacy_due_at:
             await self._read_legacy()
         began_at = self._clock.monotonic()
-        scan = await self._table.fleet_scan(timeout_s=TIMEOUT_S)
+        scan = await self._table.scan(timeout_s=TIMEOUT_S)
         now = self._clock.monotonic()
         found = (await in_turns(reports_among(scan.others))).reports
         self._reports = {report.worker: report for report in found}
@@ -169,7 +169,7 @@ class Lookout:
             log.debug("no legacy reports: %s", failure, extra={"action": "look_failed"})
 
     async def _look_at_part(self, part: int, of: int) -> None:
-        scan: FleetScan = await self._table.fleet_scan((part, of), timeout_s=TIMEOUT_S)
+        scan: TableScan = await self._table.scan((part, of), timeout_s=TIMEOUT_S)
         await in_turns(self.takeover.saw_part(scan.leases, part, self._clock.monotonic()))
         self._tell_of_free(scan.leases)
 

@@ -44,8 +44,8 @@ VARIANTS_LIVE: tuple[Variant, ...] = (
         "a look without an answer is waited for for 20 s",
         (
             "watch.lookout",
-            "        scan = await self._table.fleet_scan(timeout_s=TIMEOUT_S)\n",
-            "        scan = await self._table.fleet_scan(timeout_s=20.0)\n",
+            "        scan = await self._table.scan(timeout_s=TIMEOUT_S)\n",
+            "        scan = await self._table.scan(timeout_s=20.0)\n",
         ),
         needs="deaf",
     ),

@@ -58,7 +58,7 @@ def observed(leases: Sequence[Lease], expired: Iterable[str] = (), *, overdue: b
     seen = Observations(lease_duration_s=DURATION_S, handoff_timeout_s=30.0)
     old = set(expired)
     for one in leases:
-        seen.saw(one.with_counter(one.counter - 1), NOW - 100 if overdue or one.key in old else NOW)
+        seen.saw(replace(one, counter=one.counter - 1), NOW - 100 if overdue or one.key in old else NOW)
         if one.key not in old:
             seen.saw(one, NOW)
     return seen
@@ -160,8 +160,8 @@ def test_after_the_unassigned_lease_the_next_best_is_the_candidate_of_the_balanc
 def test_expired_leases_go_longest_expired_first() -> None:
     leases = [lease("s1", "dead", 100), lease("s2", "dead", 100), lease("s3", None, 100), lease("s4", "w", 100)]
     seen = observed(leases, ["s1"])
-    seen.saw(leases[1].with_counter(7), NOW - 200)
-    leases[1] = leases[1].with_counter(7)
+    seen.saw(replace(leases[1], counter=7), NOW - 200)
+    leases[1] = replace(leases[1], counter=7)
     rules = AssignmentRules(leases_max=3)
     plan = finish(decide_by_variance(leases, plain("w"), seen, NOW, rules, named(), leader="w", balance=False))
     assert [(move.lease.key, move.why) for move in plan.moves] == [("s3", Why.FREE), ("s2", Why.EXPIRED)]

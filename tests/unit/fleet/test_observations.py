@@ -37,15 +37,15 @@ def after(*rows: tuple[float, Lease]) -> Observations:
         ("first sight of a pending handoff", [(100.0, PENDING)], 100.0),
         ("only the next owner is gone: the actual owner counts", [(100.0, replace(PENDING, owner=None))], 100.0),
         ("the counter stands", [(100.0, OWNED), (120.0, OWNED)], 100.0),
-        ("the counter grew", [(100.0, OWNED), (120.0, OWNED.with_counter(6))], 120.0),
-        ("an older row is no news", [(100.0, OWNED), (120.0, OWNED.with_counter(4))], 100.0),
+        ("the counter grew", [(100.0, OWNED), (120.0, replace(OWNED, counter=6))], 120.0),
+        ("an older row is no news", [(100.0, OWNED), (120.0, replace(OWNED, counter=4))], 100.0),
         (
             "an older row and then the known one again are no news",
-            [(100.0, OWNED), (120.0, OWNED.with_counter(4)), (140.0, OWNED)],
+            [(100.0, OWNED), (120.0, replace(OWNED, counter=4)), (140.0, OWNED)],
             100.0,
         ),
         ("a free lease stays free", [(100.0, FREE), (120.0, FREE)], None),
-        ("a free lease was taken", [(100.0, FREE), (120.0, OWNED.with_counter(6))], 120.0),
+        ("a free lease was taken", [(100.0, FREE), (120.0, replace(OWNED, counter=6))], 120.0),
     ],
 )
 def test_when_a_lease_was_seen_to_move(case: str, rows: list[tuple[float, Lease]], moved_at: float | None) -> None:
@@ -73,10 +73,10 @@ def test_a_lease_never_observed_is_not_called_expired() -> None:
 
 
 def test_a_dead_owner_is_found_in_the_second_run_after_its_last_renewal() -> None:
-    seen = after((0.0, OWNED), (20.0, OWNED.with_counter(9)))
-    assert not seen.is_expired(OWNED.with_counter(9), 20.0)
-    finish(seen.scanned([OWNED.with_counter(9)], 40.0))
-    assert seen.is_expired(OWNED.with_counter(9), 40.0)
+    seen = after((0.0, OWNED), (20.0, replace(OWNED, counter=9)))
+    assert not seen.is_expired(replace(OWNED, counter=9), 20.0)
+    finish(seen.scanned([replace(OWNED, counter=9)], 40.0))
+    assert seen.is_expired(replace(OWNED, counter=9), 40.0)
 
 
 def test_after_a_leader_change_one_more_run_is_needed() -> None:
@@ -98,7 +98,7 @@ def test_our_own_assignment_counts_as_movement() -> None:
 
 
 def test_after_our_own_assignment_a_smaller_counter_is_the_measure() -> None:
-    seen = after((0.0, OWNED.with_counter(500)))  # then the table is restored from an old backup
+    seen = after((0.0, replace(OWNED, counter=500)))  # then the table is restored from an old backup
     seen.assigned(replace(OWNED, owner="b", counter=7), 20.0)
     finish(seen.scanned([replace(OWNED, owner="b", counter=8)], 40.0))
     assert seen.moved_at(OWNED) == 40.0
@@ -106,10 +106,10 @@ def test_after_our_own_assignment_a_smaller_counter_is_the_measure() -> None:
 
 def test_single_rows_read_between_two_runs_count() -> None:
     seen = after((0.0, OWNED))
-    seen.saw(OWNED.with_counter(6), 15.0)
-    finish(seen.scanned([OWNED.with_counter(6)], 20.0))
-    assert not seen.is_expired(OWNED.with_counter(6), 20.0)
-    assert seen.is_expired(OWNED.with_counter(6), 25.1)
+    seen.saw(replace(OWNED, counter=6), 15.0)
+    finish(seen.scanned([replace(OWNED, counter=6)], 20.0))
+    assert not seen.is_expired(replace(OWNED, counter=6), 20.0)
+    assert seen.is_expired(replace(OWNED, counter=6), 25.1)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_single_rows_read_between_two_runs_count() -> None:
         ("no handoff", [(0.0, OWNED)], None),
         ("first seen pending", [(0.0, PENDING)], 40.0),
         ("became pending", [(0.0, OWNED), (20.0, PENDING)], 60.0),
-        ("still pending", [(0.0, PENDING), (20.0, PENDING.with_counter(9))], 40.0),
+        ("still pending", [(0.0, PENDING), (20.0, replace(PENDING, counter=9))], 40.0),
         ("another next owner", [(0.0, PENDING), (20.0, replace(PENDING, owner="c"))], 60.0),
         ("another old owner", [(0.0, PENDING), (20.0, replace(PENDING, checkpoint_owner="c"))], 60.0),
         ("ended", [(0.0, PENDING), (20.0, replace(OWNED, owner="b", counter=9))], None),
@@ -159,7 +159,7 @@ def test_a_handoff_begun_on_a_lease_never_observed_is_remembered() -> None:
 def test_blocked_and_stuck(case: str, lease: Lease, renewed: bool, now: float, blocked: bool, stuck: bool) -> None:
     seen = after((0.0, lease))
     if renewed:
-        lease = lease.with_counter(lease.counter + 1)
+        lease = replace(lease, counter=lease.counter + 1)
         seen.saw(lease, now)
     assert (seen.is_blocked(lease, now), seen.is_stuck(lease, now)) == (blocked, stuck), case
 

@@ -74,7 +74,8 @@ class Worker:
     @property
     def handoffs(self) -> list[tuple[str, str, str]]:
         """Key, token and next owner of each held lease of which a handoff is known to be pending."""
-        return [(key, held.token, held.handoff_to) for key, held in self.keeper.held().items() if held.handoff_to]
+        held = self.keeper.held().items()
+        return [(key, one.token, one.lease.handoff_to) for key, one in held if one.lease.handoff_to]
 
     async def hold(self, *keys: str) -> list[HeldLease]:
         """Create, take and adopt leases without going through the taker."""

@@ -257,7 +257,7 @@ async def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
         await other.table.begin_handoff(seen, "other")
         await me.keeper.confirm(["a", "b"])
         assert me.handoffs == [("a", held.token, "other")]
-        assert me.keeper.held()["a"].handoff_to == "other"
+        assert me.keeper.held()["a"].lease.handoff_to == "other"
         await asyncio.sleep(2 * DURATION_S)
         assert me.keeper.is_held("a", held.token), "it goes on until it has given the lease away"
         assert await me.keeper.transfer("a", held.token)

@@ -152,7 +152,7 @@ async def test_a_handoff_is_reported_once_within_one_renewal_interval(stage: Sce
     assert stage.old.changes == changes + 1
     await asyncio.sleep(3 * INTERVAL_S)
     assert stage.old.changes == changes + 1
-    assert stage.old.keeper.held()[KEY].handoff_to == "w-9b2e"
+    assert stage.old.keeper.held()[KEY].lease.handoff_to == "w-9b2e"
 
 
 @scene
@@ -185,7 +185,7 @@ async def test_until_the_deadline_the_lease_is_renewed_and_may_be_checkpointed(s
 @scene
 async def test_no_handoff_is_shown_where_none_is_pending(stage: Scene) -> None:
     await asyncio.sleep(INTERVAL_S)
-    assert stage.old.keeper.held()[KEY].handoff_to is None
+    assert stage.old.keeper.held()[KEY].lease.handoff_to is None
     assert stage.old.handoffs == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from mld.errors import StreamInUseError, TableError, TableThrottledError, TableUnavailableError
 from mld.leases.lease import Lease
 from mld.positions import LATEST, TRIM_HORIZON, InitialPosition
-from mld.shards.auditor import Auditor, AuditOutcome
+from mld.shards.auditor import Auditor
 from mld.shards.detector import ShardDetector
 from mld.shards.sync import ShardSync
 from mld.streams import Shard
@@ -73,8 +73,8 @@ class Scene:
     def _woken(self) -> None:
         self.wakes += 1
 
-    def audits(self, count: int = 1) -> list[AuditOutcome]:
-        async def scenario() -> list[AuditOutcome]:
+    def audits(self, count: int = 1) -> list[bool]:
+        async def scenario() -> list[bool]:
             auditor = self._auditor()
             return [await auditor.audit() for _ in range(count)]
 
@@ -141,7 +141,7 @@ def test_a_stream_that_is_not_ready_is_asked_again_soon() -> None:
 def test_a_table_without_leases_is_filled_at_once(initial: InitialPosition, made: set[int]) -> None:
     scene = Scene([], [s for s in GRAPH_A if sid(0) <= s.shard_id and int(s.shard_id[-3:]) in made], initial)
 
-    assert scene.audits() == [AuditOutcome.SYNCED]
+    assert scene.audits() == [True]
     assert numbers(scene.table.rows.values()) == made
     assert scene.wakes == 1
 
@@ -150,7 +150,7 @@ def test_a_row_deleted_by_hand_is_back_after_one_audit_and_one_listing() -> None
     # Java: after the third sighting, four to six minutes.
     scene = Scene(leased(GRAPH_S, 1, 3))
 
-    assert scene.audits(2) == [AuditOutcome.SYNCED, AuditOutcome.CLEAN]
+    assert scene.audits(2) == [True, True]
     assert scene.table.rows[sid(2)].checkpoint == LATEST
     assert len(scene.stream.calls) == 1
 
@@ -160,7 +160,7 @@ def test_a_child_missing_under_a_completed_parent_is_back_at_trim_horizon() -> N
     parent = done(0, children=(1, 2), hash_range=S_RANGES[sid(0)])
     scene = Scene([parent, *leased(GRAPH_S, 1, 3)])
 
-    assert scene.audits() == [AuditOutcome.SYNCED]
+    assert scene.audits() == [True]
     assert scene.table.rows[sid(2)].checkpoint == TRIM_HORIZON
 
 
@@ -171,7 +171,7 @@ def test_a_missing_child_shows_although_its_own_child_covers_the_keys() -> None:
     grandchild = row(11, 350, hash_range=shards[8].hash_range)
     scene = Scene([*rows, grandchild], shards)
 
-    assert scene.audits() == [AuditOutcome.SYNCED]
+    assert scene.audits() == [True]
     assert scene.table.rows[sid(8)].checkpoint == TRIM_HORIZON
 
 
@@ -179,14 +179,14 @@ def test_children_of_an_expired_parent_start_at_trim_horizon() -> None:
     # A Java worker ended the expired shard without making its children. Java's auditor makes them at LATEST.
     scene = Scene([done(0), *leased(GRAPH_S, 3)], [s for s in GRAPH_S if s.shard_id != sid(0)])
 
-    assert scene.audits() == [AuditOutcome.SYNCED]
+    assert scene.audits() == [True]
     assert {scene.table.rows[sid(n)].checkpoint for n in (1, 2)} == {TRIM_HORIZON}
 
 
 def test_a_merge_parent_without_a_row_is_a_hole() -> None:
     scene = Scene(leased(GRAPH_M, 0, checkpoint=15), GRAPH_M)
 
-    assert scene.audits() == [AuditOutcome.SYNCED]
+    assert scene.audits() == [True]
     assert numbers(scene.table.rows.values()) == {0, 1}
 
 
@@ -200,7 +200,7 @@ def test_a_row_that_the_scan_has_not_seen_is_not_created_again() -> None:
 
     scene.table.scan = blind  # type: ignore[method-assign,assignment]
 
-    assert scene.audits() == [AuditOutcome.UNEXPLAINED]
+    assert scene.audits() == [True]
     assert scene.table.rows[sid(2)] == hidden
 
 
@@ -208,7 +208,7 @@ def test_ranges_are_filled_in_once_and_nothing_else_is_written() -> None:
     bare = [replace(lease, hash_range=None) for lease in leased(GRAPH_S, 1, 2, 3)]
     scene = Scene(bare)
 
-    assert scene.audits(2) == [AuditOutcome.FILLED, AuditOutcome.CLEAN]
+    assert scene.audits(2) == [True, True]
     assert {operation for operation, _ in scene.table.writes} == {"fill_hash_range"}
     assert {key: scene.table.rows[key].hash_range for key in (sid(1), sid(2), sid(3))} == {
         key: S_RANGES[key] for key in (sid(1), sid(2), sid(3))
@@ -220,21 +220,21 @@ def test_a_range_that_cannot_be_written_is_remembered() -> None:
     scene = Scene([replace(lease, hash_range=None) for lease in leased(GRAPH_S, 1, 2, 3)])
     scene.table.fail = lambda operation, key: TableUnavailableError("x") if operation == "fill_hash_range" else None
 
-    assert scene.audits(3) == [AuditOutcome.CLEAN] * 3
+    assert scene.audits(3) == [True] * 3
     assert len(scene.stream.calls) == 1
 
 
 def test_a_child_that_left_retention_without_a_row_is_looked_for_once() -> None:
     scene = Scene([done(0, children=(77,)), *leased(GRAPH_S, 1, 2, 3)])
 
-    assert scene.audits(3) == [AuditOutcome.CLEAN] * 3
+    assert scene.audits(3) == [True] * 3
     assert len(scene.stream.calls) == 1
 
 
 def test_a_hole_without_a_shard_gets_a_listing_of_its_own_at_the_third_sighting() -> None:
     scene = Scene(leased(GRAPH_S, 1, 2), [s for s in GRAPH_S if s.shard_id != sid(3)])
 
-    assert scene.audits(3) == [AuditOutcome.UNEXPLAINED] * 3
+    assert scene.audits(3) == [True] * 3
     assert len(scene.stream.calls) == 4
     assert scene.table.writes == []
 
@@ -250,7 +250,7 @@ def test_another_leadership_counts_anew() -> None:
 def test_nothing_is_created_in_the_table_of_another_stream() -> None:
     scene = Scene([row(1, 5, hash_range=S_RANGES[sid(1)])])  # before the first record of that shard
 
-    assert scene.audits() == [AuditOutcome.NOT_DONE]
+    assert scene.audits() == [False]
     assert scene.table.writes == []
 
 

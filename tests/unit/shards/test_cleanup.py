@@ -164,7 +164,7 @@ def test_a_row_that_waited_for_its_parent_goes_with_it_however_rarely_it_is_look
 def test_the_same_lease_is_queued_once_whatever_its_counter() -> None:
     scene = Scene([ENDED, row(1, 25), row(2, TRIM_HORIZON)])
 
-    cleanup = scene.run(310, [ENDED, ENDED.with_counter(7)])
+    cleanup = scene.run(310, [ENDED, replace(ENDED, counter=7)])
 
     assert cleanup.queued == (sid(0),)
     assert scene.table.reads.count(sid(0)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,7 +173,7 @@ def test_keys_that_are_missing_in_a_row_are_counted(audits: list[set[int]]) -> N
 def test_a_completed_row_that_nobody_renews_is_abandoned_at_the_second_sight() -> None:
     rows = [done(0, counter=4, owner="dead"), done(1, counter=7), row(2, 15, counter=3)]
     first, counters = abandoned({}, rows)
-    renewed = [rows[0], rows[1].with_counter(8), rows[2]]
+    renewed = [rows[0], replace(rows[1], counter=8), rows[2]]
 
     assert first == ()
     assert abandoned(counters, renewed)[0] == (rows[0],)

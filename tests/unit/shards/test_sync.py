@@ -33,7 +33,11 @@ from tests.unit.shards.twins import (
 from tests.virtual_time import run_virtual
 
 OPEN_OF_A = tuple(s for s in GRAPH_A if s.is_open)
-EMPTY = TableScan(())
+EMPTY = TableScan()
+
+
+def seen(rows: Iterable[Lease]) -> TableScan:
+    return TableScan(tuple(rows))
 
 
 def _sync(
@@ -47,7 +51,7 @@ def _synced(
     rows: Iterable[Lease], shards: Iterable[Shard], initial: InitialPosition = FROM_LATEST
 ) -> tuple[MemoryTable, SyncResult]:
     table = MemoryTable(rows)
-    return table, run_virtual(_sync(table, ListedStream(shards), initial).sync(tuple(table.rows.values())))
+    return table, run_virtual(_sync(table, ListedStream(shards), initial).sync(seen(table.rows.values())))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_a_table_with_an_unreadable_row_is_not_empty() -> None:
 
 def test_a_second_sync_creates_nothing() -> None:
     table, first = _synced([row(4)], GRAPH_A)
-    again = run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(tuple(table.rows.values())))
+    again = run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(seen(table.rows.values())))
 
     assert numbers(first.created) == {8, 9, 10}
     assert again == SyncResult(SyncStatus.DONE, shards=GRAPH_A)
@@ -145,9 +149,9 @@ def test_a_listing_that_straddles_a_reshard_is_repeated() -> None:
     stream = ListedStream(GRAPH_S)
     stream.listings = [straddling, GRAPH_S]
 
-    repeated = run_virtual(_sync(MemoryTable(), stream).sync([row(3)]))
-    refused = run_virtual(_sync(MemoryTable(), ListedStream(straddling)).sync([row(3)]))
-    accepted = run_virtual(_sync(MemoryTable(), ListedStream(straddling), ignore=True).sync([row(3)]))
+    repeated = run_virtual(_sync(MemoryTable(), stream).sync(seen([row(3)])))
+    refused = run_virtual(_sync(MemoryTable(), ListedStream(straddling)).sync(seen([row(3)])))
+    accepted = run_virtual(_sync(MemoryTable(), ListedStream(straddling), ignore=True).sync(seen([row(3)])))
 
     assert numbers(repeated.created) == {1, 2}
     assert refused.status is SyncStatus.INCONSISTENT_LISTING
@@ -166,13 +170,13 @@ def test_a_stream_that_cannot_be_listed_is_a_result_with_a_sentence(answer: Exce
     for rows in ([], [row(3)]):
         table, stream = MemoryTable(rows), ListedStream(GRAPH_S)
         stream.answers = [answer]
-        result = run_virtual(_sync(table, stream).bootstrap(TableScan(tuple(rows))))
+        result = run_virtual(_sync(table, stream).bootstrap(seen(rows)))
         assert (result.status, bool(result.sentence), table.writes) == (status, True, [])
 
 
 def test_an_empty_listing_creates_nothing() -> None:
     for rows in ([], [row(3)]):
-        result = run_virtual(_sync(MemoryTable(rows), ListedStream()).bootstrap(TableScan(tuple(rows))))
+        result = run_virtual(_sync(MemoryTable(rows), ListedStream()).bootstrap(seen(rows)))
         assert result.status is SyncStatus.NO_SHARDS
 
 
@@ -191,11 +195,11 @@ def test_a_sync_that_breaks_off_is_finished_by_the_next_one() -> None:
         TableUnavailableError("down") if (operation, key) == ("create", sid(4)) else None
     )
     with pytest.raises(TableUnavailableError):
-        run_virtual(_sync(table, ListedStream(GRAPH_A), FROM_HORIZON).sync(tuple(table.rows.values())))
+        run_virtual(_sync(table, ListedStream(GRAPH_A), FROM_HORIZON).sync(seen(table.rows.values())))
     assert numbers(table.rows.values()) == {2, 3, 6}
 
     table.fail = lambda operation, key: None
-    run_virtual(_sync(table, ListedStream(GRAPH_A), FROM_HORIZON).sync(tuple(table.rows.values())))
+    run_virtual(_sync(table, ListedStream(GRAPH_A), FROM_HORIZON).sync(seen(table.rows.values())))
 
     assert numbers(table.rows.values()) == {2, 3, 4, 5, 6}
 
@@ -204,7 +208,7 @@ def test_a_child_row_that_the_scan_missed_does_not_bring_its_parent_back() -> No
     # The scan passed the children's place before they were created, and the parent's after it was cleaned up.
     table = MemoryTable([row(1, 25), row(2, 25), row(3)])
 
-    result = run_virtual(_sync(table, ListedStream(GRAPH_S), FROM_HORIZON).sync([row(3)]))
+    result = run_virtual(_sync(table, ListedStream(GRAPH_S), FROM_HORIZON).sync(seen([row(3)])))
 
     assert (result.status, result.created) == (SyncStatus.DONE, ())
 
@@ -215,7 +219,7 @@ def test_a_child_is_not_recreated_once_its_parent_row_is_gone() -> None:
     scanned = [done(0), done(1), *(row(n) for n in (2, 3, 4, 5))]
     table = MemoryTable(lease for lease in scanned if lease.key not in (sid(0), sid(1)))
 
-    result = run_virtual(_sync(table, ListedStream(shards), FROM_HORIZON).sync(scanned))
+    result = run_virtual(_sync(table, ListedStream(shards), FROM_HORIZON).sync(seen(scanned)))
 
     assert (result.created, result.postponed) == ((), (sid(6),))
 
@@ -249,7 +253,7 @@ def test_an_interrupted_snapshot_of_a_timestamp_is_finished_as_a_snapshot() -> N
     # Java goes back to the roots 0 to 3, and with them delivers what is older than the timestamp.
     table, stream = MemoryTable([row(4, AT_TIMESTAMP), row(5, AT_TIMESTAMP)]), SnapshotStream(GRAPH_A)
 
-    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(tuple(table.rows.values())))
+    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(seen(table.rows.values())))
 
     assert [(lease.key, lease.checkpoint) for lease in result.created] == [
         (sid(6), AT_TIMESTAMP),
@@ -266,7 +270,7 @@ def test_a_snapshot_that_cannot_be_had_means_reading_more_not_less() -> None:
     stream.snapshot = AT_150[1:]
     table = MemoryTable([row(4, AT_TIMESTAMP), row(5, AT_TIMESTAMP)])
 
-    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(tuple(table.rows.values())))
+    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(seen(table.rows.values())))
 
     assert (result.status, numbers(result.created)) == (SyncStatus.DONE, {0, 1, 2, 3})
 
@@ -276,7 +280,7 @@ def test_the_snapshot_does_not_pass_over_rows_that_are_still_read() -> None:
     rows = [row(0, AT_TIMESTAMP), row(2, AT_TIMESTAMP), row(4, AT_TIMESTAMP), row(5, AT_TIMESTAMP)]
     table, stream = MemoryTable(rows), SnapshotStream(GRAPH_A)
 
-    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(tuple(rows)))
+    result = run_virtual(_sync(table, stream, FROM_TIMESTAMP).sync(seen(rows)))
 
     assert numbers(result.created) == {1, 3}
 
@@ -285,7 +289,7 @@ def test_the_snapshot_does_not_pass_over_rows_that_are_still_read() -> None:
 def test_no_snapshot_is_taken_for_the_other_positions(initial: InitialPosition) -> None:
     stream = SnapshotStream(GRAPH_A)
 
-    run_virtual(_sync(MemoryTable([row(4)]), stream, initial).sync([row(4)]))
+    run_virtual(_sync(MemoryTable([row(4)]), stream, initial).sync(seen([row(4)])))
 
     assert stream.calls == [(None, None)]
 
@@ -299,7 +303,7 @@ def test_a_closed_shard_whose_row_the_scan_missed_still_makes_its_children_itsel
     scanned = [row(4, 25), row(9, 250), row(10, 250)]
     table = MemoryTable([*scanned, row(6, 110, (0, 1)), row(7, 110, (2, 3))])
 
-    result = run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(scanned))
+    result = run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(seen(scanned)))
 
     assert (result.status, result.created) == (SyncStatus.DONE, ())
 
@@ -307,7 +311,7 @@ def test_a_closed_shard_whose_row_the_scan_missed_still_makes_its_children_itsel
 def test_rows_are_looked_for_from_old_to_young() -> None:
     table = MemoryTable([row(4, 25), row(9, 250), row(10, 250)])
 
-    run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(tuple(table.rows.values())))
+    run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(seen(table.rows.values())))
 
     assert table.reads == [sid(n) for n in (0, 1, 2, 3, 6, 7, 8)]
 

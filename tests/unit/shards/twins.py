@@ -70,7 +70,7 @@ class MemoryTable:
         if error is not None:
             raise error
 
-    async def scan(self) -> TableScan:
+    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
         self._called("scan", "")
         self.reads.append("*")
         return TableScan(tuple(self.rows.values()), tuple((key, "unreadable") for key in self.corrupt))
@@ -117,7 +117,6 @@ class MemoryTable:
         raise AssertionError("mld.shards must not call this")
 
     ensure: Any = _unused
-    fleet_scan: Any = _unused
     begin_handoff: Any = _unused
     assign: Any = _unused
     assign_expired: Any = _unused
