@@ -68,7 +68,7 @@ class DaemonError(Exception):
 
 
 class CheckpointError(Exception):
-    """A checkpoint failed; `name` is the daemon's error name. Of this very class: a name nobody expected."""
+    """A checkpoint failed; `name` is the daemon's error name. A name without a class of its own raises this one."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the checkpoint failed: {name}")
@@ -92,7 +92,7 @@ class DependencyError(CheckpointError):
 
 
 class InvalidStateError(CheckpointError):
-    """The lease table is missing, or this is no time to checkpoint. Fatal."""
+    """The lease table is missing, or no checkpoint is possible in this phase. Fatal."""
 
 
 class InvalidPositionError(CheckpointError):
@@ -110,7 +110,7 @@ _RETRIED = (ThrottlingError, DependencyError)
 
 
 class Checkpointer:
-    """Tells the daemon how far the work is done. For use inside a call of the processor, on its thread, only."""
+    """Tells the daemon how far the work is done. Use it only inside a call of the processor, on its thread."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Click events of a web shop, as a producer would put them. Pure: equal seeds and starts give equal events."""
+"""Click events of a web shop, as a producer would put them; equal seeds and starts give equal events. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ClickEvent:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """An accepted record: where Kinesis placed it and what it held."""
+    """A record that was accepted: where Kinesis placed it, and what it holds."""
 
     shard: str
     sequence: int

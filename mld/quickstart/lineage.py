@@ -1,4 +1,4 @@
-"""Works out from what was put what the Spark tour has to find in its sinks, and compares. Pure.
+"""Works out from the records put what the Spark tour must find in its sinks, and compares. Pure.
 
 The filter and the sums repeat those of `processors/samples/clicks.py` without Spark.
 """
@@ -77,7 +77,7 @@ def expected(put: Iterable[Put]) -> TourOutcome:
 
 
 def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
-    """The lineage, from what was put and what was found."""
+    """One line for each shard, from the records put and what was found."""
     lines: dict[str, ShardLine] = {}
     for record in put:
         line = lines.setdefault(record.shard, ShardLine())

@@ -35,9 +35,9 @@ MALFORMED = ClickEvent("user-0007", b'{"event_id": 4711, "user": "user-0007", "p
 CHECK_S = 60.0
 READ_S = 180.0
 LAST_HOST_S = 60.0
-"""The session host of a tour that was killed ends within this time."""
+"""How long the session host of a tour that was killed may take to end."""
 LOOK_S = 0.5
-"""How often to look whether it is gone."""
+"""How often to look whether that host is gone."""
 SECTIONS = ("home", "search", "product", "cart", "checkout", "help")
 
 
@@ -55,7 +55,7 @@ class SparkTour(Tour):
     # --- before ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """PySpark, Java and the pipeline, as the processor itself looks at them, before anything is started."""
+        """Have the processor look at PySpark, Java and the pipeline before anything is started."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.pipeline_file.write_bytes((files("processors.samples") / "clicks.py").read_bytes())
         self.properties_file.write_text(self.properties("http://127.0.0.1:1"), "utf-8")

@@ -1,4 +1,4 @@
-"""What both tours need: processes that end with the tour, however it ends, and a directory for one tour at a time."""
+"""Processes that end with the tour, however it ends, and a directory that one tour at a time may use."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _ends_with_us() -> Callable[[], None] | None:
 
 
 def ready_endpoint(server: subprocess.Popen[bytes], errors: Path) -> str:
-    """The endpoint the server announces on its first line; waits for it with a bound."""
+    """The endpoint that the server announces on its first line, within `SERVER_START_S`. Raises QuickstartError."""
     assert server.stdout is not None
     limit = threading.Timer(SERVER_START_S, server.kill)
     limit.start()

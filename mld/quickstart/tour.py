@@ -1,7 +1,7 @@
-"""The frame of both tours: embedded AWS, a stream with click events, the real daemon, a split while it reads.
+"""What both tours share: embedded AWS, a stream with click events, the real daemon, a split while it reads.
 
 Each part runs as a process of its own, as a user would start it. `plain` and `spark` say which processor runs, when it
-has caught up, and what the result has to be.
+has caught up, and what the result must be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m processors.zygote script.py``, and the start of the server, run as a file.
 
-The server must look to the script as if none of this were there: of our packages nothing stays on the path or among the
-modules, where the user's own `processors` may have to be found.
+The script must not notice the server: none of our packages stays on the path or among the modules, because the user may
+have a package `processors` of his own.
 """
 
 from __future__ import annotations

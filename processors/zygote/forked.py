@@ -1,4 +1,4 @@
-"""What makes a plain child of a fork: its descriptors, group, environment, signals, and the run of the script.
+"""Turns a fork into a plain child: descriptors, group, environment, signals, and the run of the script.
 
 The script runs from its first line as `__main__`, with its code and its imports there already. An error shows the same
 traceback as in a plain child, and the interpreter ends as it always does.
@@ -86,13 +86,13 @@ class Script:
         self._main = sys.modules["__main__"] = module
 
     def preimport(self) -> None:
-        """Import what can be imported beforehand. What fails will fail again in the child, which then shows it."""
+        """Make the planned imports before a fork. One that fails will fail again in the child, which shows it."""
         namespace: dict[str, Any] = {"__name__": "__main__", "__package__": self._main.__package__}
         with contextlib.suppress(Exception, SystemExit):
             _carry_out(self._plan, namespace)
 
     def run(self) -> None:
-        """Run it; SystemExit passes, every other end is brought about here."""
+        """Run the script. Lets SystemExit pass; ends after any other exception as the interpreter would."""
         try:
             exec(self._code, self._main.__dict__)  # noqa: S102
         except SystemExit:

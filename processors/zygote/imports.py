@@ -1,9 +1,9 @@
-"""What of a script can be imported before it runs, and means the same then. Pure.
+"""Decides which imports of a script can be made before it runs, with the same result. Pure.
 
-Followed are the statements at module level from the first one on, up to the first that may change what a later import
-does or that starts the work: a call, an assignment to an attribute or an item (``os.environ[...]``, ``sys.path``), a
-loop, ``if __name__ == "__main__"``. Conditions that are not known are passed over without importing their branches.
-What is not imported here is imported by the script itself, later and once per child: less is always correct.
+It follows the statements at module level, up to the first that may change what a later import does or that starts the
+work: a call, an assignment to an attribute or an item (``os.environ[...]``, ``sys.path``), a loop,
+``if __name__ == "__main__"``. The branches of a condition that is not known are not imported. The script itself makes
+all other imports, later and once per child: to import less is always correct.
 """
 
 from __future__ import annotations

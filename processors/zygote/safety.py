@@ -21,10 +21,10 @@ class Facts:
 
 
 def why_not_fork(facts: Facts) -> str | None:
-    """The reason in words; None if nothing speaks against it.
+    """The reason in words; None if it may be forked.
 
-    A thread exists in the parent only, and a lock it holds stays locked for ever in the child; a connection in several
-    children would carry their bytes mixed; a process that was started would belong to nobody.
+    A thread exists in the parent only, and a lock that it holds stays locked for ever in the child; a connection that
+    several children use would carry their bytes mixed; a process that the imports started would belong to no child.
     """
     if max(facts.python_threads, facts.kernel_threads) > 1:
         return f"its imports start threads ({max(facts.python_threads, facts.kernel_threads) - 1} running)"
@@ -36,7 +36,7 @@ def why_not_fork(facts: Facts) -> str | None:
 
 
 def gather(known: frozenset[int]) -> Facts:
-    """The facts of this process; `known` are descriptors that do not count."""
+    """The facts of this process; the descriptors in `known` do not count."""
     return Facts(
         python_threads=threading.active_count(),
         kernel_threads=len(list(Path("/proc/self/task").iterdir())),
@@ -51,7 +51,7 @@ def open_descriptors() -> frozenset[int]:
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Whether what it stands for has a state that several processes would disturb: not files and devices."""
+    """Whether several processes would disturb each other by using it, as with sockets and pipes, but not files."""
     mode = _mode(descriptor)
     return mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode))
 

@@ -1,8 +1,8 @@
 """The process that imports once and forks per shard. See docs/use/fork-server.md.
 
 It is single-threaded and never blocks for longer than a request of its own user may take to arrive. It lives as long as
-its owner (the daemon) or any of its children, and ends after a while without children. Its standard error is that of
-the first child until the imports are made, and nothing afterwards: it must not hold a child's pipe open.
+its owner (the daemon) or any of its children, and ends after a while without children. Until the imports are made it
+writes to the first child's standard error, afterwards nowhere: it must not hold a child's pipe open.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ REQUEST_TIMEOUT_S = 5.0  # from connecting to the end of the request, which is s
 DESCRIPTORS = 3
 _ANCILLARY_BYTES = _socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
 KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""Meant for the children when they are sent to everybody; the server ends when its owner does."""
+"""The server ignores these: sent to a whole group they are meant for the children, and it ends with its owner."""
 
 
 @dataclass(slots=True)
 class End:
-    """How the child's own code ended, for the one case in which nobody else can tell."""
+    """How the child's own code ended; told by the child itself if the server, its parent, is gone."""
 
     code: int = 1
     line: int | None = None
@@ -76,7 +76,7 @@ def main(socket_path: str, owner: tuple[int, int], arguments: list[str], listene
 
 
 def _tell_end(end: End) -> None:
-    """A server that still lives waits for the child and tells its real end."""
+    """Tell the end of this child, unless the server lives: it waits for the child and tells the real end."""
     if end.line is not None and os.getppid() != end.server:
         with contextlib.suppress(OSError):
             os.write(end.line, forking.encode_record(forking.EXIT, end.code & 0xFF))
@@ -104,7 +104,7 @@ class Server:
         self._stubs: dict[int, int] = {}  # line to process
 
     def refuse(self, reason: str) -> NoReturn:
-        """Have everybody start the plain way, now and until the script changes; one warning."""
+        """Tell everybody to start a plain child, now and until the script changes; warn once."""
         if reason:
             script = self._arguments[0].decode(errors="replace")
             text = f"{forking.PROGRAM}: {script} is not forked, {reason}; its children are plain ones"
@@ -123,7 +123,7 @@ class Server:
         os._exit(0)
 
     def watch_files(self, script: str) -> None:
-        """Note the script and the user's own modules: those that were not installed."""
+        """Remember the versions of the script and of the user's own modules: those that were not installed."""
         installed = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
         paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         own = [path for path in paths if path and not path.startswith(installed)]
@@ -199,7 +199,8 @@ class Server:
     def _fork(
         self, request: Request, group: int, descriptors: list[int], line: int, handlers: Mapping[int, Any]
     ) -> int | None:
-        """A stub that goes away was killed, and so is its child; an owner that goes away leaves it its input."""
+        """Fork a child. If its stub goes away, that was killed, and the child is killed, too. If the owner goes away,
+        the child finds the end of its input."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -210,7 +211,7 @@ class Server:
                 os._exit(1)
         try:
             handle = own(os.pidfd_open(pid), close=True)
-        except OSError:  # no descriptor left: whom we cannot watch we cannot serve
+        except OSError:  # no descriptor is left, and a child that cannot be watched cannot be served
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -251,7 +252,7 @@ class Server:
     # --- our own end -------------------------------------------------------------------------------------------------
 
     def _withdraw(self) -> None:
-        """Take our socket out of the directory: nobody new will ask. Who has asked already is still answered."""
+        """Remove our socket, so that nobody can ask from now on; those who have asked are still answered."""
         if self._inode is None:
             return
         with contextlib.suppress(OSError):
@@ -304,7 +305,7 @@ def receive(connection: _socket.socket) -> tuple[Request, list[int]]:
 
 
 def own(descriptor: int, *, close: bool = False) -> int:
-    """The same where the server has its own, with `close` instead of the given one."""
+    """A copy of the descriptor in the server's own range; with `close` the given one is closed."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, SERVER_FD_MIN)
     if close:
         os.close(descriptor)

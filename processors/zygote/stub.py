@@ -2,9 +2,9 @@
 
 See docs/use/fork-server.md.
 
-It starts once per shard, so it imports nothing that the interpreter has not in it, and it waits once per shard, so as
-soon as the child runs it turns itself into a shell of 0.1 MB that waits: for the child's end, which it makes its own,
-and for signals, which it passes on. Where no child can be forked it turns itself into the plain one.
+It starts once per shard, so it imports only what is built into the interpreter. It waits once per shard, so as soon as
+the child runs it turns itself into a shell of 0.1 MB, which passes signals on and ends as the child does. Where no
+child can be forked it turns itself into the plain one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from protocol import forking, meeting
 from protocol.forking import Request, UnavailableError
 
 ATTEMPTS_MAX = 3  # a server may end just when it is asked; one that ends each time will not do
-BACKLOG = 1024  # of connections while the server imports; Linux cuts it at net.core.somaxconn
+BACKLOG = 1024  # connections that may wait while the server imports; Linux cuts it at net.core.somaxconn
 SHELL = "/bin/sh"
 CONNECTION_FD = 3
-# The child is in our process group, so that what is sent to the group reaches it without us; what is sent to us alone
-# is passed on. No answer any more: server and child are gone, and nobody knows how the child ended.
+# The child is in our process group, so a signal to the group reaches it without us; a signal to us alone is passed on.
+# If there is no answer, server and child are gone, and nobody knows how the child ended.
 WAIT = f"""
 trap 's=1; kill -TERM $1' TERM
 trap 's=1; kill -USR1 $1' USR1
@@ -61,7 +61,7 @@ class Forks:
         self._path = forking.socket_path(self._directory, self._name)
 
     def ask(self) -> tuple[_socket.socket, str, int] | None:
-        """The connection, and what became of the request; None if there is no server on purpose.
+        """The connection, and what became of the request; None if this script is known as one not to be forked.
 
         Raises UnavailableError.
         """
@@ -76,7 +76,7 @@ class Forks:
                 record = forking.decode_record(connection.recv(forking.RECORD_BYTES, _socket.MSG_WAITALL))
             except OSError:
                 record = None
-            # Without an answer nothing was forked: a child has a hand on the connection and answers itself.
+            # Without an answer nothing was forked: a child would hold the connection and answer itself.
             if record is not None and record[0] != forking.STALE:
                 return connection, *record
             connection.close()
@@ -118,7 +118,7 @@ class Forks:
         return noted == version_of(self._arguments)
 
     def _remove_leftovers(self) -> None:
-        """The socket of a server that did not end by itself, and what daemons that are gone have left behind."""
+        """Remove the socket of a server that was killed, and what daemons that are gone have left behind."""
         try:  # noqa: SIM105 - contextlib would have to be imported
             posix.unlink(self._path)
         except OSError:
@@ -128,7 +128,7 @@ class Forks:
                 meeting.remove(directory)
 
     def _spawn(self) -> None:
-        """The server gets the socket ready made, so that everybody can ask while it still imports."""
+        """Start a server on a socket that listens already, so that everybody can ask while it still imports."""
         listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         mask = posix.umask(0o177)
         try:
@@ -138,7 +138,7 @@ class Forks:
             raise UnavailableError(f"{self._path}: {error.strerror}") from None
         finally:
             posix.umask(mask)
-        # A pipe as the plain child has it, at its end; where it writes, standard error of the first child will do.
+        # Its input is a pipe at its end, as a plain child's may be; its output is the first child's standard error.
         empty, end = posix.pipe()
         posix.close(end)
         arguments = [sys.executable, f"{self._library}/processors/zygote/__main__.py", "--serve", self._path]
@@ -165,7 +165,7 @@ class Forks:
 
 
 def version_of(arguments: list[bytes]) -> bytes:
-    """Changes with the script's file; of a module (``-m``) nothing is known."""
+    """Changes whenever the script's file does; constant for a module (``-m``), whose file is not known here."""
     try:
         status = posix.stat(arguments[0])
     except OSError:
@@ -175,7 +175,7 @@ def version_of(arguments: list[bytes]) -> bytes:
 
 def main(library: str) -> NoReturn:
     """`library` is the directory of our packages."""
-    # Python ignores these; what we turn into should find them as we did.
+    # Python ignores these; the program that we turn into should find them as we did.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
     arguments = [argument.encode(sys.getfilesystemencoding(), "surrogateescape") for argument in sys.argv[1:]]
@@ -203,7 +203,7 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
     nowhere = posix.open("/dev/null", posix.O_RDWR)
     for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT):
         _signal.signal(number, _signal.SIG_DFL)  # no shell can undo that one was ignored when it began
-    for descriptor in (0, 1, 2):  # they are the child's: its end must be theirs
+    for descriptor in (0, 1, 2):  # only the child may hold them: the daemon waits for their end
         posix.dup2(nowhere, descriptor)
     posix.dup2(connection.detach(), CONNECTION_FD, inheritable=True)
     posix.set_inheritable(CONNECTION_FD, True)
@@ -211,7 +211,7 @@ def _wait(connection: _socket.socket, pid: int) -> NoReturn:
 
 
 def _end_as(what: str, number: int) -> NoReturn:
-    """The child was gone before anything was heard of it."""
+    """End as the child did, which was gone before we could wait for it."""
     if what == forking.SIGNAL:
         if number not in (_signal.SIGKILL, _signal.SIGSTOP):
             _signal.signal(number, _signal.SIG_DFL)

@@ -260,7 +260,7 @@ class Engine:
             yield handed, count
         finally:
             if temporary is not None:
-                self._spool.remove(temporary)
+                temporary.unlink(missing_ok=True)
 
     # --- the search for a record that fails --------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class Engine:
             return True
         finally:
             if path is not None:
-                self._spool.remove(path)
+                path.unlink(missing_ok=True)
         return False
 
     def _search_shard(self, shard: StreamShard, rows: Sequence[Row]) -> str | None:

@@ -90,9 +90,6 @@ class Spool:
             raise self._error(error) from error
         return path
 
-    def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-
     def close(self) -> None:
         self.cut()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -118,15 +115,10 @@ def open_spool(named: str | None, scratch: Path) -> Spool:
     mine = f"mld-{os.uname().nodename}-"
     _sweep(base, mine)
     spool = Spool(base / f"{mine}{os.getpid()}-{uuid4().hex[:8]}", shared=True)  # a container's pid is not unique
-    _hold(spool.directory)
-    return spool
-
-
-def _hold(directory: Path) -> None:
-    """Until this process ends."""
-    fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    held = os.open(spool.directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # where there are no locks, nobody can take it either, and nothing is swept
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+    return spool
 
 
 def _sweep(base: Path, prefix: str) -> None:

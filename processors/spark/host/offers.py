@@ -85,7 +85,7 @@ class OfferQueue:
             self._waiting = [offer for offer in self._waiting if offer.link != child.number]
             for file in self._complete.keys() - {offer.spool for offer in self._waiting}:
                 del self._complete[file]
-                self._spool.remove(self._spool.path(file))
+                self._spool.path(file).unlink(missing_ok=True)
         self._held_back = deque(held for held in self._held_back if held[0] is not child)
         self.release(sum(offer.size for offer in dropped) + child.admitted_bytes)
 

@@ -266,7 +266,7 @@ class SessionHost:
         try:
             outcome = await loop.run_in_executor(self._thread, engine.run, batch, path if exact else None)
         finally:
-            self._spool.remove(path)
+            path.unlink(missing_ok=True)
         lags = {shard.shard: lag for shard, lag in sorted(self._lag_ms.items())}
         self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)

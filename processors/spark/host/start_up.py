@@ -66,7 +66,11 @@ def start(settings: SparkSettings, scratch: Path, spool: Spool) -> Started:
         spark_session.check_extra(remote=settings.remote is not None)
         loaded = pipeline.load(settings.pipeline, [spec.name for spec in settings.sinks])
         spark = spark_session.start(settings, scratch)
-        _look_at_the_cluster(spark, settings, spool)
+        if not settings.is_local:
+            if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
+                cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
+            if settings.spool is not None:
+                cluster.check_spool(spark, spool.directory, settings.where)
         handover.check_schema(spark, settings.format, settings.schema)
         for spec in settings.sinks:
             spark_session.check_format(spark, spec.format, f"mld.spark.sink.{spec.name}.format")
@@ -129,15 +133,6 @@ def engine_of(
         way=way_of(settings),
     )
     return Engine(settings, frames, spark_session.SessionHealth(spark), loaded, sinks, dead, spool)
-
-
-def _look_at_the_cluster(spark: SparkSession, settings: SparkSettings, spool: Spool) -> None:
-    if settings.is_local:
-        return
-    if (jvm_pid := spark_session.jvm_pid(spark)) is not None:
-        cluster.watch_executors(spark, jvm_pid, settings.where, settings.start_timeout_s)
-    if settings.spool is not None:
-        cluster.check_spool(spark, spool.directory, settings.where)
 
 
 def way_of(settings: SparkSettings) -> handover.Way:

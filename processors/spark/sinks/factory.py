@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from processors.spark.commit.store import Store, store_at
+from processors.spark.commit.store import store_at
 from processors.spark.sink_port import Sink, SinkRefused, SinkSpec
 from processors.spark.sinks.files import FlatSink, PartitionedSink
 from processors.spark.sinks.generic import GenericSink
@@ -28,7 +28,10 @@ def make_sink(spec: SinkSpec, spark: SparkSession) -> Sink:
         _need_path(spec)
         _append_only(spec)
         return DeltaSink(spec, spark) if format == "delta" else IcebergSink(spec, spark)
-    return GenericSink(spec, _ledger_store(spec, spark))
+    if not spec.ledger:
+        return GenericSink(spec, None)
+    place = f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}"
+    return GenericSink(spec, store_at(place, "mld.spark.ledger", spark))
 
 
 def _files(spec: SinkSpec, spark: SparkSession) -> Sink:
@@ -48,9 +51,3 @@ def _append_only(spec: SinkSpec) -> None:
         raise SinkRefused(
             f"mld.spark.sink.{spec.name}.mode is {spec.mode}; {spec.format} is written exactly once, which appends only"
         )
-
-
-def _ledger_store(spec: SinkSpec, spark: SparkSession) -> Store | None:
-    if not spec.ledger:
-        return None
-    return store_at(f"{spec.ledger.rstrip('/')}/{quote(spec.name, safe='')}", "mld.spark.ledger", spark)

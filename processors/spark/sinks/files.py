@@ -24,7 +24,7 @@ from processors.spark.commit.store import Store, as_sink_error
 from processors.spark.commit_stages import stage
 from processors.spark.high_water_marks import HighWaterMarks, ShardSpans
 from processors.spark.sink_port import Published, SinkRefused, SinkSpec
-from processors.spark.sinks.spark_write import columns_of, write
+from processors.spark.sinks.spark_write import write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,15 +48,12 @@ class FileSink:
 
     def __init__(self, spec: SinkSpec, store: Store) -> None:
         self._spec = spec
+        self.name = spec.name
         self._store = store
         self._journal = Journal(store, spec.name)
         self._admission = admission_of(spec.writer, spec.name, store.uri(""), shared=spec.shared)
         by = f" by {','.join(spec.partition_by)}" if spec.partition_by else ""
         self._layout = f"{spec.format}{by}"
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
 
     def open(self) -> HighWaterMarks:
         head = self._journal.open() or self._lost_ledger()
@@ -137,7 +134,7 @@ class FileSink:
     def _columns(self, frame: DataFrame | None) -> Columns:
         if frame is None:
             return ()
-        columns = columns_of(frame)
+        columns = tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
         self._check_columns(columns)
         return columns
 

@@ -30,14 +30,11 @@ class GenericSink:
 
     def __init__(self, spec: SinkSpec, ledger_store: Store | None) -> None:
         self._spec = spec
+        self.name = spec.name
         self._journal = Journal(ledger_store, spec.name) if ledger_store else None
         place = ledger_store.uri("") if ledger_store else ""
         self._admission = admission_of(spec.writer, spec.name, place, shared=spec.shared)
         self._marks: HighWaterMarks = {}
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
 
     def open(self) -> HighWaterMarks:
         if self._journal:

@@ -67,12 +67,9 @@ class LakeSink:
     def __init__(self, spec: SinkSpec, spark: SparkSession) -> None:
         assert spec.path is not None
         self._spec, self._spark = spec, spark
+        self.name = spec.name
         self._target = spec.path
         self._admission = admission_of(spec.writer, spec.name, spec.path, shared=spec.shared)
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
 
     def open(self) -> HighWaterMarks:
         return self._raced(self._opened, f"reading the ledger of {self._target}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from processors.spark.commit.ledger import Columns
 from processors.spark.spark_errors import failure
 
 if TYPE_CHECKING:
@@ -37,8 +36,3 @@ def write(
         return int(observation.get["rows"])
     except Exception as error:  # Spark's and the user's, of any kind: all of it is said to the host
         raise failure(error, f"sink {sink}: writing a batch as {format}") from error
-
-
-def columns_of(frame: DataFrame) -> Columns:
-    """Name and type of each column; whether it may be null is no part of the type."""
-    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields)

@@ -178,7 +178,7 @@ class SparkQueries:
         with suppress(OSError, source_log.LogUnknown):
             for name in self._names:
                 for source in source_log.logs(self._checkpoint(name)):
-                    source.trim(done)
+                    source_log.trim(source, done)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -60,57 +60,49 @@ def newest(names: Iterable[str]) -> tuple[int | None, list[int]]:
     return last, sorted(number for number in plain if last is None or number > last)
 
 
-class SourceLog:
-    """The log of one source of one query."""
+def numbers(log: Path) -> set[int]:
+    """Inbox files that a query has taken, by one of its logs; of those that are gone only the last are known.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def numbers(self) -> set[int]:
-        """Inbox files that the query has taken; of those that are gone only the last are known. Raises LogUnknown."""
-        last, plain = self._newest()
-        files = [*([f"{last}{COMPACT}"] if last is not None else []), *map(str, plain)]
-        found: set[int] = set()
-        for name in files:
-            with suppress(FileNotFoundError):  # gathered meanwhile: it is read again with the next acknowledgement
-                data = (self._directory / name).read_bytes()
-                found.update(number for number, _ in entries(data, str(self._directory / name)))
-        return found
-
-    def trim(self, done: int) -> bool:
-        """Drop entries of files up to `done`, which are gone, but the last; whether there was enough to be worth it."""
-        last, _ = self._newest()
-        if last is None:
-            return False
-        path = self._directory / f"{last}{COMPACT}"
-        data = path.read_bytes()
-        if data.count(b"\n") < TRIMMED_FROM:
-            return False
-        kept = [line for number, line in entries(data, str(path)) if number > done - KEPT]
-        draft = self._directory / f".{path.name}.draft"
-        draft.write_bytes(b"\n".join((VERSION, *kept)))
-        # First the checksum: a file without one is not checked, one with that of another file is refused.
-        (self._directory / f".{path.name}.crc").unlink(missing_ok=True)
-        draft.replace(path)
-        return True
-
-    def _newest(self) -> tuple[int | None, list[int]]:
-        return newest(path.name for path in self._directory.iterdir())
+    Raises LogUnknown."""
+    last, plain = newest(path.name for path in log.iterdir())
+    files = [*([f"{last}{COMPACT}"] if last is not None else []), *map(str, plain)]
+    found: set[int] = set()
+    for name in files:
+        with suppress(FileNotFoundError):  # gathered meanwhile: it is read again with the next acknowledgement
+            found.update(number for number, _ in entries((log / name).read_bytes(), str(log / name)))
+    return found
 
 
-def logs(checkpoint: Path) -> list[SourceLog]:
+def trim(log: Path, done: int) -> bool:
+    """Drop entries of files up to `done`, which are gone, but the last; whether there was enough to be worth it."""
+    last, _ = newest(path.name for path in log.iterdir())
+    if last is None:
+        return False
+    path = log / f"{last}{COMPACT}"
+    data = path.read_bytes()
+    if data.count(b"\n") < TRIMMED_FROM:
+        return False
+    kept = [line for number, line in entries(data, str(path)) if number > done - KEPT]
+    draft = log / f".{path.name}.draft"
+    draft.write_bytes(b"\n".join((VERSION, *kept)))
+    # First the checksum: a file without one is not checked, one with that of another file is refused.
+    (log / f".{path.name}.crc").unlink(missing_ok=True)
+    draft.replace(path)
+    return True
+
+
+def logs(checkpoint: Path) -> list[Path]:
     """Those of all sources of a query; a pipeline that joins `records` with itself has several."""
     try:
-        found = sorted(path for path in (checkpoint / "sources").iterdir() if path.is_dir())
+        return sorted(path for path in (checkpoint / "sources").iterdir() if path.is_dir())
     except FileNotFoundError:
         return []
-    return [SourceLog(path) for path in found]
 
 
 def missing(checkpoint: Path, wanted: Iterable[int]) -> set[int]:
     """Those of the inbox files that a source of the query has not taken. Raises LogUnknown."""
     wanted = set(wanted)
-    taken = [numbers for log in logs(checkpoint) if (numbers := log.numbers())]
+    taken = [found for log in logs(checkpoint) if (found := numbers(log))]
     if not taken:
         return wanted
-    return {number for number in wanted if any(number not in numbers for numbers in taken)}
+    return {number for number in wanted if any(number not in found for found in taken)}
