@@ -24,10 +24,9 @@ from mld.aws.services import AwsService, service_of
 from mld.aws.sessions import ClientFactory, client_factory
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable, runnable
-from mld.consumer.host import ProcessorHost
 from mld.consumer.letters import Sender
 from mld.consumer.naming import StreamNaming
-from mld.consumer.ports import ConsumerParts, ConsumerSettings, Signal
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, Signal
 from mld.consumer.restarts import RestartPolicy
 from mld.errors import MldError
 from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fleet, no_load

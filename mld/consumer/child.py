@@ -1,4 +1,4 @@
-"""One child process: spawn, pipes, end. The real adapter of `host.ProcessorHost`.
+"""One child process: spawn, pipes, end. The real adapter of `ports.ProcessorHost`.
 
 Rules: protocol#child-command, protocol#child-outputs, protocol#ending-a-child. The command is split on spaces and
 looked up on PATH; there is no shell. The child gets the daemon's environment, a few `MLD_*` variables and a process
@@ -25,8 +25,8 @@ from typing import IO, cast
 
 from mld.clock import Clock, wait_for_event
 from mld.consumer.forked_process import ForkedProcess, fork
-from mld.consumer.host import ChildStartError
 from mld.consumer.naming import StreamNaming
+from mld.consumer.ports import ChildStartError
 from protocol.command import shell_command
 from protocol.lines import LineSplitter
 

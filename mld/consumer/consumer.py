@@ -18,10 +18,9 @@ from functools import partial
 from mld.clock import millis_since
 from mld.consumer.aggregates import AggregateReports
 from mld.consumer.failures import Failures
-from mld.consumer.host import ChildStartError
 from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, holding_of, holding_part, records_of
-from mld.consumer.ports import ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
+from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
 from mld.consumer.stopping import Stopping
 from mld.errors import (

@@ -1,4 +1,7 @@
-"""What a shard consumer needs from the other rooms, as small interfaces, and its settings.
+"""What a shard consumer needs: a host for its child, the other rooms as small interfaces, and its settings.
+
+`ProcessorHost` starts children: `child` is the real adapter (processes and pipes); tests use in-memory children that
+speak the same bytes.
 
 `consumer` may not import `shards`: it asks the shard coordinator, through `ShardCare`, for what must happen in the
 lease table when a shard begins and ends.
@@ -7,7 +10,7 @@ lease table when a shard begins and ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -15,15 +18,66 @@ from typing import Protocol
 
 from mld.aws.letters import LetterBox
 from mld.clock import Clock
-from mld.consumer.host import ProcessorHost
 from mld.consumer.letters import Sender
 from mld.consumer.restarts import RestartPolicy
+from mld.errors import MldError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.positions import InitialPosition
 from mld.retrieval.reader import ShardReader
 from mld.streams import ChildShard
 from protocol.messages import Dialect
+
+
+class ChildStartError(MldError):
+    """The command cannot be started; the text names the command, the system's reason and the key to change."""
+
+
+class ChildProcess(Protocol):
+    """One running record processor. Lines are decoded and without their ends."""
+
+    gone: asyncio.Future[None]
+    """Done at the end of its stdout: no more answers will come."""
+
+    @property
+    def description(self) -> str:
+        """How the log names it, for example ``pid 4711``."""
+        ...
+
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Write all pieces in order without blocking the loop; raises BrokenPipeError if the child stopped reading."""
+        ...
+
+    async def read_line(self) -> str | None:
+        """The next line of its stdout; None when there will be no more (closed, or the process is gone)."""
+        ...
+
+    def take_unread(self) -> list[str]:
+        """Lines already read from stdout that nobody asked for yet; they are removed."""
+        ...
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """The last lines of its stderr, shortened."""
+        ...
+
+    async def end(self) -> str:
+        """Close stdin, drain, wait; send TERM and then KILL to its process group if it takes too long. Says how it
+        ended.
+
+        If cancelled, it kills at once.
+        """
+        ...
+
+    async def kill(self) -> str:
+        """KILL the process group now and reap; says how it ended."""
+        ...
+
+
+class ProcessorHost(Protocol):
+    async def start(self, shard_id: str) -> ChildProcess:
+        """Start one child for a shard; raises ChildStartError."""
+        ...
 
 
 class MissingVerdict(Enum):

@@ -1,6 +1,6 @@
 """One record processor as the consumer sees it: perform an action, answer its checkpoints, end it.
 
-Joins the sans-I/O `protocol.conversation` with a `host.ChildProcess`. Rules: protocol#half-duplex-turns,
+Joins the sans-I/O `protocol.conversation` with a `ports.ChildProcess`. Rules: protocol#half-duplex-turns,
 protocol#reply-timeout. The action's line is written while answers are read, so that a child that prints before it reads
 cannot block us. Every way in which a child can go wrong ends in `ProcessorError`, whose text names what happened and
 what to look at.
@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import count
 
 from mld.clock import Clock
-from mld.consumer.host import ChildProcess
 from mld.consumer.overdue import Holds, Overdue
+from mld.consumer.ports import ChildProcess
 from protocol.conversation import ActionDone, CheckpointAsked, Conversation, Event, Noise, ProcessorError, StaleAnswer
 from protocol.messages import (
     ActionName,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mld.clock import Clock
-from mld.consumer.host import ChildStartError
+from mld.consumer.ports import ChildStartError
 
 _NUMBERS = itertools.count()  # child numbers are unique among all hosts of a process
 

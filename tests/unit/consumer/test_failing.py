@@ -242,22 +242,6 @@ async def test_a_user_record_of_an_aggregate_is_set_aside_alone(world):
     await world.until(lambda: world.lease(SHARD_0).checkpoint == Position(sequence, 4), 60)
 
 
-@virtual
-async def test_a_combination_that_fails_only_together_gets_through():
-    class Together(Recorder):
-        async def process(self, child, records):
-            if sum(base64.b64decode(record["data"]).startswith(b"r-") for record in records) > 7:
-                raise ChildExit
-            await super().process(child, records)
-
-    async with fleet(1, **SETTING_ASIDE) as world:
-        world.recorder = Together(world.clock)
-        world.put(50)
-        world.start()
-        await world.until(world.all_delivered, 600)
-        assert world.letters.letters == []
-
-
 @pytest.mark.parametrize("doubt", ["fails", "loses"])
 @in_fleet(1, **SETTING_ASIDE)
 async def test_in_doubt_about_the_letter_the_record_stays(world, doubt):
@@ -387,15 +371,6 @@ async def test_a_processor_that_dies_of_a_refused_checkpoint_condemns_no_record(
         await world.advance(60)
         assert world.letters.letters == []
         assert note(world) is None
-
-
-@in_fleet(1)
-async def test_by_default_nothing_is_ever_set_aside(world):
-    world.recorder = Poisoned(world.clock)
-    poison(world)
-    world.start()
-    await world.advance(5_000)
-    assert world.letters.letters == []
 
 
 @virtual

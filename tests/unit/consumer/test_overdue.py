@@ -71,17 +71,6 @@ async def test_every_request_is_watched(world, request_name, caplog):
     assert [(record.request, round(record.running_s)) for record in warnings(caplog)] == [(request_name, 60)]
 
 
-@in_fleet()
-async def test_the_end_of_a_shard_is_watched(world, caplog):
-    world.put(1)
-    world.recorder = Hanging(world, "shardEnded", hang_s=90)
-    world.start()
-    await world.until(world.all_delivered)
-    world.split(SHARD_0)
-    await world.advance(200)
-    assert [(record.request, record.shard) for record in warnings(caplog)] == [("shardEnded", SHARD_0)]
-
-
 @pytest.mark.parametrize(
     ("millis", "expected"), [(1000, [1, 2, 4, 8, 16]), (10_000, [10, 20]), (0, [0, 1, 2, 4, 8, 16])]
 )

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from mld.consumer.restarts import RestartPolicy
 
 
@@ -12,18 +14,13 @@ def test_the_delay_doubles_up_to_its_maximum_with_a_little_jitter():
         assert plain <= delay <= plain * 1.2
 
 
-def test_it_gives_up_after_the_last_allowed_failure():
-    policy = RestartPolicy(failures_max=5, backoff_s=1.0, backoff_max_s=60.0)
-    assert not policy.gives_up(5)
-    assert policy.gives_up(6)
-
-
-def test_no_failure_is_allowed_under_javas_policy():
-    assert RestartPolicy(failures_max=0, backoff_s=1.0, backoff_max_s=60.0).gives_up(1)
-
-
-def test_without_a_maximum_it_never_gives_up():
-    assert not RestartPolicy(failures_max=None, backoff_s=1.0, backoff_max_s=60.0).gives_up(10**9)
+@pytest.mark.parametrize(
+    ("failures_max", "failures", "gives_up"),
+    [(5, 5, False), (5, 6, True), (0, 1, True), (None, 10**9, False)],
+    ids=["the last allowed", "one more", "none is allowed under Java's policy", "without a maximum never"],
+)
+def test_when_it_gives_up(failures_max, failures, gives_up):
+    assert RestartPolicy(failures_max, backoff_s=1.0, backoff_max_s=60.0).gives_up(failures) is gives_up
 
 
 def test_a_huge_number_of_failures_does_not_overflow():

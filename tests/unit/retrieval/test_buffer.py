@@ -82,12 +82,6 @@ def test_small_records_count_for_what_is_around_them() -> None:
     assert not buffer.has_room
 
 
-def test_a_buffer_that_is_full_stops_its_own_reader_and_no_other() -> None:
-    budget = Budget(4000)
-    slow, quick = filled(budget, 5_000), filled(budget, 1)
-    assert (slow.has_room, quick.has_room) == (False, True)
-
-
 def test_an_empty_buffer_has_room_however_small_its_share() -> None:
     budget = Budget(1)
     buffer = filled(budget, 5)

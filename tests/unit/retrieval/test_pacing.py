@@ -21,48 +21,31 @@ from mld.retrieval.pacing import (
 )
 
 PACING = Pacing(idle_interval_s=1.5)
+REDUCED = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
 
 
 def test_the_first_call_goes_out_at_once() -> None:
     assert delay_s(PACING, Pace(), 100.0, 0.5) == 0.0
 
 
-@pytest.mark.parametrize("lag_ms", [0, None])
-def test_at_the_tip_the_idle_interval_counts_from_the_last_answer(lag_ms: int | None) -> None:
-    assert delay_s(PACING, succeeded(100.0, lag_ms), 100.4, 0.5) == pytest.approx(1.1)
-
-
-def test_an_elapsed_interval_costs_no_wait() -> None:
-    assert delay_s(PACING, succeeded(100.0, 0), 105.0, 0.5) == 0.0
-
-
-def test_behind_the_tip_the_catch_up_interval_holds() -> None:
-    assert delay_s(PACING, succeeded(100.0, 1), 100.0, 0.5) == pytest.approx(CALL_INTERVAL_MIN_S)
-
-
-def test_catching_up_is_never_slower_than_idling() -> None:
-    pacing = Pacing(idle_interval_s=0.3, catch_up_interval_s=1.0)
-    assert delay_s(pacing, succeeded(100.0, 60_000), 100.0, 0.5) == pytest.approx(0.3)
-
-
-def test_below_the_threshold_the_threshold_is_the_interval() -> None:
-    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
-    assert delay_s(pacing, succeeded(100.0, 3999), 101.0, 0.5) == pytest.approx(3.0)
-
-
-def test_at_the_threshold_the_usual_interval_holds() -> None:
-    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
-    assert delay_s(pacing, succeeded(100.0, 4000), 100.0, 0.5) == pytest.approx(CALL_INTERVAL_MIN_S)
-
-
-def test_a_threshold_shorter_than_the_idle_interval_changes_nothing_at_the_tip() -> None:
-    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=1000)
-    assert delay_s(pacing, succeeded(100.0, 0), 100.0, 0.5) == pytest.approx(1.5)
-
-
-def test_an_unknown_lag_ignores_the_threshold() -> None:
-    pacing = Pacing(idle_interval_s=1.5, reduced_tps_threshold_ms=4000)
-    assert delay_s(pacing, succeeded(100.0, None), 100.0, 0.5) == pytest.approx(1.5)
+@pytest.mark.parametrize(
+    ("pacing", "lag_ms", "passed_s", "wait_s"),
+    [
+        pytest.param(PACING, 0, 0.4, 1.1, id="at the tip the idle interval counts from the last answer"),
+        pytest.param(PACING, None, 0.4, 1.1, id="an unknown lag is the tip"),
+        pytest.param(PACING, 0, 5.0, 0.0, id="an elapsed interval costs no wait"),
+        pytest.param(PACING, 1, 0.0, CALL_INTERVAL_MIN_S, id="behind the tip the catch-up interval holds"),
+        pytest.param(Pacing(0.3, 1.0), 60_000, 0.0, 0.3, id="catching up is never slower than idling"),
+        pytest.param(REDUCED, 3999, 1.0, 3.0, id="below the threshold it is the interval"),
+        pytest.param(REDUCED, 4000, 0.0, CALL_INTERVAL_MIN_S, id="at the threshold the usual interval holds"),
+        pytest.param(REDUCED, None, 0.0, 1.5, id="an unknown lag ignores the threshold"),
+        pytest.param(
+            Pacing(1.5, reduced_tps_threshold_ms=1000), 0, 0.0, 1.5, id="a threshold shorter than the idle interval"
+        ),
+    ],
+)
+def test_the_wait_after_an_answer(pacing: Pacing, lag_ms: int | None, passed_s: float, wait_s: float) -> None:
+    assert delay_s(pacing, succeeded(100.0, lag_ms), 100.0 + passed_s, 0.5) == pytest.approx(wait_s)
 
 
 @pytest.mark.parametrize(

@@ -37,17 +37,26 @@ def at_time(epoch_s: float) -> StartingPoint:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "expected"),
+    ("checkpoint", "initial", "anchor_s", "expected"),
     [
-        (LATEST, AT_LATEST),
-        (TRIM_HORIZON, AT_HORIZON),
-        (AT_TIMESTAMP, AT_TIME),
-        (Position(NUMBER), AT_NUMBER),
-        (Position(NUMBER, 3), AT_NUMBER),
+        pytest.param(LATEST, INITIAL, None, AT_LATEST, id="at the tip"),
+        pytest.param(TRIM_HORIZON, INITIAL, None, AT_HORIZON, id="from the oldest record"),
+        pytest.param(AT_TIMESTAMP, INITIAL, None, AT_TIME, id="from a time"),
+        pytest.param(Position(NUMBER), INITIAL, None, AT_NUMBER, id="at the checkpoint"),
+        pytest.param(Position(NUMBER, 3), INITIAL, None, AT_NUMBER, id="at the record of a user record"),
+        pytest.param(LATEST, InitialPosition(TRIM_HORIZON), None, AT_LATEST, id="the checkpoint before the setting"),
+        pytest.param(AT_TIMESTAMP, InitialPosition(LATEST), None, AT_HORIZON, id="no time configured"),
+        pytest.param(LATEST, INITIAL, 1234.0, at_time(1234.0), id="an anchor stands in for LATEST"),
+        pytest.param(TRIM_HORIZON, INITIAL, 1234.0, AT_HORIZON, id="an anchor, but the oldest record"),
+        pytest.param(AT_TIMESTAMP, INITIAL, 1234.0, AT_TIME, id="an anchor, but a time"),
+        pytest.param(Position(NUMBER), INITIAL, 1234.0, AT_NUMBER, id="an anchor, but a checkpoint"),
     ],
 )
-def test_the_checkpoint_chooses_the_first_iterator(checkpoint: Position, expected: StartingPoint) -> None:
-    assert starting_point(checkpoint, INITIAL) == expected
+def test_the_checkpoint_chooses_the_first_iterator(
+    checkpoint: Position, initial: InitialPosition, anchor_s: float | None, expected: StartingPoint
+) -> None:
+    assert starting_point(checkpoint, initial, anchor_s) == expected
+    assert lacks_timestamp(checkpoint, initial) == (checkpoint == AT_TIMESTAMP and initial.timestamp_s is None)
 
 
 def test_a_completed_lease_is_never_read() -> None:
@@ -55,39 +64,9 @@ def test_a_completed_lease_is_never_read() -> None:
         starting_point(SHARD_END, INITIAL)
 
 
-def test_only_the_checkpoint_counts_not_the_configured_initial_position() -> None:
-    assert starting_point(LATEST, InitialPosition(TRIM_HORIZON)) == AT_LATEST
-
-
-def test_at_timestamp_without_a_configured_time_reads_from_the_trim_horizon() -> None:
-    initial = InitialPosition(LATEST)
-    assert lacks_timestamp(AT_TIMESTAMP, initial)
-    assert starting_point(AT_TIMESTAMP, initial) == AT_HORIZON
-
-
-@pytest.mark.parametrize("checkpoint", [LATEST, TRIM_HORIZON, Position("7")])
-def test_other_checkpoints_need_no_configured_time(checkpoint: Position) -> None:
-    assert not lacks_timestamp(checkpoint, InitialPosition(LATEST))
-
-
-def test_an_anchor_stands_in_for_latest() -> None:
-    assert starting_point(LATEST, INITIAL, 1234.0) == at_time(1234.0)
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "expected"), [(TRIM_HORIZON, AT_HORIZON), (AT_TIMESTAMP, AT_TIME), (Position(NUMBER), AT_NUMBER)]
-)
-def test_an_anchor_matters_to_no_other_checkpoint(checkpoint: Position, expected: StartingPoint) -> None:
-    assert starting_point(checkpoint, INITIAL, 1234.0) == expected
-
-
 @pytest.mark.parametrize("start", [AT_HORIZON, AT_TIME, AT_NUMBER])
-def test_a_restart_before_the_first_record_repeats_the_start(start: StartingPoint) -> None:
+def test_a_restart_before_the_first_record_repeats_the_start_whatever_empty_answers_came(start: StartingPoint) -> None:
     assert restart_point(ReadState(start)) == start
-
-
-@pytest.mark.parametrize("start", [AT_HORIZON, AT_TIME, AT_NUMBER])
-def test_empty_answers_do_not_move_a_start_that_is_not_latest(start: StartingPoint) -> None:
     assert restart_point(advanced(ReadState(start), page_of(lag_ms=0), 5000.0)) == start
 
 
@@ -99,23 +78,20 @@ def test_a_restart_goes_on_after_the_last_record_received(checkpoint: Position) 
     assert restart_point(state) == StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence="101")
 
 
-def test_a_latest_reader_restarts_by_the_time_of_its_start() -> None:
-    assert restart_point(started(LATEST, AT_LATEST, 5000.0, None)) == at_time(5000.0 - LATEST_MARGIN_S)
-
-
-def test_a_latest_reader_restarts_by_the_time_of_its_last_empty_answer() -> None:
-    state = advanced(started(LATEST, AT_LATEST, 5000.0, None), page_of(lag_ms=0), 6000.0)
-    assert restart_point(state) == at_time(6000.0 - LATEST_MARGIN_S)
-
-
-def test_an_empty_answer_that_is_behind_proves_less() -> None:
-    state = advanced(started(LATEST, AT_LATEST, 5000.0, None), page_of(lag_ms=2500), 6000.0)
-    assert restart_point(state) == at_time(6000.0 - 2.5 - LATEST_MARGIN_S)
-
-
-def test_an_empty_answer_without_lag_proves_nothing() -> None:
+@pytest.mark.parametrize(
+    ("empty_answers", "since_s"),
+    [
+        pytest.param([], 5000.0, id="the time of its start"),
+        pytest.param([0], 6000.0, id="the time of its last empty answer"),
+        pytest.param([2500], 5997.5, id="an empty answer that is behind proves less"),
+        pytest.param([None], 5000.0, id="an empty answer without lag proves nothing"),
+    ],
+)
+def test_a_latest_reader_restarts_by_time(empty_answers: list[int | None], since_s: float) -> None:
     state = started(LATEST, AT_LATEST, 5000.0, None)
-    assert advanced(state, page_of(lag_ms=None), 6000.0) == state
+    for lag_ms in empty_answers:
+        state = advanced(state, page_of(lag_ms=lag_ms), 6000.0)
+    assert restart_point(state) == at_time(since_s - LATEST_MARGIN_S)
 
 
 def test_the_anchor_stands_still_once_a_record_was_received() -> None:
