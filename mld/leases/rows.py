@@ -294,6 +294,6 @@ def _failing(row: Row) -> Failing | None:
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:
     if not 0 <= hash_range.start <= hash_range.end <= HASH_KEY_MAX:
         raise ValueError(f"lease {key}: {hash_range.start} to {hash_range.end} is no hash range")
-    if hash_range.start == hash_range.end:
+    if hash_range.start == hash_range.end:  # KCL before 3.5 fails its whole listing on such a row
         return {}
     return {HASH_START: {"S": str(hash_range.start)}, HASH_END: {"S": str(hash_range.end)}}

@@ -2,9 +2,8 @@
 
 Rules: leases#taker-observation, leases#taker-target, leases#very-old-leases, leases#stealing-of-leases,
 leases#even-shares. There is an explicit "never" instead of time 0, and very old leases do not end the pass: what is
-merely free or expired is taken up to the target at once, where Java comes back for it one period later. Two rules
-differ from Java and are off by default here: bounding the very-old rule by the target, and even shares, which the
-daemon switches on.
+merely free or expired is taken up to the target at once, where Java comes back for it one period later. Even shares
+differ from Java, too; the daemon switches them on.
 
 *Even shares.* Java's target is the fair share rounded up, for everyone, and nobody steals from a worker that has it.
 When 500 leases of 100 workers are spread over 200, the old workers therefore stop at 3 and the new ones at 2, for good:
@@ -57,7 +56,6 @@ class TakingRules:
     leases_max: int = LEASES_MAX
     steals_max: int = STEALS_MAX
     very_old_first: bool = True
-    very_old_bounded: bool = False
     even_shares: bool = False
 
 
@@ -111,10 +109,7 @@ def decide(
     needed = target - loads[me]
     very_old = _very_old(available, seen, now, rules) if rules.very_old_first else []
 
-    wanted = rules.leases_max - loads[me]
-    if rules.very_old_bounded and len(loads) > 1:
-        wanted = min(wanted, needed)
-    chosen = [Choice(lease) for lease in _some(very_old, wanted, rng)]
+    chosen = [Choice(lease) for lease in _some(very_old, rules.leases_max - loads[me], rng)]
     if available:
         taken = {choice.lease.key for choice in chosen}
         rest = [lease for lease in available if lease.key not in taken]
@@ -193,13 +188,9 @@ def _victim_by_share(
 def shares_of(loads: Mapping[str, int]) -> dict[str, int]:
     """How many leases each worker should have, in whole numbers that add up; a lottery decides who has one more."""
     share, remainder = divmod(sum(loads.values()), len(loads))
-    drawn = sorted(loads, key=_lot)
+    # Unlike a checksum, a real hash has no memory of a common prefix or of numbers at the end of ids.
+    drawn = sorted(loads, key=lambda w: (hashlib.blake2b(w.encode(), digest_size=LOT_BYTES).digest(), w))
     return {worker: share + (place < remainder) for place, worker in enumerate(drawn)}
-
-
-def _lot(worker: str) -> tuple[bytes, str]:
-    """Unlike a checksum, a real hash has no memory of a common prefix or of numbers at the end of ids."""
-    return hashlib.blake2b(worker.encode(), digest_size=LOT_BYTES).digest(), worker
 
 
 def _some(leases: Iterable[Lease], count: int, rng: random.Random) -> list[Lease]:

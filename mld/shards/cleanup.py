@@ -61,25 +61,21 @@ class Forget:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class AskService:
-    """The rows do not decide; the list of shards may."""
+Decision = Delete | Keep | Forget
 
 
-Decision = Delete | Keep | Forget | AskService
-
-
-def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision:
+def judge_cleanup(row: Lease | None, family: Mapping[str, Lease | None], *, completed_due: bool) -> Decision | None:
     """What the rows alone say about an entry: its own `row`, and those of its parents and recorded children.
 
-    A child counts as started at LATEST, at any sequence number and at SHARD_END.
+    None: they do not decide; the list of shards may. A child counts as started at LATEST, at any sequence number and at
+    SHARD_END.
     """
     if row is None:
         return Forget("the row is gone")
     if not row.is_complete:
         return Forget("the row is not at SHARD_END; whoever ends the shard queues it again")
     if not completed_due or not row.children:
-        return AskService()
+        return None
     missing = next((child for child in sorted(row.children) if family.get(child) is None), None)
     if missing is not None:
         return Keep(f"child {missing} has no row", missing_child=missing)
@@ -170,9 +166,18 @@ class LeaseCleanup:
             # One look serves both: the service is not asked twice about an entry in the same round.
             garbage_due = self._garbage_round.take(key)
             self._queue[key] = self._queue[key].after(now_s)
-            row = await self._attempt(key, survey, garbage_due=garbage_due)
-            if isinstance(row, Stop):
-                return
+            try:
+                row = await self._table.get(key)
+                await self._carry_out(key, await self._decide(row, survey, garbage_due))
+            except Exception as error:
+                failure = survived(error, "cleaning up a lease", key)
+                _log.warning(
+                    "lease cleanup failed; it is tried again",
+                    extra={"action": "cleanup_failed", "shard": key, "error": str(failure)},
+                )
+                if isinstance(failure, (TableThrottledError, TableMissingError)):
+                    return  # the table is in trouble: the rest waits
+                continue
             for child in row.children if row is not None and key not in self._queue else ():
                 if self._enabled and child in self._queue:  # it may have waited for nothing but its parent's row
                     heapq.heappush(due, id_order(child))
@@ -184,40 +189,25 @@ class LeaseCleanup:
         keys = (key for key, look in self._queue.items() if look.at_s <= now_s)
         return heapq.nsmallest(ENTRIES_PER_TICK_MAX, map(id_order, keys))
 
-    async def _attempt(self, key: str, survey: _TickSurvey, *, garbage_due: bool) -> Lease | Stop | None:
-        """One entry; returns its row as read, or that the rest should wait, because the table is in trouble."""
-        row: Lease | None = None
-        try:
-            row = await self._table.get(key)
-            await self._carry_out(key, await self._decide(row, survey, garbage_due))
-        except Exception as error:
-            failure = survived(error, "cleaning up a lease", key)
-            _log.warning(
-                "lease cleanup failed; it is tried again",
-                extra={"action": "cleanup_failed", "shard": key, "error": str(failure)},
-            )
-            if isinstance(failure, (TableThrottledError, TableMissingError)):
-                return Stop()
-        return row
-
     async def _decide(self, row: Lease | None, survey: _TickSurvey, garbage_due: bool) -> Decision:
         decision = await self._judge_rows(row)
-        if row is None or isinstance(decision, (Delete, Forget)):
+        if isinstance(decision, (Delete, Forget)):
             return decision
-        if isinstance(decision, AskService) and self._enabled:
+        assert row is not None, "an entry without a row is forgotten"
+        if decision is None and self._enabled:
             known = await survey.get()
             children = known.children_of(row.key)
             if children and known.is_listed(row.key):
                 # Rows written by KCL before 2.3 lack their children; from now on the rows decide.
                 await self._table.record_children(row.key, children)
                 decision = await self._judge_rows(await self._table.get(row.key))
-                return Keep("its children are not known") if isinstance(decision, AskService) else decision
+                return decision or Keep("its children are not known")
             return judge_garbage(row, known)
         if garbage_due:
             return judge_garbage(row, await survey.get())
-        return Keep("the service is not asked now") if isinstance(decision, AskService) else decision
+        return decision or Keep("the service is not asked now")
 
-    async def _judge_rows(self, row: Lease | None) -> Decision:
+    async def _judge_rows(self, row: Lease | None) -> Decision | None:
         relatives = sorted(row.children | row.parents) if row is not None and row.is_complete and self._enabled else []
         family = {relative: await self._table.get(relative) for relative in relatives}
         return judge_cleanup(row, family, completed_due=self._enabled)
@@ -239,8 +229,6 @@ class LeaseCleanup:
                 _log.debug("lease kept", extra={"action": "cleanup_kept", "shard": key, "why": reason})
                 if missing_child is not None:
                     self._on_missing_child(missing_child)
-            case AskService():
-                raise AssertionError("the service was asked already")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +241,6 @@ class LookTime:
     def after(self, now_s: float) -> LookTime:
         """The next look after one at `now_s` that came to nothing: twice as long each time, within bounds."""
         return LookTime(now_s + self.then_s, max(self.then_s, min(2 * self.then_s, BACKOFF_S_MAX)))
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The rest of the tick waits."""
 
 
 class _Round:

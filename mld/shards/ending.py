@@ -19,7 +19,7 @@ from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
 from mld.positions import TRIM_HORIZON
 from mld.shards.detector import ShardDetector, ShardsListed
-from mld.shards.graph import children_in, row_hash_range
+from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.sync import ShardSync, SyncResult
 from mld.streams import ChildShard, Shard
@@ -99,12 +99,8 @@ def plan_shard_end(
         if len(missing) == 1 and not child_row_present and missing[0] not in trimmed:
             return BlockedOnMergeParent(missing[0])
     in_order = sorted(children, key=lambda child: child.shard_id)
-    return Create(tuple(_child_lease(child) for child in in_order))
-
-
-def _child_lease(child: ChildShard) -> Lease:
-    """Always at TRIM_HORIZON, whatever the configured initial position (shards#children-read-from-the-start)."""
-    return Lease(child.shard_id, TRIM_HORIZON, parents=child.parents, hash_range=row_hash_range(child.hash_range))
+    # Children are read from the start, whatever the configured position (shards#children-read-from-the-start).
+    return Create(tuple(new_lease(child, TRIM_HORIZON) for child in in_order))
 
 
 class ShardEnding:

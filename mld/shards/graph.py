@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from mld.errors import InvalidStreamResponseError
 from mld.leases.lease import Lease
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition, Position
-from mld.steps import SLICE, Steps, finish
+from mld.steps import SLICE, Steps
 from mld.streams import HASH_KEY_MAX, ChildShard, HashRange, Shard
 
 
@@ -55,9 +55,6 @@ class ShardGraph:
 
     def listed_parents(self, shard_id: str) -> list[str]:
         return [parent for parent in self.parents[shard_id] if parent in self.shards]
-
-    def trimmed_parents(self, shard_id: str) -> list[str]:
-        return [parent for parent in self.parents[shard_id] if parent not in self.shards]
 
     def inconsistent(self) -> frozenset[str]:
         """Children of a listed parent that is still open, amid a reshard (shards#inconsistent-listing)."""
@@ -105,23 +102,9 @@ def shares_keys(one: HashRange, other: HashRange | None) -> bool:
     return other is not None and one.start <= other.end and other.start <= one.end
 
 
-def row_hash_range(hash_range: HashRange) -> HashRange | None:
-    """The range to store on a new row. A range of one key is left out: Java cannot parse a row with start = end.
-
-    KCL before 3.5 fails its whole listing on one such row (leases#lenient-reading); without the range it only has
-    to ask ListShards.
-    """
-    return hash_range if hash_range.start < hash_range.end else None
-
-
-def new_lease(shard: Shard, checkpoint: Position) -> Lease:
-    """The row to create for `shard`; it names all parents, even ones no longer listed."""
-    return Lease(
-        key=shard.shard_id,
-        checkpoint=checkpoint,
-        parents=shard.parents,
-        hash_range=row_hash_range(shard.hash_range),
-    )
+def new_lease(shard: Shard | ChildShard, checkpoint: Position) -> Lease:
+    """The lease to create for `shard`; it names all parents, even ones no longer listed."""
+    return Lease(shard.shard_id, checkpoint, parents=shard.parents, hash_range=shard.hash_range)
 
 
 def children_in(shards: Iterable[Shard], shard_id: str) -> tuple[ChildShard, ...]:
@@ -158,20 +141,7 @@ def oldest_generation(shards: Sequence[Shard]) -> Steps[tuple[Shard, ...]]:
 def leases_for_empty_table(shards: Sequence[Shard], initial: InitialPosition) -> Steps[tuple[Lease, ...]]:
     """One lease for every shard of the filtered listing, open or closed, at the configured position."""
     graph = yield from ShardGraph.steps(shards)
-    return (yield from _in_order(graph, dict.fromkeys(graph.shards, initial.sentinel)))
-
-
-def plain_missing_leases(
-    shards: Sequence[Shard], leased: Collection[str], initial: InitialPosition, *, ignore_unexpected_children: bool
-) -> tuple[Lease, ...]:
-    """What KCL for Java creates for a table with rows, to the letter. `missing_leases` is what we create.
-
-    Raises InvalidStreamResponseError for an inconsistent listing unless `ignore_unexpected_children`.
-    """
-    graph = ShardGraph(shards)
-    skipped = _accepted_inconsistency(graph, ignore_unexpected_children)
-    walk = _Walk(graph, frozenset(leased), initial.sentinel, settled=frozenset(), outside=frozenset())
-    return finish(_in_order(graph, finish(walk.over_open_shards(skipped))))
+    return (yield from in_order(graph, dict.fromkeys(graph.shards, initial.sentinel)))
 
 
 def missing_leases(
@@ -186,7 +156,7 @@ def missing_leases(
     """The leases to create for a table with rows, ancestors first: by starting sequence number, then by shard id.
 
     `unreadable` names rows that exist but cannot be parsed; they count as leased. `snapshot` names the shards that were
-    open at the configured timestamp, if that is known. Four additions to `plain_missing_leases`:
+    open at the configured timestamp, if that is known. Four additions to Java's rules, which `Walk` follows:
 
     * `snapshot`: what is not leased at all is read from the timestamp on, not from the oldest listed ancestors
       (shards#interrupted-timestamp-snapshot).
@@ -207,9 +177,9 @@ def missing_leases(
     settled = frozenset[str]()
     if initial.sentinel != LATEST:
         settled = yield from _settled(graph, leased, snapshot)
-    walk = _Walk(graph, leased, initial.sentinel, settled=settled, outside=frozenset(rows) - graph.shards.keys())
+    walk = Walk(graph, leased, initial.sentinel, settled=settled, outside=frozenset(rows) - graph.shards.keys())
     found = yield from walk.over_open_shards(skipped)
-    return (yield from _in_order(graph, {**found, **dict.fromkeys(orphaned, TRIM_HORIZON)}))
+    return (yield from in_order(graph, {**found, **dict.fromkeys(orphaned, TRIM_HORIZON)}))
 
 
 def _accepted_inconsistency(graph: ShardGraph, ignore_unexpected_children: bool) -> frozenset[str]:
@@ -273,7 +243,7 @@ def _settled(graph: ShardGraph, leased: frozenset[str], snapshot: Collection[str
     return frozenset(passed - leased - still_to_come)
 
 
-class _Walk:
+class Walk:
     """The recursion upwards with an explicit stack: a chain of reshards may be longer than Python's."""
 
     def __init__(
@@ -331,7 +301,7 @@ class _Walk:
     def _conclude(self, shard_id: str) -> bool:
         parents = self._parents(shard_id)
         covered = {p for p in parents if self._descends.get(p, False) or p in self._wanted}
-        if not covered and not self._outside.intersection(self._graph.trimmed_parents(shard_id)):
+        if not covered and not self._outside.intersection(self._graph.parents[shard_id]):
             if self._sentinel != LATEST:
                 self._wanted.add(shard_id)
             return False
@@ -348,7 +318,7 @@ class _Walk:
         return True
 
 
-def _in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
+def in_order(graph: ShardGraph, checkpoints: Mapping[str, Position]) -> Steps[tuple[Lease, ...]]:
     """Ancestors first, so that a run that breaks off leaves a table from which the next run goes on."""
     keyed = []
     for number, shard_id in enumerate(checkpoints):

@@ -8,12 +8,11 @@ from random import Random
 from mld.leases.lease import Lease
 from mld.leases.take_plan import SeenRow, TakingRules, decide
 from mld.positions import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, InitialPosition, Position
-from mld.shards.graph import plain_missing_leases
 from mld.streams import Shard
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate
 from tests.support.pages import page_with, places
-from tests.unit.shards.twins import grow, leases_for_empty_table, missing_leases, numbers, sid
+from tests.unit.shards.twins import grow, leases_for_empty_table, missing_leases, numbers, plain_missing_leases, sid
 
 LEASE_DURATION_S = 10.0
 NOW_S = 1000.0
@@ -42,7 +41,7 @@ def sync_text(shards: tuple[Shard, ...], words: list[str]) -> str:
         return _created(leases_for_empty_table(_snapshot(shards, initial), initial))
     existing = [_row(shards, word) for word in words[1:]]
     ours = missing_leases(shards, existing, initial, ignore_unexpected_children=True)
-    java = plain_missing_leases(shards, [lease.key for lease in existing], initial, ignore_unexpected_children=True)
+    java = plain_missing_leases(shards, [lease.key for lease in existing], initial)
     same = {(lease.key, lease.checkpoint) for lease in ours} == {(lease.key, lease.checkpoint) for lease in java}
     return _created(ours) + ("" if same else f"   (Java: {_created(java)})")
 

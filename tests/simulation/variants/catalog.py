@@ -363,8 +363,8 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "the children of a shard are read from LATEST",
         (
             "shards.ending",
-            "    return Lease(child.shard_id, TRIM_HORIZON, parents",
-            '    return Lease(child.shard_id, type(TRIM_HORIZON)("LATEST"), parents',
+            "new_lease(child, TRIM_HORIZON)",
+            'new_lease(child, type(TRIM_HORIZON)("LATEST"))',
         ),
     ),
     _variant(

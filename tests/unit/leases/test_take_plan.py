@@ -167,12 +167,6 @@ def test_beside_very_old_leases_the_merely_expired_are_taken_up_to_the_target_in
     assert len(decision.choices) == 5
 
 
-def test_bounding_very_old_leases_by_the_target_is_a_choice() -> None:
-    bounded = TakingRules(lease_duration_s=DURATION_S, very_old_bounded=True)
-    assert len(plan(fleet(free=9, bar=1), bounded).choices) == 5
-    assert len(plan(fleet(free=9), bounded).choices) == 9
-
-
 def test_a_worker_at_its_maximum_takes_nothing_however_old() -> None:
     assert not plan(fleet(free=9, foo=2), TakingRules(lease_duration_s=DURATION_S, leases_max=2)).choices
 

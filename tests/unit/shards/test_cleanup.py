@@ -14,7 +14,6 @@ from mld.leases.lease import Lease
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.shards.cleanup import (
     ENTRIES_PER_TICK_MAX,
-    AskService,
     Delete,
     Forget,
     Keep,
@@ -58,8 +57,8 @@ def test_a_row_stays_for_a_child_or_a_parent(lease: Lease, family: list[Lease], 
 def test_other_rows_are_forgotten_or_left_to_the_service() -> None:
     assert isinstance(judge_cleanup(None, {}, completed_due=True), Forget)
     assert isinstance(judge_cleanup(row(0, 15), {}, completed_due=True), Forget)
-    assert isinstance(judge_cleanup(done(0), {}, completed_due=True), AskService)
-    assert isinstance(judge_cleanup(ENDED, {}, completed_due=False), AskService)
+    assert judge_cleanup(done(0), {}, completed_due=True) is None
+    assert judge_cleanup(ENDED, {}, completed_due=False) is None
 
 
 def test_garbage_is_deleted_only_with_proof_and_with_all_children_leased() -> None:

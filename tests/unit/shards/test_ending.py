@@ -59,13 +59,6 @@ def test_children_of_a_split_start_at_the_trim_horizon_with_their_parents_and_ke
     )
 
 
-def test_a_child_of_one_key_gets_a_row_without_a_range() -> None:
-    plan = plan_shard_end(row(0, 15), (child(1, 0, keys=(4, 4)), child(2, 0, keys=(5, 9))), ())
-
-    assert isinstance(plan, Create)
-    assert [lease.hash_range for lease in plan.leases] == [None, HashRange(5, 9)]
-
-
 @pytest.mark.parametrize(("present", "blocked_on"), [((0, 1), None), ((), None), ((0,), sid(1)), ((1,), sid(0))])
 def test_a_merge_goes_on_with_both_parent_rows_or_none(present: tuple[int, ...], blocked_on: str | None) -> None:
     plan = plan_shard_end(row(0, 15), MERGE, {sid(n) for n in present})

@@ -12,7 +12,6 @@ from mld.shards.graph import (
     ShardGraph,
     children_in,
     partition_fault,
-    plain_missing_leases,
 )
 from mld.streams import HASH_KEY_MAX, Shard
 from tests.unit.shards.twins import (
@@ -29,6 +28,7 @@ from tests.unit.shards.twins import (
     leases_for_empty_table,
     missing_leases,
     numbers,
+    plain_missing_leases,
     row,
     shard,
     sid,
@@ -81,7 +81,7 @@ IMPROVED = {
 
 
 def _plain(shards: tuple[Shard, ...], existing: tuple[int, ...], initial: InitialPosition) -> dict[int, str]:
-    made = plain_missing_leases(shards, {sid(n) for n in existing}, initial, ignore_unexpected_children=False)
+    made = plain_missing_leases(shards, {sid(n) for n in existing}, initial)
     return {int(lease.key[-12:]): lease.checkpoint.sequence for lease in made}
 
 
@@ -226,17 +226,6 @@ def test_a_new_row_names_all_its_parents_and_its_keys_and_no_owner() -> None:
     assert (made.counter, made.owner, made.owner_switches, made.children) == (0, None, 0, frozenset())
 
 
-def test_a_shard_of_one_key_gets_a_row_without_a_range() -> None:
-    # Java demands start < end; KCL before 3.5 fails its whole listing on such a row.
-    narrow = shard(0, born=10, keys=(0, 0))
-    wide = shard(1, born=10, keys=(1, HASH_KEY_MAX))
-
-    made = leases_for_empty_table((narrow, wide), FROM_LATEST)
-
-    assert [lease.hash_range for lease in made] == [None, wide.hash_range]
-    assert partition_fault((wide, narrow)) is None
-
-
 def test_leases_come_in_numeric_order_of_their_first_sequence_number_and_then_of_their_id() -> None:
     listing = (shard(1, born=100), shard(3, born=20), shard(2, born=20), shard(9, born=9))
 
@@ -249,10 +238,8 @@ def test_children_of_an_open_parent_make_the_listing_inconsistent() -> None:
     assert ShardGraph(listing).inconsistent() == {sid(1), sid(2)}
     with pytest.raises(InvalidStreamResponseError, match="ignoreUnexpectedChildShards"):
         missing_leases(listing, [row(3)], FROM_LATEST, ignore_unexpected_children=False)
-    with pytest.raises(InvalidStreamResponseError):
-        plain_missing_leases(listing, {sid(3)}, FROM_LATEST, ignore_unexpected_children=False)
     for initial in (FROM_LATEST, FROM_HORIZON):
-        plain = plain_missing_leases(listing, {sid(3)}, initial, ignore_unexpected_children=True)
+        plain = plain_missing_leases(listing, {sid(3)}, initial)
         ours = missing_leases(listing, [row(3)], initial, ignore_unexpected_children=True)
         assert plain == ours
         assert numbers(ours) == {0}
@@ -280,6 +267,7 @@ def test_a_listing_with_a_cycle_comes_to_an_end() -> None:
     [
         ([(0, 4), (5, HASH_KEY_MAX)], None),
         ([(5, HASH_KEY_MAX), (0, 4)], None),
+        ([(1, HASH_KEY_MAX), (0, 0)], None),
         ([(0, 4), (6, HASH_KEY_MAX)], "no listed shard covers the hash keys 5 to 5"),
         ([(1, HASH_KEY_MAX)], "no listed shard covers the hash keys 0 to 0"),
         ([(0, 4), (4, HASH_KEY_MAX)], "overlaps"),

@@ -33,6 +33,13 @@ def missing_leases(shards: Iterable[Shard], *args: Any, **options: Any) -> tuple
     return finish(graph.missing_leases(graph.ShardGraph(shards), *args, **options))
 
 
+def plain_missing_leases(shards: Iterable[Shard], leased: Iterable[str], initial: InitialPosition) -> tuple[Lease, ...]:
+    """What KCL for Java creates for a table with rows, to the letter; it leaves out unexpected children."""
+    listed = graph.ShardGraph(shards)
+    walk = graph.Walk(listed, frozenset(leased), initial.sentinel, settled=frozenset(), outside=frozenset())
+    return finish(graph.in_order(listed, finish(walk.over_open_shards(listed.inconsistent()))))
+
+
 def judge_missing_shard(lease: Lease, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> identity.ShardVerdict:
     return survey(leases, shards).judge(lease)
 
