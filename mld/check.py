@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -136,7 +137,7 @@ def _prices(settings: Settings, leases: Collection[int], workers: Collection[int
         for worker_count in workers:
             yield {"leases": lease_count, "workers": worker_count} | {
                 kind.value: round(
-                    price.units(lease_count, worker_count, rates.with_heartbeat(kind)).dollars_per_month, 2
+                    price.units(lease_count, worker_count, replace(rates, heartbeat=kind)).dollars_per_month, 2
                 )
                 for kind in HeartbeatSetting
             }

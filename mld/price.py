@@ -8,7 +8,7 @@ often, stands in the loop's module; row sizes are those of an ordinary table. A 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mld.fleet.heartbeat.heart import LOOKS_PER_DURATION
 from mld.fleet.leader.lock import HEARTBEAT_S
@@ -68,9 +68,6 @@ class Rates:
             heartbeat=settings.heartbeat,
         )
 
-    def with_heartbeat(self, heartbeat: HeartbeatSetting) -> Rates:
-        return replace(self, heartbeat=heartbeat)
-
 
 def units(leases: int, workers: int, rates: Rates) -> Units:
     """What a fleet at rest takes in an hour; it has at least one lease and one worker."""
@@ -84,7 +81,8 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     reports = workers * _per_hour(rates.report_period_s)
     lock_beats = _per_hour(HEARTBEAT_S)
 
-    listings = holders * _listing(math.ceil(leases / holders)) + (workers - holders) * _listing(0)
+    per_holder = _pages(math.ceil(leases / holders) * INDEX_ROW_BYTES)
+    listings = holders * per_holder + (workers - holders) * _pages(0)
     discovery = listings / workers * _listings_per_hour(leases, workers, rates)
     looks = _looks_per_hour(leases, workers, rates)
     scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_INTERVAL_S)
@@ -129,10 +127,6 @@ def checkpoint_dollars() -> float:
 
 def _per_hour(period_s: float) -> float:
     return HOUR_S / period_s
-
-
-def _listing(leases: int) -> float:
-    return _pages(leases * INDEX_ROW_BYTES)
 
 
 def _pages(size_bytes: int) -> float:

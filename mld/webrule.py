@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 FORBIDDEN = 403
 _OWN_SITES = frozenset(("none", "same-origin"))
+# One host: an IPv6 address in brackets or another name, perhaps with a port.
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@?#,\s]+))(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 _QUOTED_CHARACTERS_MAX = 100
 """Longest quotation of a foreign header: a host name has 253 characters at most, and its beginning identifies it."""
@@ -54,21 +55,16 @@ class WebRule:
         if not target.startswith("/"):
             return f"The target {_quoted(target)} is not a path: call directly, not as through a proxy"
         host = headers.get("host", "")
-        name = _name_of(host)
-        if name is None:
+        found = _HOST.fullmatch(host)
+        if found is None:
             return f"The Host header {_quoted(host)} does not name one host: send exactly one, such as localhost"
+        name = (found[1] or found[2]).lower()
         if name in self.names or _is_here(name, arrived_at):
             return None
         return (
             f"The Host header names {_quoted(name)}, which is neither loopback nor the address that was called: "
             f"call 127.0.0.1 or localhost, or {self.remedy}"
         )
-
-
-def _name_of(host: str) -> str | None:
-    """The host without its port, in lower case and an IPv6 address without brackets; None if it is not one host."""
-    found = _HOST.fullmatch(host)
-    return (found[1] or found[2]).lower() if found else None
 
 
 def _is_here(name: str, arrived_at: str) -> bool:

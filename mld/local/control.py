@@ -21,7 +21,7 @@ understood is answered with 400 and ``{"error": <a sentence>}``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
@@ -57,16 +57,16 @@ class Controlled(Protocol):
 
 
 def handle(server: Controlled, request: HttpRequest) -> HttpResponse:
-    route = (request.method, request.target.removeprefix(PREFIX).rstrip("/"))
-    action = _ROUTES.get(route)
-    if action is None:
-        return _json({"error": f"no such control: {request.method} {request.target}"}, 404)
     if request.body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         return _json({"error": f"the body has to be JSON: send it with Content-Type: {CONTENT_TYPE}"}, 415)
     try:
-        return _json(action(server, _parsed(request.body)))
+        name = request.target.removeprefix(PREFIX).rstrip("/")
+        said = _act(server, request.method, name, _parsed(request.body))
     except (FaultError, ControlError) as error:
         return _json({"error": str(error)}, 400)
+    if said is None:
+        return _json({"error": f"no such control: {request.method} {request.target}"}, 404)
+    return _json(said)
 
 
 def _parsed(body: bytes) -> Any:
@@ -88,51 +88,38 @@ def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
     return numbers
 
 
-def _add_faults(server: Controlled, body: Any) -> Any:
-    server.faults.add([parse_fault(item) for item in (body if isinstance(body, list) else [body])])
-    return {"active": len(server.faults)}
-
-
-def _clear_faults(server: Controlled, body: Any) -> Any:
-    server.faults.clear()
-    return {"active": 0}
-
-
-def _clear_log(server: Controlled, body: Any) -> Any:
-    server.calls.clear()
+def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
+    """What is answered; None if there is no such control. Raises FaultError and ControlError."""
+    match method, name:
+        case "GET", "health":
+            return {"ready": True, "now": server.now()}
+        case "POST", "faults":
+            server.faults.add([parse_fault(item) for item in (body if isinstance(body, list) else [body])])
+            return {"active": len(server.faults)}
+        case "DELETE", "faults":
+            server.faults.clear()
+            return {"active": 0}
+        case "GET", "faults":
+            return {"active": len(server.faults)}
+        case "GET", "log":
+            return dict(sorted(server.calls.items()))
+        case "DELETE", "log":
+            server.calls.clear()
+        case "GET", "clock":
+            return {"offset_s": server.offset_s}
+        case "POST", "clock":
+            given = _numbers(body, ("offset_s", "advance_s"))
+            server.set_offset(given["offset_s"] if "offset_s" in given else server.offset_s + given["advance_s"])
+            return {"offset_s": server.offset_s}
+        case "POST", "delays":
+            server.set_delays(replace(server.delays, **_numbers(body, [field.name for field in fields(StateDelays)])))
+        case "POST", "enforce":
+            if not isinstance(body, dict) or not isinstance(body.get("enforce"), bool):
+                raise ControlError("the body has to be an object with enforce, true or false")
+            server.set_enforce(body["enforce"])
+        case _:
+            return None
     return {}
-
-
-def _set_clock(server: Controlled, body: Any) -> Any:
-    given = _numbers(body, ("offset_s", "advance_s"))
-    server.set_offset(given["offset_s"] if "offset_s" in given else server.offset_s + given["advance_s"])
-    return {"offset_s": server.offset_s}
-
-
-def _set_delays(server: Controlled, body: Any) -> Any:
-    server.set_delays(replace(server.delays, **_numbers(body, [field.name for field in fields(StateDelays)])))
-    return {}
-
-
-def _set_enforce(server: Controlled, body: Any) -> Any:
-    if not isinstance(body, dict) or not isinstance(body.get("enforce"), bool):
-        raise ControlError("the body has to be an object with enforce, true or false")
-    server.set_enforce(body["enforce"])
-    return {}
-
-
-_ROUTES: dict[tuple[str, str], Callable[[Controlled, Any], Any]] = {
-    ("GET", "health"): lambda server, _: {"ready": True, "now": server.now()},
-    ("POST", "faults"): _add_faults,
-    ("DELETE", "faults"): _clear_faults,
-    ("GET", "faults"): lambda server, _: {"active": len(server.faults)},
-    ("GET", "log"): lambda server, _: dict(sorted(server.calls.items())),
-    ("DELETE", "log"): _clear_log,
-    ("GET", "clock"): lambda server, _: {"offset_s": server.offset_s},
-    ("POST", "clock"): _set_clock,
-    ("POST", "delays"): _set_delays,
-    ("POST", "enforce"): _set_enforce,
-}
 
 
 def _json(value: Any, status: int = 200) -> HttpResponse:

@@ -11,7 +11,6 @@ without it these services answer with an error that says so.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import logging
 import sys
@@ -71,7 +70,7 @@ class OtherServices:
             request = HttpRequest(request.method, request.target, headers, body)
         try:
             app = self._apps.get(backend) or self._apps.setdefault(backend, self._make_app(backend))
-            response = _run_wsgi(app, _environ(request, self._port))
+            response = self._run(app, request)
         except Exception as error:
             # Whatever moto raises becomes an answer, and the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
@@ -81,54 +80,27 @@ class OtherServices:
             return _error("ValidationException", "The table does not have the specified index")
         return response
 
+    def _run(self, app: WsgiApp, request: HttpRequest) -> HttpResponse:
+        from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+        # In WSGI a name with an underscore would stand for the one with a dash.
+        headers = [(name, value) for name, value in request.headers.items() if "_" not in name]
+        builder = EnvironBuilder(
+            request.target,
+            f"http://127.0.0.1:{self._port}",
+            method=request.method,
+            headers=headers,
+            data=request.body,
+            errors_stream=sys.stderr,
+        )
+        pieces, status, answered = run_wsgi_app(app, builder.get_environ(), buffered=True)
+        kept = [
+            (name, value)
+            for name, value in answered
+            if name.lower() not in _HOP_BY_HOP and not name.lower().startswith(_CORS)
+        ]
+        return HttpResponse(b"".join(pieces), int(status.split(" ", 1)[0]), answered.get("content-type", ""), kept)
+
 
 def _error(code: str, message: str) -> HttpResponse:
     return HttpResponse(json.dumps({"__type": code, "message": message}).encode(), 400, "application/x-amz-json-1.0")
-
-
-def _environ(request: HttpRequest, port: int) -> dict[str, Any]:
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": request.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": request.target,
-        "QUERY_STRING": "",
-        "RAW_URI": request.target,
-        "REQUEST_URI": request.target,
-        "CONTENT_TYPE": request.headers.get("content-type", ""),
-        "CONTENT_LENGTH": str(len(request.body)),
-        "SERVER_NAME": "127.0.0.1",
-        "SERVER_PORT": str(port),
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "REMOTE_ADDR": "127.0.0.1",
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(request.body),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": False,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-    }
-    for name, value in request.headers.items():
-        # A name with an underscore would stand for the one with a dash.
-        if name not in ("content-type", "content-length") and "_" not in name:
-            environ["HTTP_" + name.upper().replace("-", "_")] = value
-    return environ
-
-
-def _run_wsgi(app: WsgiApp, environ: dict[str, Any]) -> HttpResponse:
-    started: list[tuple[str, list[tuple[str, str]]]] = []
-
-    def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Callable[..., None]:
-        started[:] = [(status, headers)]
-        return lambda data: None
-
-    result = app(environ, start_response)
-    try:
-        body = b"".join(result)
-    finally:
-        if (close := getattr(result, "close", None)) is not None:
-            close()
-    status, headers = started[0]
-    content_type = next((v for k, v in headers if k.lower() == "content-type"), "")
-    kept = [(k, v) for k, v in headers if k.lower() not in _HOP_BY_HOP and not k.lower().startswith(_CORS)]
-    return HttpResponse(body, int(status.split(" ", 1)[0]), content_type, kept)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from http.client import responses
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -20,15 +21,6 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 _JOINED_BYTES_MAX = 64 * 1024
 """Up to this size head and body leave in one packet; beyond, copying the body costs more than a packet."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    413: "Content Too Large",
-    415: "Unsupported Media Type",
-    500: "Internal Server Error",
-}
 
 
 @dataclass(slots=True)
@@ -269,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _head(status: int, content_type: str, headers: list[tuple[str, str]]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}"]
+    lines = [f"HTTP/1.1 {status} {responses.get(status, 'Status')}"]
     if content_type:
         lines.append(f"Content-Type: {content_type}")
     lines.extend(f"{name}: {value}" for name, value in headers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mld.price import Rates, Units, checkpoint_dollars, units
@@ -54,6 +56,6 @@ def test_the_price_of_a_million_units() -> None:
 
 def test_a_heartbeat_of_the_worker_pays_where_workers_have_many_leases_only() -> None:
     rates = Rates.of(settings_of(**V3))
-    by_worker = rates.with_heartbeat(HeartbeatSetting.WORKER)
+    by_worker = replace(rates, heartbeat=HeartbeatSetting.WORKER)
     assert units(1, 10, by_worker).dollars_per_month > units(1, 10, rates).dollars_per_month
     assert units(100, 1, by_worker).dollars_per_month < units(100, 1, rates).dollars_per_month / 2

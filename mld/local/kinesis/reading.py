@@ -49,14 +49,12 @@ class LogPage:
 
     @cached_property
     def records(self) -> list[StoredRecord]:
-        return [parse_record(fragment) for fragment in self.fragments]
-
-
-def parse_record(fragment: bytes) -> StoredRecord:
-    fields = json.loads(fragment)
-    return StoredRecord(
-        fields["SequenceNumber"], fields["ApproximateArrivalTimestamp"], fields["Data"], fields["PartitionKey"]
-    )
+        return [
+            StoredRecord(
+                fields["SequenceNumber"], fields["ApproximateArrivalTimestamp"], fields["Data"], fields["PartitionKey"]
+            )
+            for fields in map(json.loads, self.fragments)
+        ]
 
 
 def start_position(stream: Stream, shard: ShardState, start: StartingPoint, now: float) -> int:
@@ -106,21 +104,15 @@ def read_page(
     """The records at `position` and after, within `limit` and `bytes_max`, but at least one if there is any."""
     first = shard.log.trim(stream.horizon_s(now))
     span = shard.log.span(position, first=first, limit=limit, bytes_max=bytes_max)
-    more = span.stop < len(shard.log)
-    last = shard.log.number(span.stop - 1) if span.count else None
-    behind_ms = 0
-    if more:
-        seen = shard.log.arrival(span.stop - 1 if span.count else span.stop)
-        behind_ms = max(0, round((now - seen) * 1000))
-    ended = not more and not shard.is_open
-    following = position if last is None else last + 1
+    ended = not span.more and not shard.is_open
+    following = position if span.last is None else span.last + 1
     return LogPage(
-        fragments=shard.log.fragments(span),
+        fragments=span.fragments,
         size_bytes=span.size_bytes,
-        last=last,
+        last=span.last,
         position=None if ended else following,
-        millis_behind_latest=behind_ms,
+        millis_behind_latest=max(0, round((now - span.seen_s) * 1000)) if span.more else 0,
         children=shard.children if ended else (),
-        at_tip=not more,
+        at_tip=not span.more,
         cut_by_size=span.cut_by_size,
     )

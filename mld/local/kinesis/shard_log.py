@@ -14,16 +14,18 @@ _DROP_RECORDS_MIN = 1024
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """Records `start` (included) to `stop` (excluded) of a log; `cut_by_size` if more would have been allowed."""
+    """Some records one after another: their texts, and the number of the last one, None if there is none.
 
-    start: int
-    stop: int
+    `more` come after, which would have come along but for their size if `cut_by_size`. With `more`, `seen_s` is when
+    the last one arrived, or the next one if there is none.
+    """
+
+    fragments: list[bytes]
+    last: int | None
+    seen_s: float
     size_bytes: int
+    more: bool
     cut_by_size: bool
-
-    @property
-    def count(self) -> int:
-        return self.stop - self.start
 
 
 class ShardLog:
@@ -37,9 +39,6 @@ class ShardLog:
         self._totals: list[int] = []
         self._fragments: list[bytes] = []
         self._base_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._numbers)
 
     @property
     def last_arrival(self) -> float:
@@ -75,16 +74,16 @@ class ShardLog:
         if stop == start and wanted > start:
             stop = start + 1
         size = self._totals[stop - 1] - before if stop > start else 0
-        return LogSpan(start, stop, size, cut_by_size=stop < wanted)
-
-    def fragments(self, span: LogSpan) -> list[bytes]:
-        return self._fragments[span.start : span.stop]
-
-    def number(self, index: int) -> int:
-        return self._numbers[index]
-
-    def arrival(self, index: int) -> float:
-        return self._arrivals[index]
+        more = stop < len(self._numbers)
+        seen = stop - 1 if stop > start else stop
+        return LogSpan(
+            fragments=self._fragments[start:stop],
+            last=self._numbers[stop - 1] if stop > start else None,
+            seen_s=self._arrivals[seen] if more else 0.0,
+            size_bytes=size,
+            more=more,
+            cut_by_size=stop < wanted,
+        )
 
     def number_at_time(self, timestamp: float) -> int | None:
         """The number of the first record that arrived at `timestamp` or later; None if there is none."""

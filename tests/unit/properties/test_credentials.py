@@ -111,6 +111,17 @@ def test_a_role_is_shown_without_its_external_id(configure: Configure) -> None:
     assert row.value == shown.format("***")
 
 
+def test_of_a_chain_from_the_environment_only_the_kinds_are_shown(configure: Configure) -> None:
+    loaded = configure(
+        "AwsCredentialsProviderDynamoDB=${CHAIN}", env={"CHAIN": "AProvider,ProfileCredentialsProvider|x"}
+    )
+    row = next(row for row in loaded.effective if row.key == "AwsCredentialsProviderDynamoDB")
+    assert row.value == "ProfileCredentialsProvider|***"
+    assert [remark.message for remark in row.remarks] == [
+        "unknown credentials provider taken from the environment, skipped"
+    ]
+
+
 def test_own_providers_are_named_by_module_and_callable() -> None:
     assert chain("my.package:make.credentials|a|b").providers == (
         Provider(ProviderKind.CALLABLE, ("a", "b"), target="my.package:make.credentials"),
