@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from mld.clock import LoopClock
 from mld.errors import AwsError
 from mld.fleet.report import reports
@@ -309,6 +311,7 @@ async def test_lookers_look_at_the_same_time_and_others_seldom(bed: Bed) -> None
     assert len(phases) == 1
 
 
+@pytest.mark.full
 @story
 async def test_a_large_table_is_looked_at_in_parts_by_whom_they_fall_to(bed: Bed) -> None:
     count = 2 * PART_LEASES + 10
