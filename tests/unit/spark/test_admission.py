@@ -109,6 +109,7 @@ def test_streams_that_shared_a_sink_in_version_1_each_take_over_their_own():
     first = admission(shared=True).following(
         head, {A: ShardSpan(RecordPosition(500), RecordPosition(501))}, "u", batch_id="app-1"
     )
+    assert first.unclaimed == UnclaimedMarks({views: RecordPosition(500)}), "the last batch says nothing of the rest"
     other = WriterIdentity("viewers", "main", "views", ARN.replace("clicks", "views"), CREATED)
     second = admission(other, shared=True).following(first, {}, "v")
     assert second.writers == {ME: {A: RecordPosition(501)}, other: {views: RecordPosition(500)}}

@@ -65,16 +65,6 @@ def test_an_entry_of_version_1_is_read_and_its_marks_are_nobodys_yet():
     assert (after.writers, after.unclaimed) == ({ONE: {A: RecordPosition(5)}}, UnclaimedMarks())
 
 
-def test_what_one_writer_takes_over_leaves_the_rest():
-    marks = {A: RecordPosition(5), StreamShard("views", "0"): RecordPosition(9)}
-    after = ledger.following(
-        LedgerEntry(1, "t", {}, UnclaimedMarks(marks, "then", "app-3")), ONE, {A: RecordPosition(5)}, {}, "u"
-    )
-    assert after.unclaimed == UnclaimedMarks({StreamShard("views", "0"): RecordPosition(9)}, "then", "")
-    again = ledger.following(after, ONE, after.writers[ONE], {}, "v")
-    assert again.unclaimed == after.unclaimed
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
