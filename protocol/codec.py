@@ -44,21 +44,14 @@ _INT_TEXT_CHARS_MAX = 20
 _WHITESPACE = " \t\r\n"
 _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
 
-_RECORD = (
-    b'{"data":"%b","partitionKey":%b,"sequenceNumber":%b,"approximateArrivalTimestamp":%d,'
+_RECORD_HEAD = b'{"data":"'
+_RECORD_TAIL = (
+    b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,'
     b'"subSequenceNumber":%d,"action":"record"}'
 )
-_USER_RECORD = _RECORD.replace(b'"sequenceNumber":%b', b'"sequenceNumber":"%b"').replace(b"%d", b"%b", 1)
-_RECORD_HEAD = b'{"data":"'
-_RECORD_TAIL = _RECORD[len(_RECORD_HEAD) + 2 :]
+_RECORD = _RECORD_HEAD + b"%b" + _RECORD_TAIL
 RECORDS_HEAD = b'{"action":"processRecords","records":['
-RECORD_FRAME = (
-    _RECORD_HEAD,
-    b'","partitionKey":',
-    b',"sequenceNumber":"',
-    b'","approximateArrivalTimestamp":',
-    b',"subSequenceNumber":0,"action":"record"}',
-)
+RECORD_FRAME = (_RECORD_HEAD, *_RECORD_TAIL.replace(b"%d", b"0").split(b"%b"))
 """The text around the columns of a record outside aggregates, which are base64, JSON text, digits, digits."""
 
 
@@ -89,12 +82,14 @@ def encode_process_records(records: Iterable[Record], millis_behind_latest: int 
     for record in records:
         parts.append(separator)
         separator = b","
+        key, sequence = quote(record.partition_key).encode(), record.sequence_number.encode()
+        columns = record.data, key, sequence, b"%d" % record.approximate_arrival_ms, record.sub_sequence_number
         if len(record.data) <= SLICE_DATA_BYTES:
-            parts.append(encode_record(record))
+            parts.append(encode_record(*columns))
             size += len(parts[-1])
         else:
             yield b"".join(parts)
-            yield from encode_large_record(record)
+            yield from encode_large_record(*columns)
             parts.clear()
             size = 0
         if size >= PIECE_BYTES:
@@ -110,21 +105,18 @@ def records_tail(millis_behind_latest: int | None) -> bytes:
     return b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode()
 
 
-def encode_record(record: Record) -> bytes:
-    """One element of `records`."""
-    return _RECORD % (b2a_base64(record.data, newline=False), *_columns(record))
+def encode_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int) -> bytes:
+    """One element of `records`: payload, JSON text, digits, digits, number."""
+    return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub)
 
 
-def encode_user_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int) -> bytes:
-    """The same for a user record of an aggregate: payload, JSON text, digits, digits, number."""
-    return _USER_RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub)
-
-
-def encode_large_record(record: Record) -> Iterator[bytes]:
+def encode_large_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int) -> Iterator[bytes]:
     """The same slice by slice, for a payload above SLICE_DATA_BYTES."""
     yield _RECORD_HEAD
-    yield from _slices(record.data)
-    yield _RECORD_TAIL % _columns(record)
+    view = memoryview(data)
+    for start in range(0, len(view), SLICE_DATA_BYTES):
+        yield b2a_base64(view[start : start + SLICE_DATA_BYTES], newline=False)
+    yield _RECORD_TAIL % (key, sequence, arrival_ms, sub)
 
 
 def encode_checkpoint_reply(reply: CheckpointReply) -> bytes:
@@ -135,21 +127,6 @@ def encode_checkpoint_reply(reply: CheckpointReply) -> bytes:
     return _line(
         f'{{"action":"checkpoint","sequenceNumber":{_text(reply.sequence_number)},'
         f'"subSequenceNumber":{_number(reply.sub_sequence_number)},"error":{error}}}'
-    )
-
-
-def _slices(data: bytes) -> Iterator[bytes]:
-    view = memoryview(data)
-    for start in range(0, len(view), SLICE_DATA_BYTES):
-        yield b2a_base64(view[start : start + SLICE_DATA_BYTES], newline=False)
-
-
-def _columns(record: Record) -> tuple[bytes, bytes, int, int]:
-    return (
-        quote(record.partition_key).encode(),
-        quote(record.sequence_number).encode(),
-        record.approximate_arrival_ms,
-        record.sub_sequence_number,
     )
 
 

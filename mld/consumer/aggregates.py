@@ -25,35 +25,43 @@ REPORT_INTERVAL_S = 60.0  # a wrong producer misroutes every aggregate it makes
 HASH_KEY_BITS = 128
 SHOWN_BITS = 32
 
+MALFORMED = "%d KPL aggregates cannot be opened (%s); they were delivered as they came: their producer must be repaired"
+MISROUTED = (
+    "%d user records were not delivered, because their aggregates do not belong to this shard: %s. A producer that "
+    "packed them before a reshard sends them again; if there was none, it packs them wrongly"
+)
+
 T = TypeVar("T")
 
 
 class SeenAggregates(Generic[T]):
     """Aggregates of one kind; each is counted once, however often its batch is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, action: str, counted: str, message: str) -> None:
+        self.action = action
+        self.counted = counted
+        """What a report counts: the aggregates, or their user records."""
+        self.message = message
+        self.aggregates = 0
         self.count = 0
-        self.example = ""  # the latest
         self.reported = 0
+        self.example = ""  # the latest
         self._last = -1  # the highest sequence number that was counted
 
     def fresh(self, found: Mapping[str, T]) -> dict[int, T]:
         """Those that are not counted yet, by sequence number; now they are."""
         numbered = {int(sequence): what for sequence, what in found.items() if int(sequence) > self._last}
-        self.count += len(numbered)
+        self.aggregates += len(numbered)
         self._last = max(numbered, default=self._last)
         return numbered
 
 
 class AggregateReports:
-    """The reports of one shard while one consumer serves it. The counters may be read at any time."""
+    """The reports of one shard while one consumer serves it."""
 
     def __init__(self, shard_id: str) -> None:
-        self.misrouted_user_records = 0
-        """User records that were not delivered."""
-        self.misrouted = SeenAggregates[Misrouted]()
-        self.malformed = SeenAggregates[str]()
-        """Delivered as they came."""
+        self._malformed = SeenAggregates[str]("aggregate_malformed", "aggregates", MALFORMED)
+        self._misrouted = SeenAggregates[Misrouted]("aggregate_misrouted", "user_records", MISROUTED)
         self._shard_id = shard_id
         self._timer: asyncio.TimerHandle | None = None
 
@@ -61,68 +69,35 @@ class AggregateReports:
         """Count what a batch shows that was delivered, or is empty; `hash_range` is the lease's."""
         if not batch.malformed and not batch.misrouted:
             return
-        if malformed := self.malformed.fresh(batch.malformed):
+        if malformed := self._malformed.fresh(batch.malformed):
             last = max(malformed)
-            self.malformed.example = f"record {last}: {malformed[last]}"
-        if misrouted := self.misrouted.fresh(batch.misrouted):
+            self._malformed.example = f"record {last}: {malformed[last]}"
+            self._malformed.count += len(malformed)
+        if misrouted := self._misrouted.fresh(batch.misrouted):
             last = max(misrouted)
-            self.misrouted.example = _example(last, misrouted[last], hash_range)
-            self.misrouted_user_records += sum(found.user_records for found in misrouted.values())
+            self._misrouted.example = _example(last, misrouted[last], hash_range)
+            self._misrouted.count += sum(found.user_records for found in misrouted.values())
         if self._timer is None:
             self._report()
 
     def close(self) -> None:
         """Log what was not logged yet."""
         if self._timer is not None:
-            self._timer.cancel()
             self._report()
             self._cancel()
 
     def _report(self) -> None:
         """Log what is new, and then nothing for a minute; a minute without news ends the reports."""
         self._cancel()
-        reported = [self._report_malformed(), self._report_misrouted()]
-        if any(reported):
+        news = [seen for seen in (self._malformed, self._misrouted) if seen.count > seen.reported]
+        for seen in news:
+            fresh, seen.reported = seen.count - seen.reported, seen.count
+            about = {seen.counted: fresh, f"{seen.counted}_total": seen.count, "aggregates_total": seen.aggregates}
+            log.warning(
+                seen.message, fresh, seen.example, extra={"action": seen.action, "shard": self._shard_id, **about}
+            )
+        if news:
             self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL_S, self._report)
-
-    def _report_malformed(self) -> bool:
-        """Whether there was anything to report."""
-        seen = self.malformed
-        fresh, seen.reported = seen.count - seen.reported, seen.count
-        if fresh:
-            log.warning(
-                "%d KPL aggregates cannot be opened (%s); they were delivered as they came: their producer must be "
-                "repaired",
-                fresh,
-                seen.example,
-                extra={
-                    "action": "aggregate_malformed",
-                    "shard": self._shard_id,
-                    "aggregates": fresh,
-                    "aggregates_total": seen.count,
-                },
-            )
-        return fresh > 0
-
-    def _report_misrouted(self) -> bool:
-        """Whether there was anything to report."""
-        total, seen = self.misrouted_user_records, self.misrouted
-        dropped, seen.reported = total - seen.reported, total
-        if dropped:
-            log.warning(
-                "%d user records were not delivered, because their aggregates do not belong to this shard: %s. A "
-                "producer that packed them before a reshard sends them again; if there was none, it packs them wrongly",
-                dropped,
-                seen.example,
-                extra={
-                    "action": "aggregate_misrouted",
-                    "shard": self._shard_id,
-                    "user_records": dropped,
-                    "user_records_total": total,
-                    "aggregates_total": seen.count,
-                },
-            )
-        return dropped > 0
 
     def _cancel(self) -> None:
         timer, self._timer = self._timer, None

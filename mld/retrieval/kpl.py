@@ -21,10 +21,8 @@ from hashlib import md5
 from json.encoder import encode_basestring_ascii as quote
 from typing import TypeAlias
 
-from mld.positions import Position
 from mld.steps import Steps
 from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
-from protocol.messages import Record
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 DIGEST_BYTES = 16
@@ -87,35 +85,31 @@ class MisroutedAggregateError(Exception):
 
 
 class UserRecords:
-    """The user records of one aggregate from sub-sequence number `first` on, made on demand."""
+    """The user records of one aggregate from sub-sequence number `first` on."""
 
-    __slots__ = ("_entries", "_first", "_keys", "_outer")
+    __slots__ = ("_data", "_entries", "_first", "_keys")
 
-    def __init__(self, outer: Record, keys: list[str], entries: list[Entry], first: int = 0) -> None:
-        self._outer = outer
+    def __init__(self, data: bytes, keys: list[str], entries: list[Entry], first: int = 0) -> None:
+        self._data = data
         self._keys = keys
         self._entries = entries
         self._first = min(first, len(entries))
 
     def after(self, sub: int) -> UserRecords:
         """Those whose sub-sequence number is above `sub`."""
-        return UserRecords(self._outer, self._keys, self._entries, max(0, sub + 1))
+        return UserRecords(self._data, self._keys, self._entries, max(0, sub + 1))
 
     def __len__(self) -> int:
         return len(self._entries) - self._first
 
     @property
-    def largest(self) -> Position:
-        return Position(self._outer.sequence_number, len(self._entries) - 1)
-
-    def record(self, sub: int) -> Record:
-        key, _, start, end = self._entries[sub]
-        outer = self._outer
-        return Record(outer.data[start:end], self._keys[key], outer.sequence_number, sub, outer.approximate_arrival_ms)
+    def last(self) -> int:
+        """The highest sub-sequence number."""
+        return len(self._entries) - 1
 
     def columns(self) -> Iterator[tuple[bytes, bytes, int]]:
         """Payload, partition key as JSON text and sub-sequence number of each."""
-        data, keys, first = self._outer.data, self._keys, self._first
+        data, keys, first = self._data, self._keys, self._first
         last, text = _ABSENT, b""
         for sub, (key, _, start, end) in enumerate(self._entries[first:] if first else self._entries, first):
             if key != last:
@@ -132,8 +126,8 @@ class Work:
         self.left = SLICE
 
 
-def user_records(record: Record, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
-    """The user records of an aggregate; None if the record is none, and is to be delivered as it came.
+def user_records(data: bytes, hash_range: HashRange | None, work: Work) -> Steps[UserRecords | None]:
+    """The user records in a record's payload; None if it is no aggregate, and is to be delivered as it came.
 
     Raises MisroutedAggregateError if one of them does not belong into `hash_range` (None: unknown): nothing of it may
     be delivered then, as the producer, who built it for another shard, sends them all again. Raises
@@ -143,7 +137,6 @@ def user_records(record: Record, hash_range: HashRange | None, work: Work) -> St
         yield
         work.left = SLICE
     work.left -= OPENING
-    data = record.data
     start, end = len(MAGIC), len(data) - DIGEST_BYTES
     if end <= start or not data.startswith(MAGIC):
         return None
@@ -161,7 +154,7 @@ def user_records(record: Record, hash_range: HashRange | None, work: Work) -> St
         raise MalformedAggregateError("a number is cut off") from None
     yield from _require_in_range(keys, hash_keys, entries, hash_range)
     yield from _require_bounded_line(keys, entries, EXPANSION_MAX * len(data))
-    return UserRecords(record, keys, entries)
+    return UserRecords(data, keys, entries)
 
 
 def _require_in_range(

@@ -10,7 +10,6 @@ under 2 ms.
 
 from __future__ import annotations
 
-import json
 from binascii import a2b_base64
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -32,10 +31,9 @@ from protocol.codec import (
     RECORDS_HEAD,
     SLICE_DATA_BYTES,
     encode_large_record,
-    encode_user_record,
+    encode_record,
     records_tail,
 )
-from protocol.messages import Record
 
 Span = tuple[RegularRun | IrregularRun, int, int]
 """Records first (inclusive) to last (exclusive) of a run."""
@@ -297,10 +295,12 @@ class RawAggregatesBatch:
         places = self._places
         while places and not self._is_largest_known:
             run, number = places[-1]
-            users = yield from self._user_records(run.columns(number))
+            columns = run.columns(number)
+            users = yield from self._user_records(columns)
             if users:
                 self._is_largest_known = True
-                self._largest = users.largest if isinstance(users, UserRecords) else Position(users.sequence.decode())
+                sub = users.last if isinstance(users, UserRecords) else 0
+                self._largest = Position(columns.sequence.decode(), sub)
             else:
                 places.pop()
                 if len(places) % PLACES_PER_STEP == 0:
@@ -324,9 +324,9 @@ class RawAggregatesBatch:
                         yield b"".join(parts)
                         parts.clear()
                         size = 0
-                        yield from encode_large_record(users.record(sub))
+                        yield from encode_large_record(payload, key, columns.sequence, columns.arrival_ms, sub)
                         continue
-                    parts.append(encode_user_record(payload, key, columns.sequence, columns.arrival_ms, sub))
+                    parts.append(encode_record(payload, key, columns.sequence, columns.arrival_ms, sub))
                     size += len(parts[-1])
                     if size > PIECE_BYTES:
                         yield b"".join(parts)
@@ -354,14 +354,14 @@ class RawAggregatesBatch:
         as_it_is = columns if (number, 0) > self._floor else None
         if number < self._floor[0] or not MAGIC_IN_BASE64.match(columns.data):
             return as_it_is
-        record = yield from _record(columns)
+        payload = yield from _decoded(columns.data)
         try:
-            users = yield from user_records(record, self._hash_range, self._work)
+            users = yield from user_records(payload, self._hash_range, self._work)
         except MalformedAggregateError as error:
-            self.malformed[record.sequence_number] = str(error)
+            self.malformed[columns.sequence.decode()] = str(error)
             return as_it_is
         except MisroutedAggregateError as error:
-            self.misrouted[record.sequence_number] = error.misrouted
+            self.misrouted[columns.sequence.decode()] = error.misrouted
             return None
         if users is None:
             return as_it_is
@@ -379,20 +379,11 @@ def _with_turns(steps: Steps[T]) -> Generator[bytes, None, T]:
         yield A_TURN
 
 
-def _record(columns: Columns) -> Steps[Record]:
-    text = columns.data
+def _decoded(text: bytes) -> Steps[bytes]:
     if len(text) <= DECODED_PER_STEP_CHARS:
-        data = a2b_base64(text)
-    else:
-        pieces = []
-        for start in range(0, len(text), DECODED_PER_STEP_CHARS):
-            pieces.append(a2b_base64(text[start : start + DECODED_PER_STEP_CHARS]))
-            yield
-        data = b"".join(pieces)
-    return Record(
-        data,
-        json.loads(columns.key),
-        columns.sequence.decode(),
-        0,
-        int(columns.arrival_ms),
-    )
+        return a2b_base64(text)
+    pieces = []
+    for start in range(0, len(text), DECODED_PER_STEP_CHARS):
+        pieces.append(a2b_base64(text[start : start + DECODED_PER_STEP_CHARS]))
+        yield
+    return b"".join(pieces)

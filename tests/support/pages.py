@@ -62,6 +62,19 @@ def records_of(batch: ChildBatch) -> list[Record]:
     ]
 
 
+def users_of(record: Record, hash_range: HashRange | None) -> list[Record] | None:
+    """The user records of an aggregate, None if it is none. Raises what `user_records` raises."""
+    users = finish(user_records(record.data, hash_range, Work()))
+    return (
+        None
+        if users is None
+        else [
+            replace(record, data=data, partition_key=json.loads(key), sub_sequence_number=sub)
+            for data, key, sub in users.columns()
+        ]
+    )
+
+
 def sequences_in(page: RawPage) -> list[str]:
     """The sequence numbers of a page without aggregates, in its order."""
     return [sequence.decode() for run in page.runs for sequence in run.sequences()]
@@ -121,14 +134,14 @@ class PlainBatch:
 
     def opened(self, record: Record, hash_range: HashRange | None) -> list[Record]:
         try:
-            users = finish(user_records(record, hash_range, Work()))
+            users = users_of(record, hash_range)
         except MalformedAggregateError as error:
             self.malformed[record.sequence_number] = str(error)
             return [record]
         except MisroutedAggregateError as error:
             self.misrouted[record.sequence_number] = error.misrouted
             return []
-        return [record] if users is None else [users.record(sub) for sub in range(len(users))]
+        return [record] if users is None else users
 
     @property
     def largest(self) -> Position | None:

@@ -15,14 +15,11 @@ from mld.retrieval.kpl import (
     MAGIC,
     MalformedAggregateError,
     MisroutedAggregateError,
-    Work,
-    user_records,
 )
-from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange, Misrouted
 from protocol.messages import Record
 from tests.support.kpl import User, aggregate, field, number, sealed, varint
-from tests.support.pages import page_with, records_of
+from tests.support.pages import page_with, records_of, users_of
 
 VECTOR = bytes.fromhex(
     "f3899ac20a04706b2d610a04706b2d62120531323334351a0708001a036f6e651a09080110001a0374776f0713dc6c35027dfa4b4504e0b70233d0"
@@ -37,26 +34,21 @@ def outer(data: bytes, sequence: str = "7") -> Record:
     return Record(data, "a", sequence, 0, ARRIVAL_MS)
 
 
-def opened_as(data: bytes, hash_range: HashRange | None = None) -> list[Record] | None:
-    """The user records; None if it is delivered as it came."""
-    users = finish(user_records(outer(data), hash_range, Work()))
-    return None if users is None else [users.record(sub) for sub in range(len(users))]
-
-
-def users_of(data: bytes, hash_range: HashRange | None = None) -> list[tuple[str, bytes, int]]:
+def users_in(data: bytes, hash_range: HashRange | None = None) -> list[tuple[str, bytes, int]]:
     """The user records; nothing if the aggregate is misrouted."""
     try:
-        return [(r.partition_key, r.data, r.sub_sequence_number) for r in opened_as(data, hash_range) or ()]
+        users = users_of(outer(data), hash_range) or ()
     except MisroutedAggregateError:
         return []
+    return [(r.partition_key, r.data, r.sub_sequence_number) for r in users]
 
 
 def opened(message: bytes) -> list[tuple[str, bytes, int]]:
-    return users_of(sealed(message))
+    return users_in(sealed(message))
 
 
 def is_raw(data: bytes) -> bool:
-    return opened_as(data) is None
+    return users_of(outer(data), None) is None
 
 
 # --- retrieval#aggregate-vectors -------------------------------------------------------------------------------------
@@ -72,7 +64,7 @@ def test_the_hash_keys_of_the_vector() -> None:
 
 @pytest.mark.parametrize("hash_range", [None, EVERYTHING, HashRange(0, 2**127 - 1), HashRange(12345, PK_A_HASH)])
 def test_the_vector_is_opened_where_all_its_records_belong(hash_range: HashRange | None) -> None:
-    assert opened_as(VECTOR, hash_range) == [
+    assert users_of(outer(VECTOR), hash_range) == [
         Record(b"one", "pk-a", "7", 0, ARRIVAL_MS),
         Record(b"two", "pk-b", "7", 1, ARRIVAL_MS),
     ]
@@ -90,7 +82,7 @@ def test_a_misrouted_aggregate_says_what_is_lost_and_the_first_record_that_belon
     hash_range: HashRange, misrouted: Misrouted
 ) -> None:
     with pytest.raises(MisroutedAggregateError) as raised:
-        opened_as(VECTOR, hash_range)
+        users_of(outer(VECTOR), hash_range)
     assert raised.value.misrouted == misrouted
 
 
@@ -191,12 +183,12 @@ def test_numbers_may_be_written_longer_than_needed() -> None:
 def test_bad_utf_8_in_a_key_is_replaced() -> None:
     message = field(1, b"k\xff") + PLAIN_RECORD
     hash_key = int.from_bytes(hashlib.md5("k\ufffd".encode()).digest())
-    assert users_of(sealed(message), HashRange(hash_key, hash_key)) == [("k\ufffd", b"x", 0)]
+    assert users_in(sealed(message), HashRange(hash_key, hash_key)) == [("k\ufffd", b"x", 0)]
 
 
 def test_tables_of_more_than_127_entries() -> None:
     users = [User(f"key {n}", b"%d" % n, str(n)) for n in range(300)]
-    assert users_of(aggregate(users)) == [(u.partition_key, u.data, n) for n, u in enumerate(users)]
+    assert users_in(aggregate(users)) == [(u.partition_key, u.data, n) for n, u in enumerate(users)]
 
 
 # --- retrieval#hash-range-rule ---------------------------------------------------------------------------------------
@@ -208,11 +200,11 @@ def test_tables_of_more_than_127_entries() -> None:
      ("9" * 256, False), ("-" + "9" * 255, False)],
 )  # fmt: skip
 def test_both_ends_of_the_range_belong_to_it(explicit: str, belongs: bool) -> None:
-    assert bool(users_of(aggregate([User("k", b"", explicit)]), HashRange(10, 20))) is belongs
+    assert bool(users_in(aggregate([User("k", b"", explicit)]), HashRange(10, 20))) is belongs
 
 
 def test_nothing_is_dropped_if_the_range_is_unknown() -> None:
-    assert len(users_of(aggregate([User("k", b"", "9" * 50), User("k", b"", "-1")]))) == 2
+    assert len(users_in(aggregate([User("k", b"", "9" * 50), User("k", b"", "-1")]))) == 2
 
 
 # --- properties ------------------------------------------------------------------------------------------------------
@@ -237,7 +229,7 @@ def test_what_is_aggregated_comes_out_again_or_not_at_all(written: list[User], h
     expected = [(user.partition_key, user.data, sub) for sub, user in enumerate(written)]
     if not all(belongs(user, hash_range) for user in written):
         expected = []
-    assert users_of(aggregate(written), hash_range) == expected
+    assert users_in(aggregate(written), hash_range) == expected
 
 
 @given(st.lists(users, min_size=1, max_size=4), st.data())
