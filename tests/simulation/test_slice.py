@@ -5,13 +5,13 @@ import pytest
 from tests.simulation.run import run_seed
 
 SLICES = {
-    "2x": (0, 12, 120),
-    "3x": (0, 3, 24),
-    "3xbeat": (0, 2, 16),
-    "3xmix": (0, 2, 12),
-    "live": (0, 3, 24),
+    "2x": (0, 8, 120),
+    "3x": (0, 1, 24),
+    "3xbeat": (0, 1, 16),
+    "3xmix": (0, 1, 12),
+    "live": (0, 2, 24),
     "migrate": (1, 1, 4),
-    "fanout": (0, 2, 10),
+    "fanout": (0, 1, 10),
 }
 """By mode: the first seed, how many `make test` runs, and how many `make test-all`."""
 

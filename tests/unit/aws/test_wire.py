@@ -202,6 +202,7 @@ def test_an_answer_in_tiny_chunks_takes_little_more_memory_than_its_body() -> No
     assert peak < 4 * len(body)
 
 
+@pytest.mark.full
 def test_a_frame_in_tiny_chunks_takes_little_more_memory_than_itself() -> None:
     frame = (16 + 500_000).to_bytes(4, "big") + bytes(12) + bytes(range(250)) * 2_000
     stream = FrameStream(chunked=True)

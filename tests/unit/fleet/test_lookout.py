@@ -309,6 +309,7 @@ async def test_lookers_look_at_the_same_time_and_others_seldom(bed: Bed) -> None
     assert len(phases) == 1
 
 
+@pytest.mark.full
 @story
 async def test_a_large_table_is_looked_at_in_parts_by_whom_they_fall_to(bed: Bed) -> None:
     count = 2 * PART_LEASES + 10
