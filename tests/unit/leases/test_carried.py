@@ -111,13 +111,6 @@ def test_without_marks_every_write_is_what_it_was() -> None:
         assert "throughput" not in str(request).lower()
 
 
-def test_the_mark_goes_with_the_owner_and_stays_in_a_handoff() -> None:
-    for request in (writes.renew(ROW), writes.take(ROW, "b"), writes.assign(ROW, "b"), writes.release(ROW)):
-        assert "#mldHeartbeat" in request["UpdateExpression"].split("REMOVE")[1]
-    assert "mldHeartbeat" not in str(writes.begin_handoff(ROW, "b"))
-    assert "mldHeartbeat" not in str(writes.checkpoint(ROW, Position("1")))
-
-
 @pytest.mark.parametrize(
     ("figures", "seconds"), [(0, 20.0), (1, 90.0), (2, REFRESH_S), (3, REFRESH_S), (99, REFRESH_S)]
 )

@@ -14,10 +14,9 @@ from mld.errors import TableUnavailableError
 from mld.leases.discovery import GETS_CONCURRENT_MAX, PENDING_POLL_S, PERIOD_S, LeaseDiscovery
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
-from mld.leases.table import IndexStatus
 from mld.positions import TRIM_HORIZON
 from tests.twins.dynamo import Fault, MemoryDynamo, lost_reply, lost_request
-from tests.unit.leases.support import DURATION_S, INTERVAL_S, TABLE, FaultPlan, Worker, new_dynamo
+from tests.unit.leases.support import DURATION_S, TABLE, FaultPlan, Worker, new_dynamo
 from tests.virtual_time import virtual
 
 
@@ -232,23 +231,6 @@ async def test_an_error_costs_one_period(caplog: pytest.LogCaptureFixture) -> No
 
 
 @virtual
-async def test_a_lease_that_expired_here_and_is_still_ours_comes_back_under_a_new_token() -> None:
-    f = await fleet()
-    await f.assigned("a")
-    f.index.listed = ("a",)
-    async with f.running():
-        await asyncio.sleep(0.1)
-        token = f.me.keeper.held()["a"].token
-        plan = FaultPlan(f.dynamo, "me")
-        plan.always = lost_request()
-        await asyncio.sleep(DURATION_S + INTERVAL_S)
-        assert f.held() == set()
-        plan.always = None
-        await f.until(lambda: f.held() == {"a"}, 5)
-        assert f.me.keeper.held()["a"].token != token
-
-
-@virtual
 async def test_a_thousand_assigned_leases_are_read_a_few_at_a_time() -> None:
     f = await fleet()
     keys = [f"shardId-{number:012d}" for number in range(1000)]
@@ -300,23 +282,6 @@ async def test_discovery_may_end_and_begin_again() -> None:
     async with f.running():
         await asyncio.sleep(0.1)
         assert f.held() == {"a"}
-
-
-@virtual
-async def test_an_index_that_lags_delays_a_lease_and_never_gives_a_wrong_one() -> None:
-    f = Fleet(await new_dynamo(index_lag=lambda: 2.5))
-    assert await f.leader.ensure_owner_index() is not IndexStatus.FORBIDDEN
-    f.discovery = LeaseDiscovery(f.me.table, f.me.keeper, LoopClock(), worker_id="me")
-    async with f.running():
-        await asyncio.sleep(0.5)
-        await f.assigned("a")
-        assert await f.until(lambda: f.held() == {"a"}, 2.5 + PERIOD_S) >= 2.5
-        await f.leader.assign(f.me.keeper.held()["a"].lease, "other")
-        await asyncio.sleep(INTERVAL_S + 0.1)
-        writes = len([applied for applied in f.dynamo.history if applied.sender == "me"])
-        await asyncio.sleep(2.5)
-        assert f.held() == set()
-        assert len([applied for applied in f.dynamo.history if applied.sender == "me"]) == writes
 
 
 @virtual

@@ -127,12 +127,6 @@ async def test_a_request_without_answer_is_given_up_in_time() -> None:
     assert LoopClock().monotonic() == pytest.approx(2.0)
 
 
-@virtual
-async def test_scanning_a_missing_table_says_so() -> None:
-    with pytest.raises(TableMissingError):
-        await DynamoLeaseTable(MemoryDynamo(LoopClock()), LoopClock(), table_name=TABLE).scan()
-
-
 @pytest.mark.parametrize("segments", [0, 1, 5])
 @virtual
 async def test_every_row_is_scanned_once_whatever_the_segments(segments: int) -> None:

@@ -19,7 +19,7 @@ from tests.unit.leases.support import (
     new_dynamo,
     running,
 )
-from tests.virtual_time import run_virtual, virtual
+from tests.virtual_time import virtual
 
 
 async def started() -> tuple[MemoryDynamo, Worker]:
@@ -85,26 +85,24 @@ async def test_a_lapsed_lease_that_another_has_taken_is_left_alone() -> None:
     assert dynamo.usage(sender="me", operation="UpdateItem").requests <= writes + 1
 
 
-def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        leader = Worker(dynamo, "leader")
-        await me.hold("a")
-        plan = FaultPlan(dynamo, "me")
-        async with running(me):
-            plan.always = lost_request()
-            await asyncio.sleep(DURATION_S + 1)
-            row = await leader.table.get("a")
-            assert row is not None
-            assert isinstance(await leader.table.assign_expired(row, "me"), Lease)
-            plan.always = None
-            await asyncio.sleep(INTERVAL_S)
-            row = await me.table.get("a")  # as discovery does
-            assert row is not None
-            await me.keeper.reacquire([row])
-            assert set(me.keeper.held()) == {"a"}
-
-    run_virtual(main())
+@virtual
+async def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.LogCaptureFixture) -> None:
+    dynamo, me = await started()
+    leader = Worker(dynamo, "leader")
+    await me.hold("a")
+    plan = FaultPlan(dynamo, "me")
+    async with running(me):
+        plan.always = lost_request()
+        await asyncio.sleep(DURATION_S + 1)
+        row = await leader.table.get("a")
+        assert row is not None
+        assert isinstance(await leader.table.assign_expired(row, "me"), Lease)
+        plan.always = None
+        await asyncio.sleep(INTERVAL_S)
+        row = await me.table.get("a")  # as discovery does
+        assert row is not None
+        await me.keeper.reacquire([row])
+        assert set(me.keeper.held()) == {"a"}
     assert "another process" not in caplog.text
 
 
@@ -147,60 +145,55 @@ async def test_a_worker_that_stops_brings_nothing_back() -> None:
 
 @pytest.mark.parametrize("read_s", [0.05, 1.5], ids=["read before it is applied", "read after"])
 @pytest.mark.parametrize("answered", [False, True], ids=["no reply", "late reply"])
-def test_a_write_on_its_way_when_its_holding_expires_is_no_twins(
+@virtual
+async def test_a_write_on_its_way_when_its_holding_expires_is_no_twins(
     read_s: float, answered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        await me.hold("a")
-        plan = FaultPlan(dynamo)
-        async with running(me):
-            await asyncio.sleep(0.1)
-            plan.always = throttled()
-            await asyncio.sleep(DURATION_S - 0.5)
-            plan.always = None
-            plan.next(Fault(0.6, None, None if answered else lost_reply().fail_after, 0.2))  # the last retry
-            await asyncio.sleep(0.4 + read_s)
-            row = await me.table.get("a")
-            assert row is not None
-            await me.keeper.reacquire([row])
-            await asyncio.sleep(INTERVAL_S)
-            assert set(me.keeper.held()) == {"a"}
-            assert attribute(dynamo, "a", "leaseOwner") == "me"
-
-    run_virtual(main())
+    dynamo, me = await started()
+    await me.hold("a")
+    plan = FaultPlan(dynamo)
+    async with running(me):
+        await asyncio.sleep(0.1)
+        plan.always = throttled()
+        await asyncio.sleep(DURATION_S - 0.5)
+        plan.always = None
+        plan.next(Fault(0.6, None, None if answered else lost_reply().fail_after, 0.2))  # the last retry
+        await asyncio.sleep(0.4 + read_s)
+        row = await me.table.get("a")
+        assert row is not None
+        await me.keeper.reacquire([row])
+        await asyncio.sleep(INTERVAL_S)
+        assert set(me.keeper.held()) == {"a"}
+        assert attribute(dynamo, "a", "leaseOwner") == "me"
     assert "another process" not in caplog.text
 
 
-def test_a_write_of_an_expired_holding_that_crosses_a_found_row_is_no_twins(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_write_of_an_expired_holding_that_crosses_a_found_row_is_no_twins(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The row is read, then a renewal that was on its way arrives; its reply is lost."""
-
-    async def main() -> None:
-        dynamo, me = await started()
-        (held,) = await me.hold("a")
-        seen = await me.table.get("a")
-        assert seen is not None
-        FaultPlan(dynamo).next(Fault(1.0, None, lost_reply().fail_after), Fault(1.0))
-        async with running(me):
-            await asyncio.sleep(0.5)
-            me.keeper.drop("a", held.token)  # the holding is over while its write travels
-            assert await me.keeper.reacquire([seen]) == ("a",)
-        assert counter_of(dynamo, "a") == seen.counter + 2
-
-    run_virtual(main())
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    seen = await me.table.get("a")
+    assert seen is not None
+    FaultPlan(dynamo).next(Fault(1.0, None, lost_reply().fail_after), Fault(1.0))
+    async with running(me):
+        await asyncio.sleep(0.5)
+        me.keeper.drop("a", held.token)  # the holding is over while its write travels
+        assert await me.keeper.reacquire([seen]) == ("a",)
+    assert counter_of(dynamo, "a") == seen.counter + 2
     assert "another process" not in caplog.text
 
 
-def test_a_twin_is_still_told_from_our_own_writes(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        dynamo, me = await started()
-        twin = Worker(dynamo, "twin", worker_id="me")
-        (held,) = await me.hold("a")
-        me.keeper.drop("a", held.token)
-        seen = await me.table.get("a")
-        assert seen is not None
-        assert await twin.keeper.reacquire([seen]) == ("a",)
-        assert await me.keeper.reacquire([seen]) == ()
-
-    run_virtual(main())
+@virtual
+async def test_a_twin_is_still_told_from_our_own_writes(caplog: pytest.LogCaptureFixture) -> None:
+    dynamo, me = await started()
+    twin = Worker(dynamo, "twin", worker_id="me")
+    (held,) = await me.hold("a")
+    me.keeper.drop("a", held.token)
+    seen = await me.table.get("a")
+    assert seen is not None
+    assert await twin.keeper.reacquire([seen]) == ("a",)
+    assert await me.keeper.reacquire([seen]) == ()
     assert "another process with worker id me" in caplog.text

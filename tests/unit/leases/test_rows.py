@@ -152,6 +152,7 @@ def test_rows_of_other_entity_types_are_skipped_unread(entity: str) -> None:
         ({"leaseCounter": {"N": "5E+1"}}, {"counter": 50}),
         ({"throughputKBps": {"N": "1.5E-3"}}, {"throughput_kbps": 0.0015}),
         ({"throughputKBps": {"S": "fast"}}, {"throughput_kbps": None}),
+        ({"throughputKBps": {"N": "1E+22"}}, {"throughput_kbps": None}),
         ({"pendingCheckpoint": {"S": ""}}, {"pending": None}),
         ({"pendingCheckpoint": {"S": "17"}}, {"pending": PendingCheckpoint(Position("17"))}),
         ({"startingHashKey": {"S": "5"}, "endingHashKey": {"S": "5"}}, {"hash_range": HashRange(5, 5)}),

@@ -103,12 +103,6 @@ def test_with_a_free_lease_nothing_is_stolen() -> None:
     assert keys(decision) == {"free-0"}
 
 
-def test_with_priority_all_new_leases_are_taken() -> None:
-    decision = plan(fleet(free=3, bar=1))
-    assert decision.target == 2
-    assert keys(decision) == {"free-0", "free-1", "free-2"}
-
-
 def test_without_priority_new_leases_are_taken_up_to_the_target() -> None:
     assert len(plan(fleet(free=3, bar=1), NO_PRIORITY).choices) == 2
 
@@ -167,18 +161,10 @@ def test_beside_very_old_leases_the_merely_expired_are_taken_up_to_the_target_in
     assert len(decision.choices) == 5
 
 
-def test_a_worker_at_its_maximum_takes_nothing_however_old() -> None:
-    assert not plan(fleet(free=9, foo=2), TakingRules(lease_duration_s=DURATION_S, leases_max=2)).choices
-
-
 def test_a_worker_that_needs_two_takes_one_even_from_a_worker_at_its_target() -> None:
     decision = plan(fleet(a=2, b=2, c=2, d=2), me="foo")
     assert (decision.target, decision.needed) == (2, 2)
     assert len(decision.choices) == 1
-
-
-def test_the_number_of_steals_is_bounded() -> None:
-    assert len(plan(fleet(bar=20), TakingRules(lease_duration_s=DURATION_S, steals_max=4)).choices) == 4
 
 
 def test_a_pending_handoff_counts_for_its_next_owner() -> None:
@@ -186,14 +172,10 @@ def test_a_pending_handoff_counts_for_its_next_owner() -> None:
     assert plan([*fleet(bar=1), handed]).needed == 0
 
 
-def test_different_seeds_choose_different_leases() -> None:
-    chosen = {next(iter(keys(plan(fleet(bar=20), seed=seed)))) for seed in range(20)}
-    assert len(chosen) > 1
-
-
-def test_the_same_seed_chooses_the_same_whatever_the_order_of_rows() -> None:
+def test_the_seed_alone_chooses_whatever_the_order_of_rows() -> None:
     leases = fleet(bar=20)
     assert plan(leases, seed=3) == plan(leases[::-1], seed=3)
+    assert len({next(iter(keys(plan(leases, seed=seed)))) for seed in range(20)}) > 1
 
 
 # --- even shares
@@ -204,10 +186,6 @@ def stolen_from_by(loads: dict[str, int], me: str, rules: TakingRules) -> str | 
     choices = plan(fleet(**loads), rules, me=me).choices
     assert len(choices) <= 1
     return choices[0].lease.owner if choices else None
-
-
-def test_shares_are_whole_numbers_that_add_up() -> None:
-    assert sorted(shares_of({"a": 5, "b": 0, "c": 3}).values()) == [2, 3, 3]
 
 
 def test_shares_do_not_depend_on_who_has_what_now() -> None:
@@ -264,14 +242,16 @@ def test_a_second_hundred_of_workers_ends_with_as_much_as_the_first() -> None:
 mixed_fleets = st.lists(st.tuples(st.booleans(), st.integers(0, 9)), min_size=1, max_size=7)
 
 
-@given(mixed_fleets, st.integers(1, 3), st.integers())
+@given(mixed_fleets, st.integers(0, 20), st.integers(1, 3), st.integers())
 def test_leases_of_mixed_fleets_come_to_rest_in_balance(
-    workers: list[tuple[bool, int]], steals_max: int, seed: int
+    workers: list[tuple[bool, int]], free: int, steals_max: int, seed: int
 ) -> None:
     kinds = {f"w{number}": is_java for number, (is_java, _) in enumerate(workers)}
     rules = {name: TakingRules(DURATION_S, steals_max=steals_max, even_shares=not kinds[name]) for name in kinds}
-    table = {lease.key: lease for lease in fleet(**{f"w{number}": load for number, (_, load) in enumerate(workers)})}
+    loads = {f"w{number}": load for number, (_, load) in enumerate(workers)}
+    table = {lease.key: lease for lease in fleet(free=free, **loads)}
     loads = live(table, rules, rounds_max=len(table) + len(workers) + 1, seed=seed)
+    assert None not in loads
     assert max(loads.values(), default=0) <= max(1, -(-len(table) // len(workers)))
     if not any(kinds.values()) and len(table) >= len(workers):
         assert loads == shares_of({name: loads[name] for name in kinds})
@@ -293,19 +273,3 @@ def test_a_decision_respects_its_bounds(
         assert decision.target - decision.needed + len(decision.choices) <= leases_max
     assert sum(choice.is_steal for choice in decision.choices) <= steals_max
     assert all(choice.lease.owner != ME for choice in decision.choices)
-
-
-@given(st.integers(1, 5), st.integers(0, 40), st.integers())
-def test_repeated_decisions_end_in_balance(workers: int, leases: int, seed: int) -> None:
-    names = [f"w{number}" for number in range(workers)]
-    table = {lease.key: lease for lease in fleet(free=leases)}
-    rng = random.Random(seed)
-    for _ in range(leases + 5):
-        for name in names:
-            seen = {key: SeenRow(0, None if lease.owner is None else NOW) for key, lease in table.items()}
-            for choice in decide(table.values(), seen, name, NOW, rng, RULES).choices:
-                table[choice.lease.key] = Lease(choice.lease.key, TRIM_HORIZON, 0, name)
-    loads = Counter(lease.owner for lease in table.values())
-    assert None not in loads
-    # Java's rule steals only from above the target ceil(leases / workers), so nobody ends above it
-    assert max(loads.values(), default=0) <= max(1, -(-leases // workers))

@@ -37,15 +37,6 @@ def test_a_renewal_names_each_attribute_by_placeholder_and_asks_for_both_rows() 
     assert request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
 
 
-def test_in_a_handoff_the_old_owner_is_the_one_who_writes() -> None:
-    assert writes.renew(HANDED)["ExpressionAttributeValues"][":me"] == {"S": "me"}
-
-
-def test_only_another_value_than_shard_end_is_guarded_against_replacing_it() -> None:
-    assert writes.NOT_COMPLETE in writes.checkpoint(MINE, LATER)["ConditionExpression"]
-    assert writes.NOT_COMPLETE not in writes.checkpoint(MINE, SHARD_END)["ConditionExpression"]
-
-
 def test_a_sentinel_is_always_stored_with_sub_number_zero() -> None:
     assert writes.checkpoint(MINE, Position("SHARD_END", 5))["ExpressionAttributeValues"][":sub"] == {"N": "0"}
 
@@ -72,66 +63,10 @@ def test_owner_switches_count_as_java_counts(
 # --- assignments
 
 
-def test_a_handoff_names_the_next_owner_keeps_the_old_one_and_leaves_the_counter() -> None:
-    request = writes.begin_handoff(MINE, "next")
-    assert request["UpdateExpression"] == "SET #leaseOwner = :nextOwner, #checkpointOwner = :owner"
-    assert request["ConditionExpression"] == (
-        "#leaseKey = :key AND #leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)"
-    )
-    assert request["ExpressionAttributeValues"] == {
-        ":key": {"S": MINE.key},
-        ":owner": {"S": "me"},
-        ":nextOwner": {"S": "next"},
-    }
-
-
 @pytest.mark.parametrize("seen", [row(owner=None), HANDED])
 def test_only_an_owned_lease_is_handed_to_somebody_else(seen: Lease) -> None:
     with pytest.raises(AssertionError):
         writes.begin_handoff(seen, "next")
-
-
-@pytest.mark.parametrize(
-    ("seen", "owners", "is_switch"),
-    [
-        (row(owner=None), "attribute_not_exists(#leaseOwner) AND attribute_not_exists(#checkpointOwner)", False),
-        (MINE, "#leaseOwner = :owner AND attribute_not_exists(#checkpointOwner)", True),
-        (HANDED, "#leaseOwner = :owner AND #checkpointOwner = :checkpointOwner", False),
-        (
-            row(owner="other", checkpoint_owner="me"),
-            "#leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
-            True,
-        ),
-        (
-            row(owner="other", checkpoint_owner="next"),
-            "#leaseOwner = :owner AND #checkpointOwner = :checkpointOwner",
-            True,
-        ),
-        (
-            row(owner=None, checkpoint_owner="me"),
-            "attribute_not_exists(#leaseOwner) AND #checkpointOwner = :checkpointOwner",
-            False,
-        ),
-    ],
-)
-def test_an_assignment_asks_for_the_owners_as_seen_and_not_for_the_counter(
-    seen: Lease, owners: str, is_switch: bool
-) -> None:
-    request = writes.assign(seen, "next")
-    assert request["ConditionExpression"] == f"#leaseKey = :key AND {owners}"
-    assert request["UpdateExpression"] == (
-        "SET #leaseOwner = :newOwner REMOVE #checkpointOwner ADD #leaseCounter :one"
-        + (", #ownerSwitchesSinceCheckpoint :one" if is_switch else "")
-    )
-    values = {":key": seen.key, ":newOwner": "next", ":owner": seen.owner, ":checkpointOwner": seen.checkpoint_owner}
-    texts = {name: {"S": value} for name, value in values.items() if value is not None}
-    assert request["ExpressionAttributeValues"] == texts | {":one": {"N": "1"}}
-
-
-def test_an_assignment_of_an_expired_lease_asks_for_the_counter_too() -> None:
-    request = writes.assign_expired(MINE, "next")
-    assert request["ConditionExpression"].endswith(" AND #leaseCounter = :seen")
-    assert request["ExpressionAttributeValues"][":seen"] == {"N": "118"}
 
 
 # --- judgements
@@ -162,29 +97,20 @@ LOST, TWIN = "lost", "twin"
         (HANDED, row(owner="me", counter=119), False, LOST),
     ],
 )
-def test_a_refused_renewal_means(seen: Lease, found: Lease | None, resent: bool, verdict: str) -> None:
-    answer = writes.judge_refused(seen, found, resent=resent)
-    if verdict == "ours":
-        assert answer == found
-    else:
-        assert isinstance(answer, Refusal)
-        assert answer.by_twin is (verdict == TWIN)
-
-
-def test_a_repeated_checkpoint_whose_first_attempt_arrived_is_ours() -> None:
-    found = row(counter=119, checkpoint=LATER)
-    assert writes.judge_refused(MINE, found, resent=True, position=LATER) == found
-
-
-def test_the_same_row_without_a_repetition_is_a_twin() -> None:
-    answer = writes.judge_refused(MINE, row(counter=119, checkpoint=LATER), resent=False, position=LATER)
-    assert isinstance(answer, Refusal)
-    assert answer.by_twin
+def test_a_refused_renewal_or_checkpoint_means(seen: Lease, found: Lease | None, resent: bool, verdict: str) -> None:
+    for position in (None, LATER):  # a renewal, and a checkpoint
+        answer = writes.judge_refused(seen, found, resent=resent, position=position)
+        if verdict == "ours":
+            assert answer == found
+        else:
+            assert isinstance(answer, Refusal)
+            assert answer.by_twin is (verdict == TWIN)
 
 
 def test_a_checkpoint_refused_by_a_complete_row_of_ours_shows_that_row() -> None:
     found = row(checkpoint=SHARD_END)
     assert writes.judge_refused(MINE, found, resent=False, position=LATER) == found
+    assert isinstance(writes.judge_refused(MINE, found, resent=False), Refusal)
 
 
 @pytest.mark.parametrize(

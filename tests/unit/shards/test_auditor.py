@@ -7,20 +7,15 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import pytest
-
 from mld.errors import StreamInUseError, TableError, TableThrottledError, TableUnavailableError
 from mld.leases.lease import Lease
-from mld.positions import LATEST, TRIM_HORIZON, InitialPosition
+from mld.positions import LATEST
 from mld.shards.auditor import Auditor
 from mld.shards.detector import ShardDetector
 from mld.shards.sync import ShardSync
 from mld.streams import Shard
 from tests.unit.shards.twins import (
-    FROM_HORIZON,
     FROM_LATEST,
-    GRAPH_A,
-    GRAPH_M,
     GRAPH_S,
     ListedStream,
     MemoryTable,
@@ -35,20 +30,16 @@ from tests.virtual_time import run_virtual
 S_RANGES = {shard.shard_id: shard.hash_range for shard in GRAPH_S}
 
 
-def leased(graph: Iterable[Shard], *which: int, checkpoint: int = 25) -> list[Lease]:
-    ranges = {shard.shard_id: shard for shard in graph}
-    return [row(n, checkpoint, hash_range=ranges[sid(n)].hash_range, parents=()) for n in which if sid(n) in ranges]
+def leased(*which: int) -> list[Lease]:
+    return [row(n, 25, hash_range=S_RANGES[sid(n)]) for n in which]
 
 
 class Scene:
     """An auditor over a table and a stream. `leads` says who leads at a second of the scene."""
 
-    def __init__(
-        self, rows: Iterable[Lease], shards: Iterable[Shard] = GRAPH_S, initial: InitialPosition = FROM_LATEST
-    ) -> None:
+    def __init__(self, rows: Iterable[Lease], shards: Iterable[Shard] = GRAPH_S) -> None:
         self.table = MemoryTable(rows)
         self.stream = ListedStream(shards)
-        self.initial = initial
         self.leads: Callable[[float], bool] = lambda second: True
         self.wakes = 0
         self.abandoned: list[str] = []
@@ -63,7 +54,7 @@ class Scene:
         return Auditor(
             self.table,
             detector,
-            ShardSync(self.table, detector, clock, initial=self.initial),
+            ShardSync(self.table, detector, clock, initial=FROM_LATEST),
             clock,
             is_leader,
             on_created=self._woken,
@@ -105,21 +96,21 @@ class Scene:
 
 
 def test_a_clean_table_is_scanned_at_once_and_every_two_minutes_and_never_listed() -> None:
-    scene = Scene(leased(GRAPH_S, 1, 2, 3))
+    scene = Scene(leased(1, 2, 3))
 
     assert scene.scans_at(250) == [0, 120, 240]
     assert scene.stream.calls == []
 
 
 def test_who_does_not_lead_reads_nothing_and_who_wins_audits_at_once() -> None:
-    scene = Scene(leased(GRAPH_S, 1, 2, 3))
+    scene = Scene(leased(1, 2, 3))
     scene.leads = lambda second: 50 <= second < 80 or second >= 100
 
     assert scene.scans_at(230) == [50, 100, 220]
 
 
 def test_an_audit_that_failed_is_repeated_soon() -> None:
-    scene = Scene(leased(GRAPH_S, 1, 2, 3))
+    scene = Scene(leased(1, 2, 3))
     failures = [TableThrottledError("slow down")]
     scene.table.fail = lambda operation, key: failures.pop() if failures else None
 
@@ -127,7 +118,7 @@ def test_an_audit_that_failed_is_repeated_soon() -> None:
 
 
 def test_a_stream_that_is_not_ready_is_asked_again_soon() -> None:
-    scene = Scene(leased(GRAPH_S, 1, 3))
+    scene = Scene(leased(1, 3))
     scene.stream.answers = [StreamInUseError("CREATING")]
 
     assert scene.scans_at(15) == [0, 10]
@@ -137,75 +128,25 @@ def test_a_stream_that_is_not_ready_is_asked_again_soon() -> None:
 # --- what it repairs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("initial", "made"), [(FROM_LATEST, {4, 8, 9, 10}), (FROM_HORIZON, {0, 1, 2, 3, 4, 5})])
-def test_a_table_without_leases_is_filled_at_once(initial: InitialPosition, made: set[int]) -> None:
-    scene = Scene([], [s for s in GRAPH_A if sid(0) <= s.shard_id and int(s.shard_id[-3:]) in made], initial)
+def test_a_table_without_leases_is_filled_at_once() -> None:
+    scene = Scene([], [s for s in GRAPH_S if s.is_open])
 
     assert scene.audits() == [True]
-    assert numbers(scene.table.rows.values()) == made
+    assert numbers(scene.table.rows.values()) == {1, 2, 3}
     assert scene.wakes == 1
 
 
 def test_a_row_deleted_by_hand_is_back_after_one_audit_and_one_listing() -> None:
     # Java: after the third sighting, four to six minutes.
-    scene = Scene(leased(GRAPH_S, 1, 3))
+    scene = Scene(leased(1, 3))
 
     assert scene.audits(2) == [True, True]
     assert scene.table.rows[sid(2)].checkpoint == LATEST
     assert len(scene.stream.calls) == 1
 
 
-def test_a_child_missing_under_a_completed_parent_is_back_at_trim_horizon() -> None:
-    # Java never recreates it.
-    parent = done(0, children=(1, 2), hash_range=S_RANGES[sid(0)])
-    scene = Scene([parent, *leased(GRAPH_S, 1, 3)])
-
-    assert scene.audits() == [True]
-    assert scene.table.rows[sid(2)].checkpoint == TRIM_HORIZON
-
-
-def test_a_missing_child_shows_although_its_own_child_covers_the_keys() -> None:
-    shards = [*GRAPH_A, replace(GRAPH_A[8], shard_id=sid(11), parent_id=sid(8), adjacent_parent_id=None)]
-    shards[8] = replace(shards[8], ending_sequence="300")
-    rows = [*leased(GRAPH_A, 4, 9, 10, checkpoint=250), done(6, children=(8,)), done(7, children=(8,))]
-    grandchild = row(11, 350, hash_range=shards[8].hash_range)
-    scene = Scene([*rows, grandchild], shards)
-
-    assert scene.audits() == [True]
-    assert scene.table.rows[sid(8)].checkpoint == TRIM_HORIZON
-
-
-def test_children_of_an_expired_parent_start_at_trim_horizon() -> None:
-    # A Java worker ended the expired shard without making its children. Java's auditor makes them at LATEST.
-    scene = Scene([done(0), *leased(GRAPH_S, 3)], [s for s in GRAPH_S if s.shard_id != sid(0)])
-
-    assert scene.audits() == [True]
-    assert {scene.table.rows[sid(n)].checkpoint for n in (1, 2)} == {TRIM_HORIZON}
-
-
-def test_a_merge_parent_without_a_row_is_a_hole() -> None:
-    scene = Scene(leased(GRAPH_M, 0, checkpoint=15), GRAPH_M)
-
-    assert scene.audits() == [True]
-    assert numbers(scene.table.rows.values()) == {0, 1}
-
-
-def test_a_row_that_the_scan_has_not_seen_is_not_created_again() -> None:
-    scene = Scene(leased(GRAPH_S, 1, 3))
-    scene.table.rows[sid(2)] = hidden = row(2, 25)
-    seen, scan = leased(GRAPH_S, 1, 3), scene.table.scan
-
-    async def blind() -> object:
-        return replace(await scan(), leases=tuple(seen))
-
-    scene.table.scan = blind  # type: ignore[method-assign,assignment]
-
-    assert scene.audits() == [True]
-    assert scene.table.rows[sid(2)] == hidden
-
-
 def test_ranges_are_filled_in_once_and_nothing_else_is_written() -> None:
-    bare = [replace(lease, hash_range=None) for lease in leased(GRAPH_S, 1, 2, 3)]
+    bare = [replace(lease, hash_range=None) for lease in leased(1, 2, 3)]
     scene = Scene(bare)
 
     assert scene.audits(2) == [True, True]
@@ -217,7 +158,7 @@ def test_ranges_are_filled_in_once_and_nothing_else_is_written() -> None:
 
 
 def test_a_range_that_cannot_be_written_is_remembered() -> None:
-    scene = Scene([replace(lease, hash_range=None) for lease in leased(GRAPH_S, 1, 2, 3)])
+    scene = Scene([replace(lease, hash_range=None) for lease in leased(1, 2, 3)])
     scene.table.fail = lambda operation, key: TableUnavailableError("x") if operation == "fill_hash_range" else None
 
     assert scene.audits(3) == [True] * 3
@@ -225,14 +166,14 @@ def test_a_range_that_cannot_be_written_is_remembered() -> None:
 
 
 def test_a_child_that_left_retention_without_a_row_is_looked_for_once() -> None:
-    scene = Scene([done(0, children=(77,)), *leased(GRAPH_S, 1, 2, 3)])
+    scene = Scene([done(0, children=(77,)), *leased(1, 2, 3)])
 
     assert scene.audits(3) == [True] * 3
     assert len(scene.stream.calls) == 1
 
 
 def test_a_hole_without_a_shard_gets_a_listing_of_its_own_at_the_third_sighting() -> None:
-    scene = Scene(leased(GRAPH_S, 1, 2), [s for s in GRAPH_S if s.shard_id != sid(3)])
+    scene = Scene(leased(1, 2), [s for s in GRAPH_S if s.shard_id != sid(3)])
 
     assert scene.audits(3) == [True] * 3
     assert len(scene.stream.calls) == 4
@@ -240,7 +181,7 @@ def test_a_hole_without_a_shard_gets_a_listing_of_its_own_at_the_third_sighting(
 
 
 def test_another_leadership_counts_anew() -> None:
-    scene = Scene(leased(GRAPH_S, 1, 2), [s for s in GRAPH_S if s.shard_id != sid(3)])
+    scene = Scene(leased(1, 2), [s for s in GRAPH_S if s.shard_id != sid(3)])
     scene.leads = lambda second: not 130 <= second < 140
 
     assert scene.scans_at(270) == [0, 120, 140, 260]
@@ -255,7 +196,7 @@ def test_nothing_is_created_in_the_table_of_another_stream() -> None:
 
 
 def test_completed_rows_that_nobody_renews_are_handed_over() -> None:
-    scene = Scene([done(0, children=(1, 2), counter=9, owner="dead"), *leased(GRAPH_S, 1, 2, 3)])
+    scene = Scene([done(0, children=(1, 2), counter=9, owner="dead"), *leased(1, 2, 3)])
 
     scene.audits(1)
     assert scene.abandoned == []

@@ -126,14 +126,6 @@ def test_a_finished_row_is_deleted_at_the_first_due_tick() -> None:
     assert (cleanup.queued, scene.stream.calls) == ((), [])
 
 
-def test_the_interval_can_be_shortened() -> None:
-    scene = Scene([ENDED, row(1, 25), row(2, 25)])
-
-    scene.run(100, [ENDED], completed_s=60.0)
-
-    assert scene.deleted_at == {sid(0): 60}
-
-
 def test_each_look_restarts_the_stopwatch_and_looks_become_rare() -> None:
     scene = Scene([ENDED, row(1, 25), row(2, TRIM_HORIZON)])
     often = Scene([ENDED, row(1, 25), row(2, TRIM_HORIZON)])
@@ -229,14 +221,6 @@ def test_switched_off_only_garbage_is_deleted() -> None:
 
     assert kept.table.writes == []
     assert garbage.deleted_at == {sid(0): 1800}
-
-
-def test_a_row_that_is_not_complete_any_more_is_never_deleted() -> None:
-    scene = Scene([replace(ENDED, checkpoint=Position("15")), row(1, 25), row(2, 25)])
-
-    cleanup = scene.run(310, [ENDED])
-
-    assert (scene.table.writes, cleanup.queued) == ([], ())
 
 
 def test_an_error_concerns_its_entry_alone_and_is_tried_again() -> None:

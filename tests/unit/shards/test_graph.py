@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mld.errors import InvalidStreamResponseError
+from mld.leases.lease import Lease
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition
 from mld.shards.graph import (
     ShardGraph,
@@ -110,33 +111,10 @@ def test_unfinished_rows_get_the_same_leases_except_for_generations_already_pass
         assert {int(lease.key[-12:]): lease.checkpoint for lease in made} == dict.fromkeys(expected, start)
 
 
-def test_an_empty_table_gets_a_lease_for_every_listed_shard_at_the_configured_position() -> None:
-    def at(*wanted: int) -> tuple[Shard, ...]:
-        return tuple(s for s in GRAPH_A if int(s.shard_id[-12:]) in wanted)
+def test_only_the_next_layer_is_recreated_below_a_completed_row() -> None:
+    made = missing_leases(GRAPH_B, [done(5)], FROM_HORIZON, ignore_unexpected_children=False)
 
-    for listing, initial, expected in (
-        (at(4, 8, 9, 10), FROM_LATEST, {4, 8, 9, 10}),
-        (at(0, 1, 2, 3, 4, 5), FROM_HORIZON, {0, 1, 2, 3, 4, 5}),
-        (at(4, 5, 6, 7), FROM_TIMESTAMP, {4, 5, 6, 7}),
-    ):
-        made = leases_for_empty_table(listing, initial)
-        assert numbers(made) == expected
-        assert {lease.checkpoint for lease in made} == {initial.sentinel}
-
-
-@pytest.mark.parametrize(
-    ("initial", "made_before", "expected"),
-    [(FROM_HORIZON, (0, 1, 2), {3, 4, 5}), (FROM_LATEST, (4, 8), {9, 10}), (FROM_TIMESTAMP, (4, 5), {0, 1, 2, 3})],
-)
-def test_a_bootstrap_that_broke_off_is_completed(
-    initial: InitialPosition, made_before: tuple[int, ...], expected: set[int]
-) -> None:
-    made = missing_leases(
-        GRAPH_A, [row(n, initial.sentinel) for n in made_before], initial, ignore_unexpected_children=False
-    )
-
-    assert numbers(made) == expected
-    assert {lease.checkpoint for lease in made} == {initial.sentinel}
+    assert numbers(made) == {6, 7}
 
 
 def test_children_of_a_completed_row_are_recreated_from_their_start_whatever_the_position() -> None:
@@ -147,19 +125,13 @@ def test_children_of_a_completed_row_are_recreated_from_their_start_whatever_the
         assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(1), TRIM_HORIZON), (sid(2), TRIM_HORIZON)]
 
 
-def test_only_the_next_layer_is_recreated_below_a_completed_row() -> None:
-    made = missing_leases(GRAPH_B, [done(5)], FROM_HORIZON, ignore_unexpected_children=False)
-
-    assert numbers(made) == {6, 7}
-
-
 def test_a_merge_child_is_not_recreated_before_its_other_parent_has_a_row() -> None:
     # Created now, shard 2 would start without waiting for shard 1.
     for initial in (FROM_LATEST, FROM_HORIZON):
         made = missing_leases(GRAPH_M, [done(0)], initial, ignore_unexpected_children=False)
         assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(1), initial.sentinel)]
     both = missing_leases(GRAPH_M, [done(0), row(1, 15)], FROM_LATEST, ignore_unexpected_children=False)
-    assert [(lease.key, lease.checkpoint) for lease in both] == [(sid(2), TRIM_HORIZON)]
+    assert both == (Lease(sid(2), TRIM_HORIZON, parents=GRAPH_M[2].parents, hash_range=GRAPH_M[2].hash_range),)
 
 
 def test_a_trimmed_merge_parent_with_a_row_counts_as_a_leased_ancestor() -> None:
@@ -217,13 +189,6 @@ def test_unreadable_rows_count_as_leased() -> None:
     made = missing_leases(GRAPH_S, [row(3)], FROM_LATEST, ignore_unexpected_children=False, unreadable=[sid(1), sid(2)])
 
     assert made == ()
-
-
-def test_a_new_row_names_all_its_parents_and_its_keys_and_no_owner() -> None:
-    (made,) = missing_leases(GRAPH_M, [done(0), row(1)], FROM_LATEST, ignore_unexpected_children=False)
-
-    assert (made.parents, made.hash_range) == (frozenset({sid(0), sid(1)}), GRAPH_M[2].hash_range)
-    assert (made.counter, made.owner, made.owner_switches, made.children) == (0, None, 0, frozenset())
 
 
 def test_leases_come_in_numeric_order_of_their_first_sequence_number_and_then_of_their_id() -> None:

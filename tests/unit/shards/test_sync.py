@@ -12,7 +12,7 @@ import pytest
 from mld.errors import StreamInUseError, StreamNotFoundError, TableUnavailableError
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
-from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.positions import AT_TIMESTAMP, InitialPosition
 from mld.shards.detector import ShardDetector
 from mld.shards.sync import ShardSync, SyncResult, SyncStatus, bootstrap_filter
 from mld.streams import Shard, ShardFilter, ShardFilterType, ShardsPage
@@ -92,14 +92,6 @@ def test_a_table_with_an_unreadable_row_is_not_empty() -> None:
 
     assert stream.calls == [(None, None)]
     assert numbers(result.created) == {8, 9, 10}
-
-
-def test_a_second_sync_creates_nothing() -> None:
-    table, first = _synced([row(4)], GRAPH_A)
-    again = run_virtual(_sync(table, ListedStream(GRAPH_A)).sync(seen(table.rows.values())))
-
-    assert numbers(first.created) == {8, 9, 10}
-    assert again == SyncResult(SyncStatus.DONE, shards=GRAPH_A)
 
 
 def test_a_row_that_somebody_else_created_first_is_left_alone() -> None:
@@ -222,16 +214,6 @@ def test_a_child_is_not_recreated_once_its_parent_row_is_gone() -> None:
     result = run_virtual(_sync(table, ListedStream(shards), FROM_HORIZON).sync(seen(scanned)))
 
     assert (result.created, result.postponed) == ((), (sid(6),))
-
-
-def test_children_of_a_completed_parent_get_their_rows_back() -> None:
-    _, result = _synced([done(0), row(3)], GRAPH_S)
-
-    assert [(lease.key, lease.checkpoint) for lease in result.created] == [
-        (sid(1), TRIM_HORIZON),
-        (sid(2), TRIM_HORIZON),
-    ]
-    assert LATEST not in {lease.checkpoint for lease in result.created}
 
 
 # --- the snapshot of a timestamp --------------------------------------------------------------------------------------
