@@ -18,7 +18,7 @@ import pytest
 from processors.spark.high_water_marks import StreamShard
 from processors.spark.host.start_up import HostStartError
 from processors.spark.spark_errors import SessionGone
-from tests.support.spark_bed import bed
+from tests.support.spark_bed import PLAIN, bed, run_more_than_a_driver_collects
 from tests.support.spark_servers import ConnectServer, spark_home
 
 SERVER = os.environ.get("MLD_CONNECT_SERVER", "")
@@ -28,9 +28,6 @@ pytestmark = [
     pytest.mark.skipif(not SERVER, reason="make test-connect"),
     pytest.mark.filterwarnings("ignore::UserWarning:pyspark.*", "ignore::DeprecationWarning"),
 ]
-PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
-RECORDS, RECORD_BYTES = 3_000, 2_000
-"""Together six times what the driver of the server may collect."""
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +51,9 @@ def test_no_batch_passes_through_the_collect_of_the_server(
     server: ConnectServer, tmp_path: Path, spool: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    data = {n: os.urandom(RECORD_BYTES // 2).hex().encode() for n in range(1, RECORDS + 1)}
     keys = [f"mld.spark.spool = {tmp_path / 'spool'}"] if spool else []
     with bed(tmp_path, PLAIN, remote(server), *keys) as made:
-        assert made.run({n: data[n] for n in range(1, RECORDS - 9)}).failed == {}
-        assert made.run({n: data[n] for n in range(RECORDS - 19, RECORDS + 1)}).failed == {}, "half is delivered again"
-        assert made.rows() == Counter((n, text.decode()) for n, text in data.items())
-        with pytest.raises(Exception, match="maxResultSize"):
-            made.spark.read.json(str(made.out)).repartition(1).collect()
+        run_more_than_a_driver_collects(made)
     assert f"master {server.url}, UI none" in caplog.text
 
 

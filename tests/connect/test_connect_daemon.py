@@ -1,4 +1,4 @@
-"""The whole, with a host that is a client of a Spark Connect server: daemon, children, host; `make test-connect`."""
+"""Daemon, children and a host that is a client of a Spark Connect server: `make test-connect`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ UNLIMITED = 0x7FFFFFFFFFFFFFFF
 
 
 class Cluster(Bare):
-    """Ends with its JVM, which ends with this process."""
+    """A cluster that ends with its JVM, which ends with this process."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(OPTIONS)
@@ -60,7 +60,7 @@ class Cluster(Bare):
         self._cluster.shutdownNameNode(0)
 
     def start_name_node(self) -> None:
-        """At the same address, with what it had on its disk."""
+        """Start it again at the same address, with what it had on its disk."""
         self._cluster.restartNameNode(0)
 
     def safe_mode(self, *, enter: bool) -> None:
@@ -99,7 +99,7 @@ class Cluster(Bare):
     # --- and YARN ----------------------------------------------------------------------------------------------------
 
     def start_yarn(self, directory: Path) -> None:
-        """One node, whose containers run as this user."""
+        """Start one node, whose containers run as this user."""
         conf = self._jvm.org.apache.hadoop.yarn.conf.YarnConfiguration(self._conf)
         for key, value in YARN_CONF.items():
             conf.set(key, value)
@@ -110,7 +110,7 @@ class Cluster(Bare):
         assert self._yarn.waitForNodeManagersToConnect(YARN_WAIT_MS)
 
     def write_configuration(self, directory: Path) -> None:
-        """What clients need, for HADOOP_CONF_DIR."""
+        """Write what clients need into a directory for HADOOP_CONF_DIR."""
         directory.mkdir()
         conf = self._yarn.getConfig()
         values = {name: str(conf.get(name)) for name in YARN_ADDRESSES} | {"fs.defaultFS": self.uri}

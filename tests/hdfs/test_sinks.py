@@ -46,7 +46,7 @@ def publish(sink: Sink, spark: Any, **ends: int) -> sink_port.Published:
 
 
 def found(spark: Any, home: str, format: str = "parquet") -> Counter[tuple[str, int]]:
-    """As anybody reads it."""
+    """What any reader of the sink finds."""
     rows = spark.read.format(format).schema("shard STRING, n INT").load(f"{home}/out").select("shard", "n").collect()
     return Counter((row.shard, row.n) for row in rows)
 

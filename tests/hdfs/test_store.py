@@ -104,7 +104,7 @@ def test_nothing_goes_into_a_directory_that_was_taken_away(store: HadoopStore) -
 
 
 def test_a_directory_never_moves_into_another(store: HadoopStore) -> None:
-    """As the older rename of Hadoop does."""
+    """The older rename of Hadoop would do that."""
     store.make("s/d")
     store.make("t")
     with pytest.raises(FileExistsError):
@@ -122,7 +122,7 @@ def test_a_mark_is_made_once_though_others_are_just_making_it(store: HadoopStore
 
 
 def test_a_sync_is_a_change_that_is_on_the_disk_of_the_name_node(store: HadoopStore, cluster: Cluster) -> None:
-    """Which keeps its changes in one order, so that all before are there as well."""
+    """The name node keeps its changes in one order, so all earlier ones are there as well."""
     store.make("d")
     for sync in (store.sync, store.sync_below):
         before = cluster.changes()

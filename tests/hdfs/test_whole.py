@@ -91,7 +91,7 @@ def test_the_streaming_mode_has_its_sinks_there_and_its_state_here(spark: Any, h
     spark.conf.set("spark.sql.streaming.pollingDelay", "20ms")
 
     def run(name: str, data: dict[int, bytes]) -> None:
-        """A worker that comes, has one batch, and goes."""
+        """Run a worker for one batch."""
         spool = Spool(tmp_path / name)
         made = [make_sink(SinkSpec(sink, "json", f"{home}/{sink}"), spark) for sink in sinks]
         dead = make_sink(SinkSpec("deadLetter", "json", f"{home}/dead"), spark)

@@ -1,4 +1,4 @@
-"""The whole: daemon, children, session host, JVM, over the embedded AWS, into files; and what is left of kill -9."""
+"""Daemon, children, session host and JVM together, over the embedded AWS, into files; and what kill -9 leaves."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def put_malformed(world: World) -> None:
 
 
 def processes(daemon: Daemon, word: str) -> list[int]:
-    """Those of this daemon whose command line bears the word."""
+    """Processes of this daemon whose command line contains the word."""
     found = []
     for pid in daemon.survivors():
         try:

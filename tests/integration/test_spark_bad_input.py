@@ -1,4 +1,4 @@
-"""What cannot work gets a sentence with the remedy, ends as documented, and passes no checkpoint."""
+"""Whatever cannot work gets a sentence with the remedy, ends as documented, and moves no checkpoint."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from processors.spark.host.start_up import HostStartError
 from tests.integration import test_spark
 from tests.integration.world import MakeWorld
 from tests.support.daemon import Daemon
-from tests.support.spark_bed import bed
+from tests.support.spark_bed import PLAIN, bed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
 LOCKED = """
 import threading
 from pyspark.sql import functions as F

@@ -19,7 +19,7 @@ from processors.spark.batch.outcome import BatchOutcome
 from tests.integration.test_spark import SESSION_S, start, texts, wanted
 from tests.integration.world import MakeWorld
 from tests.support.daemon import until
-from tests.support.spark_bed import Bed, bed
+from tests.support.spark_bed import PLAIN, Bed, bed, run_more_than_a_driver_collects
 from tests.support.spark_servers import Cluster
 from tests.support.spark_servers import cluster as running_cluster
 
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(900),
 ]
-PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
 CONF = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
@@ -36,8 +35,6 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.maxResultSize": "1m",
 }
-RECORDS, RECORD_BYTES = 3_000, 2_000
-"""Together six times what a driver may collect."""
 EXECUTOR_S = 45
 """Within this a session has executors, even where its JVMs share two cores; a session without them is given up."""
 
@@ -63,14 +60,9 @@ def on(cluster: Cluster, directory: Path, *keys: str, pipeline: str = PLAIN) -> 
 
 @pytest.mark.parametrize("spool", [True, False], ids=["spool", "session"])
 def test_no_batch_passes_through_the_collect_of_the_driver(cluster: Cluster, tmp_path: Path, spool: bool) -> None:
-    data = {n: os.urandom(RECORD_BYTES // 2).hex().encode() for n in range(1, RECORDS + 1)}
     keys = [f"mld.spark.spool = {tmp_path / 'spool'}"] if spool else []
     with on(cluster, tmp_path, *keys) as made:
-        assert made.run({n: data[n] for n in range(1, RECORDS - 9)}).failed == {}
-        assert made.run({n: data[n] for n in range(RECORDS - 19, RECORDS + 1)}).failed == {}, "half is delivered again"
-        assert made.rows() == Counter((n, text.decode()) for n, text in data.items())
-        with pytest.raises(Exception, match="maxResultSize"):
-            made.spark.read.json(str(made.out)).collect()
+        run_more_than_a_driver_collects(made)
 
 
 HOLDING = """

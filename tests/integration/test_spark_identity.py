@@ -1,4 +1,4 @@
-"""Nothing vanishes by marks of somebody else: real daemons, the embedded AWS, a real Spark, one sink."""
+"""No record is dropped because of another writer's marks: real daemons, the embedded AWS, a real Spark, one sink."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def make_again(world: World) -> None:
 
 
 def forget(world: World) -> None:
-    """Without its leases an application begins anew."""
+    """Delete the leases: without them an application begins anew."""
     world.dynamo.delete_table(TableName=world.table)
 
 
 def test_a_second_application_is_refused_and_by_sharing_writes_everything(make_world: MakeWorld) -> None:
-    """It reads the same numbers of shards of the same names."""
+    """It reads the same sequence numbers from shards of the same names."""
     world = make_world()
     world.put(40)
     daemon = start(world)

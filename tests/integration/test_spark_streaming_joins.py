@@ -73,7 +73,7 @@ def keys(directory: Path) -> tuple[str, ...]:
 
 
 def add(directory: Path, *rows: dict[str, Any]) -> None:
-    """A file more of a table."""
+    """Add a file to a table."""
     directory.mkdir(exist_ok=True)
     (directory / f"{len(list(directory.iterdir()))}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 

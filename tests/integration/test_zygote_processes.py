@@ -108,7 +108,7 @@ class Bench:
         return Kid(self.popen(*(arguments or ("kid.py",)), shard=shard))
 
     def processes(self, *parts: str) -> list[int]:
-        """Living processes in whose environment our directory is and in whose command all parts are."""
+        """Living processes with our directory in their environment and all parts in their command."""
         mark = f"XDG_RUNTIME_DIR={self.runtime}".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -120,7 +120,7 @@ class Bench:
         return found
 
     def server(self, *kids: Kid) -> int:
-        """The process that forks: the only one of its kind that is no kid."""
+        """The process that forks: the only one with that command which is no kid."""
         (pid,) = set(self.processes("--serve")) - {kid.pid for kid in kids}
         return pid
 
@@ -291,7 +291,7 @@ def test_a_child_ends_as_a_plain_one_does(bench: Bench, ending: str) -> None:
 
 @pytest.mark.parametrize("number", ["INT", "HUP", "QUIT"])
 def test_a_signal_that_was_ignored_at_the_start_can_be_its_end(bench: Bench, number: str) -> None:
-    """As below `nohup`, or in the background of a shell without job control."""
+    """As with `nohup`, or in the background of a shell without job control."""
 
     def end_below_a_shell(command: str) -> tuple[int, str]:
         script = f"trap '' {number}; exec {command} kid.py"

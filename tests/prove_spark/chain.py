@@ -133,7 +133,7 @@ class ChainRun:
         self._start()
 
     def _zombie(self) -> None:
-        """A host that sleeps through the death of its daemon, and then goes on where it stood."""
+        """Stop a host while its daemon dies and another daemon writes the rest, then let it go on where it stood."""
         at = self._moment()
         assert self._daemon is not None
         hosts = self._processes("processors.spark.host")
@@ -150,7 +150,7 @@ class ChainRun:
             self.outcome.killed[f"zombie {at}"] += 1
 
     def _moment(self) -> str:
-        """Let some time pass, or wait until the host stands at its stage; which one it is."""
+        """Let some time pass, or wait until the host stands at its stage; says which it was."""
         if self._gate is None or self._gate.exists():
             time.sleep(self._rng.uniform(0.0, MOMENT_S))
             return "somewhen"
@@ -166,7 +166,7 @@ class ChainRun:
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """A daemon whose host will stand still at a drawn stage, until the gate opens."""
+        """Start a daemon whose host will stand still at a drawn stage until the gate opens."""
         self._daemons += 1
         stage, nth = self._rng.choice(STAGES), self._rng.choice((1, 1, 2))
         self._gate = self._root / f"{stage}.{self._daemons}"
@@ -186,7 +186,7 @@ class ChainRun:
         )
 
     def _processes(self, word: str) -> list[int]:
-        """Those of the living daemon whose command line bears the word."""
+        """Processes of the living daemon whose command line contains the word."""
         assert self._daemon is not None
         found = []
         for pid in self._daemon.survivors():

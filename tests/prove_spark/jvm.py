@@ -50,7 +50,7 @@ class Bare:
 
 
 class Jvm(Bare):
-    """With a session of ours."""
+    """A JVM with a session of ours."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def _attach(gateway: Any) -> Any:
 
 
 def _forget() -> None:
-    """What pyspark remembers of a JVM that is gone."""
+    """Clear what pyspark remembers of a JVM that is gone."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -225,7 +225,7 @@ class Run:
 
 @contextmanager
 def room(path: Path, size: int) -> Iterator[bool]:
-    """A directory; on a file system of this size, if there is one and it is allowed, which it says."""
+    """Make a directory, on a file system of this size if a mount is possible; yields whether it is."""
     path.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(path)]
     mounted = bool(size) and not subprocess.run(mount, capture_output=True).returncode

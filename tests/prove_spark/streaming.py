@@ -53,7 +53,7 @@ class Alone(LeadLock):
 
 
 class Blind(Alone):
-    """Believes that it leads, whoever else does in another JVM."""
+    """Believes that it leads, whoever leads in another JVM."""
 
     def take(self) -> bool:
         self._end_queries()

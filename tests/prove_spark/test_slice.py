@@ -39,7 +39,7 @@ def test_every_record_exactly_once(layout, machine, tmp_path):
     "stage", [pytest.param("inboxed", marks=[pytest.mark.spark_slice, pytest.mark.full]), "published", "processed"]
 )
 def test_streaming_through_kills_at(stage, machine, tmp_path):
-    """Behind the publication in the inbox; before the query's commit, with its batch in the sink; and after it."""
+    """After the publication in the inbox; before the query's commit, with its batch in the sink; and after it."""
     outcome = StreamingRun(0, machine, tmp_path / "run", only=stage).play()
     assert outcome.killed[stage], "it has to die for the test to say anything"
     assert outcome.exactly_once, outcome

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from processors.spark.batch.engine import Engine
 from processors.spark.batch.outcome import BatchOutcome
@@ -22,6 +25,9 @@ from processors.spark.streaming.engine import StreamingEngine
 from tests.unit.spark.twins import run_data, settings_of
 
 A = StreamShard("s", "a")
+PLAIN = "def transform(records, batch):\n    return records.select('sequenceNumber', 'payload')\n"
+RECORDS, RECORD_BYTES = 3_000, 2_000
+"""Together six times what a driver may collect, where `spark.driver.maxResultSize` is 1m."""
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
@@ -41,6 +47,16 @@ class Bed:
 
     def rows(self) -> Counter[tuple[int, str]]:
         return Counter((int(row["sequenceNumber"]), row["payload"]) for row in rows(self.out))
+
+
+def run_more_than_a_driver_collects(made: Bed) -> None:
+    """All but the last of the records, and then the last ones with some that are delivered again."""
+    data = {n: os.urandom(RECORD_BYTES // 2).hex().encode() for n in range(1, RECORDS + 1)}
+    assert made.run({n: data[n] for n in range(1, RECORDS - 9)}).failed == {}
+    assert made.run({n: data[n] for n in range(RECORDS - 19, RECORDS + 1)}).failed == {}
+    assert made.rows() == Counter((n, text.decode()) for n, text in data.items())
+    with pytest.raises(Exception, match="maxResultSize"):
+        made.spark.read.json(str(made.out)).repartition(1).collect()
 
 
 def engine_bed(
@@ -65,7 +81,7 @@ def engine_bed(
 
 @contextlib.contextmanager
 def bed(directory: Path, pipeline: str, *keys: str) -> Iterator[Bed]:
-    """Records are text, if `keys` do not say otherwise."""
+    """A bed with a session of its own; records are text unless `keys` say otherwise."""
     (directory / "pipeline.py").write_text(pipeline)
     settings = settings_of(
         f"mld.spark.pipeline = {directory / 'pipeline.py'}:transform",

@@ -60,7 +60,7 @@ class Server:
         return found[1] if found else None
 
     def kill(self) -> None:
-        """With everything that it has started."""
+        """Kill it with everything that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -81,7 +81,7 @@ class Cluster:
         return f"spark://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """On the port that it had before, if it had one."""
+        """Start on the port that it had before, if it had one."""
         home = spark_home()
         environment = {
             "SPARK_HOME": str(home),
@@ -104,7 +104,7 @@ class Cluster:
             self.servers.append(Server(worker, log, "Successfully registered with (master)", environment))
 
     def kill(self) -> None:
-        """The whole of it, as by a power cut."""
+        """Kill master and workers, as a power cut would."""
         while self.servers:
             self.servers.pop().kill()
 

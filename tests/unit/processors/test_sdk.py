@@ -52,7 +52,7 @@ def refusal(name: CheckpointErrorName) -> bytes:
 
 
 class Recorder(RecordProcessor):
-    """Notes its calls; checkpoints where told."""
+    """Records its calls, and checkpoints in those that `checkpoint_in` names."""
 
     def __init__(self, checkpoint_in: frozenset[str] = frozenset()) -> None:
         self.calls: list[object] = []

@@ -1,4 +1,4 @@
-"""Clusters that are not ours: who is asked, how long, and what becomes of a job without executors."""
+"""Clusters that are not ours: who is asked, for how long, and what happens to a job without executors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_who_is_asked_whether_somebody_is_there_and_where_that_is_said_to_be(key
 
 
 class Clock:
-    """Time that passes in sleeps only."""
+    """A clock that only sleeps move on."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -61,7 +61,7 @@ class Frame:
 
 
 def over_memory(layout: type[FileSink], store: MemoryStore, writer: WriterIdentity = NOBODY, **more: bool) -> FileSink:
-    """The sink as it is, only that Spark's part is a few plain writes."""
+    """The real sink, with a few plain writes in place of Spark's part."""
 
     class Sink(layout):  # type: ignore[valid-type, misc]
         def _columns(self, frame):
@@ -128,7 +128,7 @@ class World:
             raise self._failures[0]
 
     def check_told(self, seed: int) -> None:
-        """What a writer was told is committed is there."""
+        """Every record is there that a writer was told is committed."""
         marks = over_memory(self.layout, self.kind[1](self.disk, 0)).open()
         found = read(self.disk)
         for shard, position in self.told.items():
@@ -224,7 +224,7 @@ def read(disk: Disk) -> Counter[tuple[str, int]]:
 
 @pytest.fixture(autouse=True)
 def small_ledgers(monkeypatch):
-    """So that sweeping happens in every run."""
+    """Keep so few entries that every run sweeps."""
     monkeypatch.setattr(ledger, "ENTRIES_KEPT", 1)
     monkeypatch.setattr(ledger, "ENTRIES_SWEPT_FROM", 2)
 
@@ -278,7 +278,7 @@ def test_writers_that_share_a_sink_write_everything_each(layout, kind):
 @both_kinds
 @pytest.mark.parametrize("layout", [FlatSink, PartitionedSink])
 def test_a_ledger_of_version_1_is_taken_over_once_whoever_dies(layout, kind):
-    """Two applications race for it; the marks are of one of them, and the other writes everything."""
+    """Two applications race for it; one of them owns the marks, and the other writes everything."""
     old = {SHARDS[0]: RecordPosition(5), SHARDS[1]: RecordPosition(RECORDS)}
     owner, stranger = WriterIdentity("one", stream="s"), WriterIdentity("two", stream="s")
     for seed in range(SEEDS // 2):
@@ -355,7 +355,7 @@ def test_a_commit_whose_answer_is_lost_is_known_as_ours(store):
 
 
 def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened():
-    """Its checkpoints follow what it saw, though those who made it have died without an answer."""
+    """The reader checkpoints by what it saw, though the writers of it died before they had an answer."""
     disk = OrderedDisk()
     first, done = f"{LEDGER}/{ledger.entry_name(1)}", f"{LEDGER}/{ledger.done_name(1)}"
 
@@ -385,7 +385,7 @@ def test_what_a_reader_saw_before_it_was_durable_is_durable_once_it_has_opened()
 
 @pytest.mark.parametrize(("age_s", "stays"), [(ABANDONED_S - 1, True), (ABANDONED_S + 1, False)])
 def test_a_staging_area_of_which_nobody_can_tell_whether_its_writer_lives_stays_for_a_day(age_s, stays):
-    """As of another container of this machine."""
+    """Such as one in another container of this machine."""
 
     class Elsewhere(MemoryStore):
         def held(self, path: str) -> bool | None:

@@ -61,7 +61,7 @@ def test_what_a_ledger_has_already_is_counted_by_sink(tmp_path):
 
 
 def test_a_replay_that_the_ledger_has_wholly_is_counted(tmp_path):
-    """Also what another worker wrote while we had older marks, and what a dead letter that lags makes us look at."""
+    """Also if another worker wrote it while we had older marks, or if a dead letter that lags has us look at it."""
     out = MemorySink("out", marks={A: RecordPosition(100)})
     dead = MemorySink("deadLetter")
     bed = Bed(tmp_path, settings_of("mld.spark.deadLetter = /dead"), sinks={"out": out}, dead=dead)

@@ -16,7 +16,7 @@ CONF = {"spark.hadoop.fs.s3a.secret.key": "s3cret=", "spark.app.name": " a:b\\c\
 
 
 def decoded(text: str) -> dict[str, str]:
-    """By the rules of java.util.Properties, as far as escapes of ASCII lines go."""
+    """Decode by the rules of java.util.Properties, as far as ASCII lines with escapes need them."""
     found = {}
     for line in text.splitlines():
         at = next(match.start() for match in re.finditer("=", line) if line[match.start() - 1] != "\\")

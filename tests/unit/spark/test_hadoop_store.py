@@ -121,7 +121,7 @@ def test_what_hdfs_says_within_a_job(text, kind):
 
 
 def test_an_owner_lives_as_long_as_its_process():
-    """A process that is dead and not reaped, and another one under its number, are not it."""
+    """A dead process that nobody has reaped is no owner, nor is another process with the same number."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         said = hadoop_store._said(process.pid)
         assert lives(said) is True

@@ -1,4 +1,4 @@
-"""From offers to a micro-batch: what is dropped, what is trimmed, and how a batch that fails is taken apart."""
+"""From offers to a micro-batch: what is dropped, what is trimmed, and when a batch is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the session host says holds no secret of its settings, and is a line for a line, on every way out of it."""
+"""Whatever the session host says contains no secret of its settings and no forged line, on every way out of it."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def numbers(bed, shard="a"):
 
 
 def hold_publications(bed):
-    """Until the event that it returns is set."""
+    """Hold every publication until the event that is returned is set."""
     held, publish = threading.Event(), bed.sinks["out"].publish
     bed.sinks["out"].publish = lambda *a: held.wait(BOUND_S) and publish(*a)
     return held
@@ -376,7 +376,7 @@ async def test_a_replay_is_counted_and_logged_with_its_remedy(tmp_path, caplog):
 
 @pytest.mark.parametrize(("created", "later"), [("2026-02-01", True), ("2025-02-01", False)], ids=["later", "earlier"])
 async def test_a_child_that_knows_another_stream_of_the_name(tmp_path, monkeypatch, created, later):
-    """Of a later one: the host ends, and the next one opens the sinks for it. Of an earlier one: it is sent away."""
+    """If its stream is the later one, the host ends and the next one opens the sinks for it; else the child ends."""
     async with serving(tmp_path, QUICK) as world:
         first, other = Daemon(world.connection), Daemon(world.connection)
         for name, value in DAEMON.items():

@@ -26,7 +26,7 @@ BOUND_S = PATIENCE_S
 
 
 class MemoryQueries:
-    """Takes every file of the inbox once, in the order of their times, as Spark does. Faults are raised one a time."""
+    """Takes every file of the inbox once, in the order of their times, as Spark does. Raises one fault per call."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -66,7 +66,7 @@ class MemoryQueries:
 
 
 class Worker:
-    """A host of the streaming mode; all of a test share the checkpoint, each has its own queries."""
+    """A host of the streaming mode; the hosts of a test share the checkpoint, and each has its own queries."""
 
     def __init__(self, directory, name, *keys, lead=None) -> None:
         self.root = directory / "checkpoint"
@@ -298,7 +298,7 @@ def test_stopped_queries_have_processed_nothing(tmp_path):
 
 
 def test_whoever_stops_the_queries_second_waits_until_they_have_stopped(tmp_path):
-    """Else the lead is given up, or the process ends, with queries that run on in the JVM under their names."""
+    """Otherwise the lead is given up, or the process ends, while queries still run in the JVM under their names."""
     order, entered, gate = [], threading.Event(), threading.Event()
 
     class Slow:

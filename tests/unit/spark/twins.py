@@ -34,7 +34,7 @@ DAEMON = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": "2026-01-02T03:04:05.000Z
 
 @dataclass
 class Frame:
-    """What a DataFrame is to the engine: something that a sink writes. `poison` fails when it is written."""
+    """What a DataFrame is to the engine: something that a sink writes, of which `on_write` hears."""
 
     records: list[tuple[str, int, bytes]]
     schema: Any = None
@@ -44,7 +44,7 @@ class Frame:
 
 @dataclass
 class MemorySink:
-    """A table with marks, in one place that other writers may have as well. Faults are raised one per publication."""
+    """A table with marks, which other writers may share. Raises one of `faults` per publication."""
 
     name: str
     marks: dict[StreamShard, RecordPosition] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Bed:
         self.engine.start()
 
     def poison(self, is_poison: Callable[[bytes], object]) -> None:
-        """Records with which no job can be computed."""
+        """Let no job be computed that contains such a record."""
         self.frames.poison = self.sinks["out"].poison = is_poison
 
     def offer(self, shard: str, numbers: Iterable[int], data: Mapping[int, bytes] = {}) -> Offer:
