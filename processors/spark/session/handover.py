@@ -24,15 +24,6 @@ RAW = (
     "data BINARY, partitionKey STRING, sequenceNumber STRING, approximateArrivalTimestamp BIGINT, "
     "subSequenceNumber INT, s STRING, h STRING"
 )
-COLUMNS = (
-    "streamName",
-    "shardId",
-    "sequenceNumber",
-    "subSequenceNumber",
-    "partitionKey",
-    "approximateArrivalTimestamp",
-    "data",
-)
 NAMED = (
     "s AS streamName",
     "h AS shardId",
@@ -42,7 +33,8 @@ NAMED = (
     "timestamp_millis(approximateArrivalTimestamp) AS approximateArrivalTimestamp",
     "data",
 )
-"""`COLUMNS`, from `RAW`."""
+"""The columns of the frame, from those of `RAW`."""
+COLUMNS = tuple(text.split()[-1] for text in NAMED)
 PAYLOAD, REASON = "payload", "reason"
 OBSERVED = "mld"
 PART_BYTES = 4 << 20

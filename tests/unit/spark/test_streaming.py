@@ -134,6 +134,7 @@ def test_what_the_inbox_has_already_is_dropped_counted_and_yet_waited_for(worker
     assert one.run(one.offer("a", range(1, 6))).figures.dropped == {}
     assert two.run(two.offer("a", range(1, 6))).figures.dropped == {"inbox": 5}
     assert three.run(three.offer("a", range(3, 9))).figures.dropped == {"inbox": 3}
+    assert three.run(three.offer("a", range(1, 4))).figures.dropped == {"inbox": 3}
     assert three.run(three.offer("a", range(1, 4)), three.offer("b", [1])).figures.dropped == {"inbox": 3}
     assert (numbers(one, two, three), numbers(one, shard="b")) == ([*range(1, 9)], [1])
 
