@@ -39,8 +39,6 @@ class ShardLine:
     out: int = 0
     filtered: int = 0
     dead: int = 0
-    last: int = 0
-    """The highest sequence number."""
 
 
 @dataclass(slots=True)
@@ -80,9 +78,7 @@ def shard_lines(put: Iterable[Put], found: TourOutcome) -> dict[str, ShardLine]:
     """One line for each shard, from the records put and what was found."""
     lines: dict[str, ShardLine] = {}
     for record in put:
-        line = lines.setdefault(record.shard, ShardLine())
-        line.records += 1
-        line.last = max(line.last, record.sequence)
+        lines.setdefault(record.shard, ShardLine()).records += 1
     for shard, _, _ in found.rows:
         lines.setdefault(shard, ShardLine()).out += 1
     for shard, _, _ in found.dead:

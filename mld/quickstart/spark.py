@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -203,21 +202,17 @@ def _minute_table(minutes: Mapping[tuple[int, str], Sums]) -> Table:
 def _lineage_table(tour: SparkTour, found: TourOutcome, leases: Mapping[str, Lease]) -> Table:
     table = Table(title="lineage", title_justify="left", show_footer=True)
     lines = shard_lines(tour.put, found)
-    sums: dict[str, Any] = {
-        "in": sum(line.records for line in lines.values()),
-        "out": sum(line.out for line in lines.values()),
-        "filtered": sum(line.filtered for line in lines.values()),
-        "dead letter": sum(line.dead for line in lines.values()),
-    }
+    counts = {shard: (line.records, line.out, line.filtered, line.dead) for shard, line in lines.items()}
+    totals = map(sum, zip(*counts.values(), strict=True))
+    sums = dict(zip(("in", "out", "filtered", "dead letter"), totals, strict=True))
     for column in ("shard", "parent", "in", "out", "filtered", "dead letter", "position", "checkpoint"):
         table.add_column(column, str(sums.get(column, "")), justify="right" if column in sums else "left", no_wrap=True)
-    for shard, line in lines.items():
+    for shard, counted in counts.items():
         lease = leases.get(shard)
         parents = " ".join(tail(parent, 4) for parent in sorted(lease.parents)) if lease else ""
         position = tail(str(found.marks.get(shard, "none")), 8)
         checkpoint = "cleaned up" if lease is None else tail(str(lease.checkpoint).removesuffix("/0"), 8)
         if lease is not None and lease.is_complete:
             checkpoint = "SHARD_END"
-        counts = (line.records, line.out, line.filtered, line.dead)
-        table.add_row(tail(shard, 4), parents, *map(str, counts), position, checkpoint)
+        table.add_row(tail(shard, 4), parents, *map(str, counted), position, checkpoint)
     return table
