@@ -14,7 +14,6 @@ from protocol import codec
 from protocol.messages import (
     ActionStatus,
     CheckpointErrorName,
-    CheckpointReply,
     CheckpointRequest,
     Dialect,
     Ignored,
@@ -88,20 +87,19 @@ def test_an_empty_batch_with_an_unknown_lag_keeps_its_keys() -> None:
 
 
 def test_a_reply_echoes_the_position_and_names_the_error() -> None:
-    reply = CheckpointReply("49", 2, CheckpointErrorName.INVALID_STATE)
-    assert codec.encode_checkpoint_reply(reply) == (
+    assert codec.encode_checkpoint_reply(CheckpointRequest("49", 2), CheckpointErrorName.INVALID_STATE) == (
         b'{"action":"checkpoint","sequenceNumber":"49","subSequenceNumber":2,"error":"InvalidStateException"}\n'
     )
 
 
 def test_a_reply_to_a_request_for_everything_keeps_its_nulls() -> None:
-    assert codec.encode_checkpoint_reply(CheckpointReply(None, None)) == (
+    assert codec.encode_checkpoint_reply(CheckpointRequest(None, None), None) == (
         b'{"action":"checkpoint","sequenceNumber":null,"subSequenceNumber":null,"error":null}\n'
     )
 
 
 def test_a_reply_to_a_1x_request_uses_the_key_of_the_request() -> None:
-    assert codec.encode_checkpoint_reply(CheckpointReply("49", None, None, legacy_key=True)) == (
+    assert codec.encode_checkpoint_reply(CheckpointRequest("49", None, legacy_key=True), None) == (
         b'{"action":"checkpoint","checkpoint":"49","error":null}\n'
     )
 

@@ -78,7 +78,7 @@ def test_every_reply_the_codec_writes_follows_the_schema(
     sequence: str | None, sub: int | None, error: CheckpointErrorName | None, dialect: Dialect, legacy: bool
 ) -> None:
     request = CheckpointRequest(sequence, sub, legacy_key=legacy and dialect is Dialect.KCL_1)
-    line = codec.encode_checkpoint_reply(request.reply(error))
+    line = codec.encode_checkpoint_reply(request, error)
     assert flaw(OUT[dialect], json.loads(line)) is None
 
 
