@@ -15,7 +15,7 @@ from json.encoder import encode_basestring_ascii as quote
 from protocol.messages import (
     ActionName,
     ActionStatus,
-    CheckpointReply,
+    CheckpointErrorName,
     CheckpointRequest,
     ChildMessage,
     Dialect,
@@ -119,14 +119,17 @@ def encode_large_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: by
     yield _RECORD_TAIL % (key, sequence, arrival_ms, sub)
 
 
-def encode_checkpoint_reply(reply: CheckpointReply) -> bytes:
-    """The reply, newline included; a position that came under the 1.x key goes back under it."""
-    error = "null" if reply.error is None else quote(reply.error.value)
-    if reply.legacy_key:
-        return _line(f'{{"action":"checkpoint","checkpoint":{_text(reply.sequence_number)},"error":{error}}}')
+def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorName | None) -> bytes:
+    """The reply to a request, newline included; None says that the position is stored.
+
+    The position is echoed, one that came under the 1.x key under that key, where the child looks for it.
+    """
+    name = "null" if error is None else quote(error.value)
+    if request.legacy_key:
+        return _line(f'{{"action":"checkpoint","checkpoint":{_text(request.sequence_number)},"error":{name}}}')
     return _line(
-        f'{{"action":"checkpoint","sequenceNumber":{_text(reply.sequence_number)},'
-        f'"subSequenceNumber":{_number(reply.sub_sequence_number)},"error":{error}}}'
+        f'{{"action":"checkpoint","sequenceNumber":{_text(request.sequence_number)},'
+        f'"subSequenceNumber":{_number(request.sub_sequence_number)},"error":{name}}}'
     )
 
 

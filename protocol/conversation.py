@@ -44,7 +44,6 @@ from protocol.messages import (
     ActionName,
     ActionStatus,
     CheckpointErrorName,
-    CheckpointReply,
     CheckpointRequest,
     ChildMessage,
     Dialect,
@@ -237,17 +236,16 @@ class Conversation:
             return None
         return self._receive(self._held.popleft())
 
-    def reply(self, reply: CheckpointReply) -> bytes:
+    def reply(self, error: CheckpointErrorName | None = None) -> bytes:
         """The line of the reply to the pending request. Afterwards ask `next_event()` until it says None."""
-        if self._state is not ConversationState.CHECKPOINT_PENDING or self._request is None:
+        request = self._request
+        if request is None:
             raise ProtocolMisuse("a checkpoint reply without a request")
-        if reply != self._request.reply(reply.error):
-            raise ProtocolMisuse("a checkpoint reply must echo the position of its request")
-        if self._awaited in CHECKPOINT_REFUSED and reply.error is None:
+        if self._awaited in CHECKPOINT_REFUSED and error is None:
             raise ProtocolMisuse(f"a checkpoint cannot succeed during {self._awaited_name()}")
         self._step(ConversationTrigger.REPLY)
         self._request = None
-        return codec.encode_checkpoint_reply(reply)
+        return codec.encode_checkpoint_reply(request, error)
 
     def eof(self) -> None:
         """The child's output has ended. Raises ProcessorError if an answer was due."""

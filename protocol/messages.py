@@ -102,19 +102,6 @@ class ShutdownRequested:
     name: ClassVar[ActionName] = ActionName.SHUTDOWN_REQUESTED
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointReply:
-    """The answer to a `CheckpointRequest`: its position echoed, and the error, None for success.
-
-    `legacy_key` repeats that of the request, so that a 1.x child finds its position under the key it used.
-    """
-
-    sequence_number: str | None
-    sub_sequence_number: int | None
-    error: CheckpointErrorName | None = None
-    legacy_key: bool = False
-
-
 # --- child to daemon -------------------------------------------------------------------------------------------------
 
 
@@ -128,10 +115,6 @@ class CheckpointRequest:
     sequence_number: str | None
     sub_sequence_number: int | None
     legacy_key: bool = False
-
-    def reply(self, error: CheckpointErrorName | None = None) -> CheckpointReply:
-        """The reply that belongs to this request."""
-        return CheckpointReply(self.sequence_number, self.sub_sequence_number, error, self.legacy_key)
 
 
 @dataclass(frozen=True, slots=True)

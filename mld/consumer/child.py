@@ -120,11 +120,6 @@ def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     )
 
 
-def _exit_handle(process: subprocess.Popen[bytes] | ForkedProcess) -> int:
-    """A new descriptor that is readable when the process has ended. Raises AttributeError or OSError."""
-    return process.exit_handle() if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)
-
-
 class PipeChild:
     """A running child. Created by `PipeHost.start`."""
 
@@ -246,7 +241,9 @@ class PipeChild:
     def _log_some(self) -> None:
         """A read may hold thousands of short lines: they are logged in steps, and read on only when all are logged."""
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
-            self._log_stderr(self._unlogged.popleft())
+            if line := self._unlogged.popleft():
+                self.last_words.append(line[:LAST_WORDS_CHARS_MAX])
+                log.info(line, extra={"action": "child_stderr", "shard": self._shard_id, "pid": self._process.pid})
         is_open = self._stderr is not None and not self._stderr.is_closing()
         if self._unlogged:
             if is_open:
@@ -262,11 +259,6 @@ class PipeChild:
     def _log_on(self) -> None:
         self._is_logging_on = False
         self._log_some()
-
-    def _log_stderr(self, line: str) -> None:
-        if line:
-            self.last_words.append(line[:LAST_WORDS_CHARS_MAX])
-            log.info(line, extra={"action": "child_stderr", "shard": self._shard_id, "pid": self._process.pid})
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -341,7 +333,8 @@ class PipeChild:
 
     def _watch_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            handle = _exit_handle(self._process)
+            process = self._process
+            handle = process.exit_handle() if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)
         except (AttributeError, OSError):
             task = loop.create_task(self._poll_exit())
             self._exit_watch = lambda: cast(None, task.cancel())

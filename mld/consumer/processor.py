@@ -127,7 +127,7 @@ class Processor:
                     assert on_checkpoint is not None, "an action without a handler allows no checkpoint"
                     error = await self._stored(event.request, on_checkpoint)
                 await self._bounded_write(writing, f"{action.value}")
-                reply = self._conversation.reply(event.request.reply(error))
+                reply = self._conversation.reply(error)
                 await self._bounded_write(
                     asyncio.ensure_future(self._child.write([reply])), f"the reply to its checkpoint in {action.value}"
                 )

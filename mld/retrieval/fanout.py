@@ -31,12 +31,12 @@ from mld.retrieval.reader import ShardReader
 from mld.retrieval.registration import RegisteredConsumer
 from mld.retrieval.subscribing import Course, SubscriptionReaction, Where
 from mld.streams import FanOut, Page, Subscription
-from mld.surviving import survived
 
 logger = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 30.0
 """Longest wait for an answer; Java's kinesisRequestTimeout."""
+READING = "reading a subscription"
 EVENTS_MAX = 10
 """Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
 
@@ -104,12 +104,12 @@ class FanOutReader(ShardReader):
         try:
             self._opened(await self._new_subscription())
         except Exception as error:
-            await self._recover(self._stream_error(error), Where.OPENING)
+            await self._recover(self._stream_error(error, READING), Where.OPENING)
             return False
         try:
             return await self._read()
         except Exception as error:
-            failure = self._stream_error(error)
+            failure = self._stream_error(error, READING)
             await self._close()
             await self._recover(failure, Where.READING)
             return False
@@ -218,7 +218,7 @@ class FanOutReader(ShardReader):
             return True
         if not isinstance(error, Exception):
             raise error
-        failure = self._stream_error(error)
+        failure = self._stream_error(error, READING)
         logger.warning(
             "the subscription to shard %s is not renewed yet: %s", self.shard_id, failure,
             extra={"action": "renewal_failed", "shard": self.shard_id},
@@ -238,13 +238,6 @@ class FanOutReader(ShardReader):
                 renewal.result().close()
 
     # --- trouble -----------------------------------------------------------------------------------------------------
-
-    def _stream_error(self, error: Exception) -> StreamError:
-        """The error as one of the stream. Raises any other error of ours, and broken invariants."""
-        failure = survived(error, "reading a subscription", self.shard_id)
-        if not isinstance(failure, StreamError):
-            raise failure
-        return failure
 
     def _silence(self) -> StreamUnavailableError:
         return StreamUnavailableError(f"no event of shard {self.shard_id} for {subscribing.IDLE_MAX_S:g} s")
@@ -273,7 +266,7 @@ class FanOutReader(ShardReader):
         try:
             return not await self._consumer.is_there(self._arn)
         except Exception as error:
-            failure = self._stream_error(error)
+            failure = self._stream_error(error, READING)
             logger.warning(
                 "the consumer of shard %s: %s", self.shard_id, failure,
                 extra={"action": "consumer_unknown", "shard": self.shard_id},

@@ -31,7 +31,7 @@ from mld.retrieval import buffer, pacing, starting_points
 from mld.retrieval.faults import PollingReaction, reaction_to
 from mld.retrieval.reader import ShardReader
 from mld.streams import Page, StartingPoint, Streams
-from mld.surviving import ours, survived
+from mld.surviving import ours
 
 logger = logging.getLogger(__name__)
 
@@ -99,10 +99,7 @@ class PollingReader(ShardReader):
             try:
                 ended = await self._fetch()
             except Exception as error:
-                failure = survived(error, "fetching records", self.shard_id)
-                if not isinstance(failure, StreamError):
-                    raise
-                await self._recover(failure)
+                await self._recover(self._stream_error(error, "fetching records"))
 
     async def _fetch(self) -> bool:
         """One attempt; True if it ended the shard."""

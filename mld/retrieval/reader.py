@@ -20,6 +20,7 @@ from mld.retrieval.buffer import Budget, PrefetchBuffer
 from mld.retrieval.faults import AnswerVerdict, judge
 from mld.retrieval.starting_points import ReadState, begins_after_gap, lacks_timestamp, starting_point
 from mld.streams import ChildShard, Page, StartingPoint, validate_end_of_shard
+from mld.surviving import survived
 
 logger = logging.getLogger(__name__)
 
@@ -219,6 +220,13 @@ class ShardReader(ABC):
                 "first_arrival": arrived,
             },
         )
+
+    def _stream_error(self, error: Exception, doing: str) -> StreamError:
+        """The error as one of the stream. Raises any other error of ours, and broken invariants."""
+        failure = survived(error, doing, self.shard_id)
+        if not isinstance(failure, StreamError):
+            raise failure
+        return failure
 
     def _level_of(self, error: StreamError, first: int = logging.WARNING) -> int:
         """The level to log an error at: `first` once per streak and kind of error, then DEBUG."""

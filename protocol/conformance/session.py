@@ -181,7 +181,7 @@ class Session:
         else:
             error = self._replies(len(self.answered)) or self._checkpoint(asked)
             self.answered.append(Answered(asked.action, asked.request, error))
-        line = self._conversation.reply(asked.request.reply(error))
+        line = self._conversation.reply(error)
         await asyncio.wait_for(self._child.write([line]), self._timeout_s)
 
     def _checkpoint(self, asked: CheckpointAsked) -> CheckpointErrorName | None:

@@ -73,7 +73,7 @@ class Daemon:
                     return
                 case CheckpointAsked(request):
                     self.requests.append(request)
-                    self.write(self.conversation.reply(request.reply(error)))
+                    self.write(self.conversation.reply(error))
                 case event:
                     assert isinstance(event, Noise), event
                     assert event.quiet, event

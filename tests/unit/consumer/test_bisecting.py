@@ -146,6 +146,16 @@ def test_a_batch_of_one_record_is_set_aside_after_so_many_failures() -> None:
     assert len(shard.failures) == 3
 
 
+def test_a_record_that_was_found_in_a_batch_has_to_fail_alone_as_often() -> None:
+    first, second = positions(2)
+    state = Bisecting(attempts_max=2)
+    for _ in range(2):
+        state = state.failed(TRIM_HORIZON, first, second, is_next_alone=False)
+    state = state.failed(TRIM_HORIZON, first, first, is_next_alone=True)
+    assert state.culprit is None
+    assert state.failed(TRIM_HORIZON, first, first, is_next_alone=True).culprit == first
+
+
 def test_without_a_number_of_attempts_nothing_is_ever_searched_for() -> None:
     records = positions(20)
     shard = Shard(records, poisoned_by({records[7]}), attempts_max=0)

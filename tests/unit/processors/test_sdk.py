@@ -30,7 +30,7 @@ from processors.sdk import (
 from protocol.codec import encode_action, encode_checkpoint_reply, encode_process_records
 from protocol.messages import (
     CheckpointErrorName,
-    CheckpointReply,
+    CheckpointRequest,
     Dialect,
     Initialize,
     LeaseLost,
@@ -44,11 +44,11 @@ PROCESS_TIMEOUT_S = PATIENCE_S
 RECORDS = (Record(b"\xff\x00", "k\u00e9y", "10", 0, 5), Record(b"", "key", "10", 1, 6))
 INITIALIZE = encode_action(Initialize("shardId-1", "LATEST", 0), Dialect.KCL_2)
 BATCH = b"".join(encode_process_records(RECORDS, 1500))
-SUCCESS = encode_checkpoint_reply(CheckpointReply(None, None))
+SUCCESS = encode_checkpoint_reply(CheckpointRequest(None, None), None)
 
 
 def refusal(name: CheckpointErrorName) -> bytes:
-    return encode_checkpoint_reply(CheckpointReply(None, None, name))
+    return encode_checkpoint_reply(CheckpointRequest(None, None), name)
 
 
 class Recorder(RecordProcessor):

@@ -57,16 +57,6 @@ def test_every_schema_is_a_valid_schema_of_2020_12(name: str) -> None:
     validator(name).check_schema(schema)
 
 
-@given(action=ACTIONS, dialect=st.sampled_from(Dialect))
-def test_every_action_the_codec_writes_follows_the_schema(action: Initialize, dialect: Dialect) -> None:
-    assert flaw(OUT[dialect], json.loads(codec.encode_action(action, dialect))) is None
-
-
-@given(records=st.lists(RECORDS, max_size=5), lag=st.none() | st.integers(0, 10**9))
-def test_every_batch_the_codec_writes_follows_the_schema(records: list[Record], lag: int | None) -> None:
-    assert flaw("daemon-to-child", json.loads(b"".join(codec.encode_process_records(records, lag)))) is None
-
-
 @given(
     sequence=st.none() | st.text(max_size=10),
     sub=st.none() | INT64,
@@ -78,7 +68,7 @@ def test_every_reply_the_codec_writes_follows_the_schema(
     sequence: str | None, sub: int | None, error: CheckpointErrorName | None, dialect: Dialect, legacy: bool
 ) -> None:
     request = CheckpointRequest(sequence, sub, legacy_key=legacy and dialect is Dialect.KCL_1)
-    line = codec.encode_checkpoint_reply(request.reply(error))
+    line = codec.encode_checkpoint_reply(request, error)
     assert flaw(OUT[dialect], json.loads(line)) is None
 
 
@@ -125,14 +115,22 @@ def test_a_message_with_a_flaw_is_refused_by_its_schema(name: str, message: dict
 
 
 @given(records=st.lists(RECORDS, max_size=5), lag=st.none() | st.integers(0, 10**9))
-def test_a_batch_comes_out_of_the_childs_half_as_it_went_in(records: list[Record], lag: int | None) -> None:
+def test_a_batch_follows_the_schema_and_comes_out_of_the_childs_half_as_it_went_in(
+    records: list[Record], lag: int | None
+) -> None:
     line = b"".join(codec.encode_process_records(records, lag))
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    assert flaw("daemon-to-child", json.loads(line)) is None
     assert child.parse_daemon_line(line) == child.ReceivedAction(ProcessRecords(tuple(records), lag), "processRecords")
 
 
 @given(action=ACTIONS, dialect=st.sampled_from(Dialect))
-def test_an_action_comes_out_of_the_childs_half_as_it_went_in(action: Initialize, dialect: Dialect) -> None:
-    received = child.parse_daemon_line(codec.encode_action(action, dialect))
+def test_an_action_follows_the_schema_and_comes_out_of_the_childs_half_as_it_went_in(
+    action: Initialize, dialect: Dialect
+) -> None:
+    line = codec.encode_action(action, dialect)
+    assert flaw(OUT[dialect], json.loads(line)) is None
+    received = child.parse_daemon_line(line)
     assert isinstance(received, child.ReceivedAction)
     assert received.action == action
 
