@@ -68,9 +68,7 @@ class LeaseDiscovery:
         """All rows were just read. `is_alone`: there is no other worker that could assign a lease to us."""
         self._shown_at = self._clock.monotonic()
         self._is_alone = is_alone
-        held = self._keeper.held()
-        ours = (lease.key for lease in leases if lease.owner == self._worker_id)
-        self._enqueue(key for key in ours if key not in held and key not in self._pending)
+        self._enqueue_new(lease.key for lease in leases if lease.owner == self._worker_id)
 
     async def run(self) -> None:
         """Discover until cancelled. What fails is logged and tried again; a lease is held as soon as it is ours.
@@ -111,18 +109,15 @@ class LeaseDiscovery:
             failure = survived(error, "looking for assigned leases")
             log.warning("cannot look for assigned leases: %s", failure, extra={"action": "discovery_failed"})
             return
-        await self._confirm_unlisted(keys)
+        # A carried lease that the index does not name as ours may be handed off or gone: nothing else would show it.
+        # The index may as well lag, so this is a reason to look and no more.
+        listed = set(keys)
+        await self._keeper.confirm([key for key in self._keeper.carried() if key not in listed])
+        self._enqueue_new(keys)
+
+    def _enqueue_new(self, keys: Iterable[str]) -> None:
         held = self._keeper.held()
         self._enqueue(key for key in keys if key not in held and key not in self._pending)
-
-    async def _confirm_unlisted(self, keys: Iterable[str]) -> None:
-        """A carried lease that the index does not name as ours may be handed off or gone: nothing else would show it.
-
-        The index may as well lag, so this is a reason to look and no more.
-        """
-        if carried := self._keeper.carried():
-            listed = set(keys)
-            await self._keeper.confirm([key for key in carried if key not in listed])
 
     async def _poll_pending_forever(self) -> None:
         while True:

@@ -100,12 +100,8 @@ class DynamoLeaseTable:
                 created = True
                 log.info("created lease table %s", self._table_name, extra={"action": "lease_table_created"})
                 continue  # it may be ready at once
-            if self._clock.monotonic() + poll_s > deadline:
-                raise TableUnavailableError(
-                    f"lease table {self._table_name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"
-                )
-            await self._clock.sleep(poll_s)
-            poll_s = min(POLL_S_MAX, poll_s * POLL_GROWTH)
+            what = f"lease table {self._table_name} is {status or 'missing'} after {READY_TIMEOUT_S:.0f} s"
+            poll_s = await self._pause(poll_s, deadline, what)
         if self._point_in_time_recovery:
             await self._enable_backups(deadline)
         return created
@@ -148,10 +144,14 @@ class DynamoLeaseTable:
                     await self._calls.send("UpdateContinuousBackups", wanted, refusals=(BACKUPS_NOT_YET_CODE,))
                 return
             except RefusedError as error:
-                if self._clock.monotonic() + poll_s > deadline:
-                    raise TableUnavailableError(str(error)) from error
-            await self._clock.sleep(poll_s)
-            poll_s = min(POLL_S_MAX, poll_s * POLL_GROWTH)
+                poll_s = await self._pause(poll_s, deadline, str(error))
+
+    async def _pause(self, poll_s: float, deadline: float, what: str) -> float:
+        """Sleep before the next poll; returns the pause after that. Raises TableUnavailableError past the deadline."""
+        if self._clock.monotonic() + poll_s > deadline:
+            raise TableUnavailableError(what)
+        await self._clock.sleep(poll_s)
+        return min(POLL_S_MAX, poll_s * POLL_GROWTH)
 
     # --- reads --------------------------------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class LeaseKeeper:
                     holding,
                     lambda seen, resent: self._table.checkpoint(
                         seen,
-                        _advanced(seen, position),
+                        position if seen.is_complete else max(position, seen.checkpoint),
                         resent=resent,
                         throughput_kbps=self._validity.kbps_for_checkpoint(holding),
                     ),
@@ -416,12 +416,11 @@ class LeaseKeeper:
         self.note_handoff(holding, row)
 
     def note_handoff(self, holding: Holding, row: Lease) -> None:
-        if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
-            self._report_handoff(holding, row.handoff_to)
-
-    def _report_handoff(self, holding: Holding, next_owner: str) -> None:
+        """Report a handoff that `row` asks for, unless that was done before."""
+        if row.handoff_to is None or holding.handoff_by is not None or not self.is_current(holding):
+            return
         key = holding.lease.key
-        log.info("handoff of %s to %s asked for", key, next_owner, extra=self._about(key, "handoff_asked"))
+        log.info("handoff of %s to %s asked for", key, row.handoff_to, extra=self._about(key, "handoff_asked"))
         holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
         self._times_changed.set()
         self._on_change()
@@ -471,7 +470,3 @@ class LeaseKeeper:
 
     def _about(self, key: str, action: str) -> dict[str, str]:
         return {"action": action, "shard": key}
-
-
-def _advanced(lease: Lease, position: Position) -> Position:
-    return position if lease.is_complete else max(position, lease.checkpoint)

@@ -107,8 +107,12 @@ def decide(
     available, loads = _survey(leases, seen, me, now, rules.lease_duration_s)
     target, spillover = _target(len(leases), len(loads), rules.leases_max)
     needed = target - loads[me]
-    very_old = _very_old(available, seen, now, rules) if rules.very_old_first else []
 
+    very_old: list[Lease] = []
+    if rules.very_old_first:  # owned or not, leases that nobody has touched for three lease durations
+        before = now - VERY_OLD_LEASE_DURATIONS * rules.lease_duration_s
+        touched = ((lease, seen[lease.key].changed_at) for lease in available)
+        very_old = [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
     chosen = [Choice(lease) for lease in _some(very_old, rules.leases_max - loads[me], rng)]
     if available:
         taken = {choice.lease.key for choice in chosen}
@@ -144,13 +148,6 @@ def _target(leases: int, workers: int, leases_max: int) -> tuple[int, int]:
     fair = 1 if workers >= leases else -(-leases // workers)
     target = min(fair, leases_max)
     return target, fair - target
-
-
-def _very_old(available: Iterable[Lease], seen: Mapping[str, SeenRow], now: float, rules: TakingRules) -> list[Lease]:
-    """The leases, owned or not, that nobody has touched for three lease durations. All of them are available, too."""
-    before = now - VERY_OLD_LEASE_DURATIONS * rules.lease_duration_s
-    touched = ((lease, seen[lease.key].changed_at) for lease in available)
-    return [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
 
 
 def _victim(

@@ -107,14 +107,6 @@ class ShardSync:
         wanted = await in_turns(leases_for_empty_table(listed.shards, self._initial))
         return await self._create(listed, wanted, frozenset())
 
-    async def verify(self, leases: Sequence[Lease]) -> SyncResult:
-        """List the shards and look for evidence that `leases` belong to another stream; creates nothing."""
-        listed = await self._list_until_sound(None)
-        if not listed.is_done:
-            return listed
-        foreign = await in_turns(foreign_evidence(listed.shards, leases))
-        return listed if foreign is None else self._refused(SyncStatus.FOREIGN_TABLE, foreign)
-
     async def sync(self, scan: TableScan) -> SyncResult:
         """List the shards and create what is missing in the table, of which `scan` was made just before."""
         listed = await self._list_until_sound(None, self._inconsistency_in)
@@ -154,7 +146,7 @@ class ShardSync:
         return replace(listed, shards=await in_turns(oldest_generation(listed.shards)))
 
     async def _list_until_sound(
-        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]] | None = None
+        self, shard_filter: ShardFilter | None, fault_in: Callable[[Sequence[Shard]], Steps[str | None]]
     ) -> SyncResult:
         fault: str | None = None
         for attempt in range(LISTINGS_MAX):
@@ -163,7 +155,7 @@ class ShardSync:
             listing = await self._detector.list_all(shard_filter)
             if not isinstance(listing, ShardsListed) or not listing.shards:
                 return self._unusable(listing)
-            fault = None if fault_in is None else await in_turns(fault_in(listing.shards))
+            fault = await in_turns(fault_in(listing.shards))
             if fault is None:
                 return SyncResult(SyncStatus.DONE, shards=listing.shards)
         assert fault is not None

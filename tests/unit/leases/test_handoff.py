@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -35,10 +35,6 @@ H0 = {
     "entityType": {"S": "LEASE"},
 }
 TIMEOUT_S = 30.0
-
-
-def is_assignment(operation: str, params: Mapping[str, Any]) -> bool:
-    return operation == "UpdateItem" and ":newOwner" in params["ExpressionAttributeValues"]
 
 
 class Scene:
@@ -77,6 +73,14 @@ class Scene:
     def writes_of(self, sender: str) -> int:
         return sum(applied.sender == sender for applied in self.dynamo.history)
 
+    def faulty_assignments(self) -> FaultPlan:
+        """The plan of faults for the assignments of the old owner."""
+        plan = FaultPlan(self.dynamo, "w-4f1c")
+        plan.when = lambda operation, params: (
+            operation == "UpdateItem" and ":newOwner" in params["ExpressionAttributeValues"]
+        )
+        return plan
+
     async def transfer(self) -> bool:
         return await self.old.keeper.transfer(KEY, self.token)
 
@@ -88,6 +92,7 @@ def scene(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         async def main() -> None:
             stage = Scene(await new_dynamo())
             async with running(stage.old):
+                await asyncio.sleep(0.1)  # the first renewal
                 await test(stage, **arguments)
 
         run_virtual(main())
@@ -98,7 +103,6 @@ def scene(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 async def told(stage: Scene) -> None:
     """The handoff has begun and the old owner knows."""
-    await asyncio.sleep(0.1)
     await stage.begin()
     await asyncio.sleep(INTERVAL_S)
 
@@ -144,7 +148,6 @@ async def test_the_rows_of_a_handoff_are_those_of_the_worked_table() -> None:
 
 @scene
 async def test_a_handoff_is_reported_once_within_one_renewal_interval(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
     assert stage.old.handoffs == []
     changes = stage.old.changes
     await stage.begin()
@@ -157,7 +160,6 @@ async def test_a_handoff_is_reported_once_within_one_renewal_interval(stage: Sce
 
 @scene
 async def test_a_checkpoint_hears_of_a_handoff_too_and_is_stored(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
     await stage.begin()
     assert await stage.old.keeper.checkpoint(KEY, stage.token, SECOND) == SECOND
     assert stage.old.handoffs == [(KEY, stage.token, "w-9b2e")]
@@ -165,7 +167,6 @@ async def test_a_checkpoint_hears_of_a_handoff_too_and_is_stored(stage: Scene) -
 
 @scene
 async def test_a_handoff_of_a_complete_lease_is_heard_of_though_nothing_is_written(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
     end = {"checkpoint": {"S": "SHARD_END"}, "checkpointSubSequenceNumber": {"N": "0"}}
     stage.dynamo.put_row(TABLE, stage.dynamo.rows(TABLE)[KEY] | end)
     await stage.begin()
@@ -199,7 +200,6 @@ async def test_nothing_is_transferred_under_another_token(stage: Scene) -> None:
 
 @scene
 async def test_a_transfer_without_a_handoff_is_a_release(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
     assert await stage.transfer()
     assert stage.owners() == (None, None)
 
@@ -210,9 +210,7 @@ async def test_a_transfer_is_repeated_until_it_works(fault: Fault) -> None:
     stage = Scene(await new_dynamo())
     async with running(stage.old):
         await told(stage)
-        plan = FaultPlan(stage.dynamo, "w-4f1c")
-        plan.when = is_assignment
-        plan.next(*[fault] * 5)
+        stage.faulty_assignments().next(*[fault] * 5)
         assert await stage.transfer()
         assert stage.owners() == ("w-9b2e", None)
 
@@ -221,9 +219,7 @@ async def test_a_transfer_is_repeated_until_it_works(fault: Fault) -> None:
 async def test_a_transfer_whose_reply_is_lost_is_known_after_the_next_owner_has_begun(stage: Scene) -> None:
     await told(stage)
     new = Worker(stage.dynamo, "w-9b2e")
-    plan = FaultPlan(stage.dynamo, "w-4f1c")
-    plan.when = is_assignment
-    plan.next(lost_reply(), lost_request(), lost_request(), lost_request())
+    stage.faulty_assignments().next(lost_reply(), lost_request(), lost_request(), lost_request())
     transferring = asyncio.create_task(stage.transfer())
     await asyncio.sleep(0.02)
     assert await new.keeper.reacquire([stage.row()]) == (KEY,)
@@ -237,9 +233,7 @@ async def test_a_transfer_that_never_works_keeps_the_lease_until_it_expires_and_
 ) -> None:
     await told(stage)
     sent_at = stage.dynamo.history[-1].at
-    plan = FaultPlan(stage.dynamo, "w-4f1c")
-    plan.when = is_assignment
-    plan.always = throttled()
+    stage.faulty_assignments().always = throttled()
     writes = stage.writes_of("w-4f1c")
     transferring = asyncio.create_task(stage.transfer())
     await asyncio.sleep(sent_at + DURATION_S - LoopClock().monotonic() - 0.1)
@@ -261,9 +255,7 @@ async def test_transfers_that_hang_do_not_keep_other_leases_from_being_renewed(s
         assert isinstance(await stage.leader.begin_handoff(row, "w-9b2e"), Lease)
     await asyncio.sleep(INTERVAL_S)
     assert len(stage.old.handoffs) == 26
-    plan = FaultPlan(stage.dynamo, "w-4f1c")
-    plan.when = is_assignment
-    plan.always = throttled()
+    stage.faulty_assignments().always = throttled()
     giving = [asyncio.create_task(stage.old.keeper.transfer(h.lease.key, h.token)) for h in others]
     await asyncio.sleep(2 * DURATION_S)
     assert not any(await asyncio.gather(*giving))
@@ -302,9 +294,7 @@ async def test_a_checkpoint_under_way_at_the_deadline_is_finished_first(stage: S
 @scene
 async def test_the_consumers_transfer_and_the_deadline_write_once(stage: Scene) -> None:
     await told(stage)
-    plan = FaultPlan(stage.dynamo, "w-4f1c")
-    plan.when = is_assignment
-    plan.always = Fault(delay_before_s=1.0, delay_after_s=1.0)
+    stage.faulty_assignments().always = Fault(delay_before_s=1.0, delay_after_s=1.0)
     heard_at = next(a.at for a in stage.dynamo.history if a.sender == "w-4f1c" and "checkpointOwner" in a.after)
     await asyncio.sleep(heard_at + TIMEOUT_S - LoopClock().monotonic() - 0.5)
     counter = stage.row().counter
@@ -331,7 +321,6 @@ async def test_a_timeout_of_zero_transfers_as_soon_as_the_handoff_is_known() -> 
 
 @scene
 async def test_a_leaving_worker_hands_its_lease_to_a_live_one(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
     counter = stage.row().counter
     assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
     assert stage.owners() == ("w-live", None)
@@ -341,20 +330,14 @@ async def test_a_leaving_worker_hands_its_lease_to_a_live_one(stage: Scene) -> N
 
 @scene
 async def test_a_hand_over_that_fails_is_a_release(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
-    plan = FaultPlan(stage.dynamo, "w-4f1c")
-    plan.when = is_assignment
-    plan.always = throttled()
+    stage.faulty_assignments().always = throttled()
     assert await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
     assert stage.owners() == (None, None)
 
 
 @scene
 async def test_a_hand_over_whose_reply_is_lost_is_not_undone_by_the_release(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
-    plan = FaultPlan(stage.dynamo, "w-4f1c")
-    plan.when = is_assignment
-    plan.next(lost_reply(), lost_request())
+    stage.faulty_assignments().next(lost_reply(), lost_request())
     await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
     assert stage.owners() == ("w-live", None)
 
@@ -373,14 +356,12 @@ async def test_in_a_handoff_the_row_says_who_is_next(knows: bool) -> None:
 
 @scene
 async def test_a_lease_is_not_handed_over_to_ourselves(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
     assert await stage.old.keeper.hand_over(KEY, stage.token, "w-4f1c")
     assert stage.owners() == (None, None)
 
 
 @scene
 async def test_what_somebody_else_has_taken_is_left_to_him(stage: Scene) -> None:
-    await asyncio.sleep(0.1)
     taken = await stage.leader.take(stage.row(), "thief")
     assert not await stage.old.keeper.hand_over(KEY, stage.token, "w-live")
     assert stage.row() == taken

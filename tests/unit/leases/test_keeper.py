@@ -12,6 +12,7 @@ import pytest
 from mld.clock import LoopClock
 from mld.errors import LeaseLostError, TableUnavailableError
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.holding import HeldLease
 from mld.leases.lease import Failing, Lease
 from mld.leases.rows import parse_row
 from mld.leases.table import Refusal
@@ -37,6 +38,13 @@ AT, LATER = Position("100"), Position("200", 3)
 async def started() -> tuple[MemoryDynamo, Worker]:
     dynamo = await new_dynamo()
     return dynamo, Worker(dynamo, "me")
+
+
+async def holding() -> tuple[MemoryDynamo, Worker, HeldLease]:
+    """A worker that holds the lease "a"."""
+    dynamo, me = await started()
+    (held,) = await me.hold("a")
+    return dynamo, me, held
 
 
 # --- renewal
@@ -84,8 +92,7 @@ async def test_a_lease_taken_by_another_is_lost_at_the_next_renewal() -> None:
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), server_error(), throttled()])
 @virtual
 async def test_one_failed_renewal_does_not_cost_the_lease(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).next(fault, fault, fault)
     async with running(me):
         await asyncio.sleep(3 * INTERVAL_S)
@@ -96,8 +103,7 @@ async def test_one_failed_renewal_does_not_cost_the_lease(fault: Fault, caplog: 
 
 @virtual
 async def test_a_lease_expires_by_the_send_time_of_the_last_renewal_that_worked_without_being_asked() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     began = LoopClock().monotonic()
     async with running(me):
         await asyncio.sleep(0.01)
@@ -144,8 +150,7 @@ async def test_a_slow_lease_does_not_delay_the_others() -> None:
 
 @virtual
 async def test_waking_after_a_long_pause_loses_the_holding_without_a_write() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     await asyncio.sleep(DURATION_S + 5)  # as if stopped: no loop ran
     before = len(dynamo.calls)
     with pytest.raises(LeaseLostError):
@@ -200,8 +205,7 @@ async def test_a_broken_invariant_ends_the_keeper() -> None:
 
 @virtual
 async def test_an_answer_after_the_expiry_begins_a_new_holding() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     plan = FaultPlan(dynamo)
     async with running(me):
         await asyncio.sleep(0.1)
@@ -264,8 +268,7 @@ async def test_a_lease_lost_to_a_twin_is_resumed_only_when_the_twin_is_gone() ->
 
 @virtual
 async def test_a_checkpoint_is_stored_and_is_a_heartbeat() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     await asyncio.sleep(8.0)
     assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
     await asyncio.sleep(9.0)
@@ -276,8 +279,7 @@ async def test_a_checkpoint_is_stored_and_is_a_heartbeat() -> None:
 @pytest.mark.parametrize("fault", [lost_reply(), lost_request(), server_error(), throttled(), Fault(delay_after_s=9.0)])
 @virtual
 async def test_a_checkpoint_survives_one_failure(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).next(fault)
     assert await me.keeper.checkpoint("a", held.token, LATER) == LATER
     assert attribute(dynamo, "a", "checkpoint") == "200"
@@ -287,8 +289,7 @@ async def test_a_checkpoint_survives_one_failure(fault: Fault, caplog: pytest.Lo
 
 @virtual
 async def test_a_checkpoint_after_a_renewal_with_lost_reply_goes_on_top_of_it() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).next(Fault(delay_after_s=5.0))
     async with running(me):
         await asyncio.sleep(3.0 + 0.01)  # the renewal has just timed out and waits for its next attempt
@@ -301,8 +302,7 @@ async def test_a_checkpoint_after_a_renewal_with_lost_reply_goes_on_top_of_it() 
 @virtual
 async def test_a_checkpoint_stored_without_an_answer_is_not_taken_back(renewed: bool) -> None:
     """Its child was told that it failed; the next child, which gets the records again, names an earlier one first."""
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     plan = FaultPlan(dynamo)
     plan.always = lost_reply()
     with pytest.raises(TableUnavailableError):
@@ -319,8 +319,7 @@ async def test_a_checkpoint_stored_without_an_answer_is_not_taken_back(renewed: 
 
 @virtual
 async def test_a_checkpoint_that_is_still_unknown_when_the_lease_expires_says_that_the_lease_is_lost() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     await asyncio.sleep(DURATION_S - 0.01)
     FaultPlan(dynamo).always = Fault(delay_after_s=9.0)
     with pytest.raises(LeaseLostError, match="expired"):
@@ -331,8 +330,7 @@ async def test_a_checkpoint_that_is_still_unknown_when_the_lease_expires_says_th
 async def test_a_cancelled_checkpoint_leaves_an_unknown_write_that_is_recovered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).next(Fault(delay_after_s=1.0))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
@@ -346,8 +344,7 @@ async def test_a_cancelled_checkpoint_leaves_an_unknown_write_that_is_recovered(
 
 @virtual
 async def test_a_stolen_lease_refuses_the_checkpoint() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     await Worker(dynamo, "thief").hold("a")
     with pytest.raises(LeaseLostError, match="belongs to thief"):
         await me.keeper.checkpoint("a", held.token, LATER)
@@ -367,8 +364,7 @@ async def test_an_earlier_holding_cannot_checkpoint() -> None:
 
 @virtual
 async def test_a_checkpoint_that_waited_while_its_lease_was_given_up_is_not_sent() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).next(Fault(delay_before_s=1.0))
     first = asyncio.create_task(me.keeper.checkpoint("a", held.token, AT))
     await asyncio.sleep(0.1)
@@ -383,8 +379,7 @@ async def test_a_checkpoint_that_waited_while_its_lease_was_given_up_is_not_sent
 
 @virtual
 async def test_a_complete_row_answers_every_checkpoint_with_shard_end() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     assert await me.keeper.checkpoint("a", held.token, SHARD_END) == SHARD_END
     assert await me.keeper.checkpoint("a", held.token, AT) == SHARD_END
     assert attribute(dynamo, "a", "checkpoint") == "SHARD_END"
@@ -392,8 +387,7 @@ async def test_a_complete_row_answers_every_checkpoint_with_shard_end() -> None:
 
 @virtual
 async def test_a_refused_checkpoint_over_shard_end_is_no_heartbeat() -> None:
-    _, me = await started()
-    (held,) = await me.hold("a")
+    _, me, held = await holding()
     await me.keeper.checkpoint("a", held.token, SHARD_END)
     await asyncio.sleep(DURATION_S - 1)
     await me.keeper.checkpoint("a", held.token, AT)
@@ -403,8 +397,7 @@ async def test_a_refused_checkpoint_over_shard_end_is_no_heartbeat() -> None:
 
 @virtual
 async def test_writes_of_one_lease_never_overlap() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).always = Fault(delay_before_s=0.3, delay_after_s=0.3)
     async with running(me):
         await asyncio.gather(*(me.keeper.checkpoint("a", held.token, Position(str(number))) for number in range(1, 9)))
@@ -423,8 +416,7 @@ async def test_writes_of_one_lease_never_overlap() -> None:
 async def test_a_released_lease_is_free_and_forgotten_though_one_attempt_failed(
     fault: Fault | None, known: bool
 ) -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).next(fault)
     assert await me.keeper.release("a", held.token) is known
     assert attribute(dynamo, "a", "leaseOwner") is None
@@ -434,8 +426,7 @@ async def test_a_released_lease_is_free_and_forgotten_though_one_attempt_failed(
 
 @virtual
 async def test_a_release_that_cannot_work_ends_soon_and_forgets() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     FaultPlan(dynamo).always = throttled()
     assert not await me.keeper.release("a", held.token)
     assert me.keeper.held() == {}
@@ -444,8 +435,7 @@ async def test_a_release_that_cannot_work_ends_soon_and_forgets() -> None:
 
 @virtual
 async def test_dropping_tells_nobody_and_needs_the_right_token() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     calls = len(dynamo.calls)
     assert not me.keeper.drop("a", "another token")
     assert me.keeper.drop("a", held.token)
@@ -547,8 +537,7 @@ def note_of(dynamo: MemoryDynamo, key: str) -> Failing | None:
 
 @virtual
 async def test_a_note_of_failures_rides_on_the_next_renewal_and_costs_no_write() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     async with running(me):
         await asyncio.sleep(0.1)
         before = counter_of(dynamo, "a")
@@ -566,8 +555,7 @@ async def test_a_note_of_failures_rides_on_the_next_renewal_and_costs_no_write()
 
 @virtual
 async def test_a_note_whose_write_got_no_answer_is_taken_off_by_the_checkpoint_all_the_same() -> None:
-    dynamo, me = await started()
-    (held,) = await me.hold("a")
+    dynamo, me, held = await holding()
     async with running(me):
         await asyncio.sleep(0.1)
         me.keeper.note_failing("a", held.token, NOTE)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from mld.clock import LoopClock
 from mld.errors import StreamInUseError, TableError, TableThrottledError, TableUnavailableError
 from mld.leases.lease import Lease
 from mld.positions import LATEST
@@ -19,7 +20,6 @@ from tests.unit.shards.twins import (
     GRAPH_S,
     ListedStream,
     MemoryTable,
-    VirtualClock,
     done,
     numbers,
     row,
@@ -45,7 +45,7 @@ class Scene:
         self.abandoned: list[str] = []
 
     def _auditor(self) -> Auditor:
-        clock = VirtualClock()
+        clock = LoopClock()
         detector = ShardDetector(self.stream, clock, random.Random(7))
 
         async def is_leader() -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from mld.clock import LoopClock
 from mld.errors import StreamUnavailableError, TableThrottledError, TableUnavailableError
 from mld.leases.lease import Lease
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
@@ -22,7 +23,7 @@ from mld.shards.cleanup import (
     judge_garbage,
 )
 from mld.shards.detector import ShardDetector
-from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, VirtualClock, done, row, sid, survey
+from tests.unit.shards.twins import GRAPH_B, GRAPH_S, ListedStream, MemoryTable, done, row, sid, survey
 from tests.virtual_time import run_virtual
 
 S_TRIMMED = tuple(s for s in GRAPH_S if s.shard_id != sid(0))
@@ -94,8 +95,8 @@ class Scene:
         async def scenario() -> LeaseCleanup:
             cleanup = LeaseCleanup(
                 self.table,
-                ShardDetector(self.stream, VirtualClock(), random.Random(7)),
-                VirtualClock(),
+                ShardDetector(self.stream, LoopClock(), random.Random(7)),
+                LoopClock(),
                 enabled=enabled,
                 completed_interval_s=completed_s,
                 on_missing_child=self.missing.append,

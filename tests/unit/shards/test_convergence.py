@@ -77,9 +77,7 @@ class World:
     def sync(self, crash_after: int = SOMETIMES) -> None:
         assert foreign_evidence(self.listing, list(self.rows.values())) is None
         if self.rows:
-            made = missing_leases(
-                self.listing, list(self.rows.values()), self.initial, ignore_unexpected_children=False
-            )
+            made = missing_leases(self.listing, list(self.rows.values()), self.initial)
         elif self.initial == FROM_HORIZON:
             oldest = [s for s in self.listing if not any(p not in self.trimmed for p in s.parents)]
             made = leases_for_empty_table(oldest, self.initial)

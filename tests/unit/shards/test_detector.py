@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from mld.clock import LoopClock
 from mld.errors import (
     InvalidStreamResponseError,
     IteratorExpiredError,
@@ -25,12 +26,12 @@ from mld.shards.detector import (
     StreamNotReady,
 )
 from mld.streams import ShardFilter, ShardFilterType
-from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream, VirtualClock
+from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream
 from tests.virtual_time import run_virtual
 
 
 def _detector(stream: ListedStream, *, attempts_max: int = 50) -> ShardDetector:
-    return ShardDetector(stream, VirtualClock(), random.Random(7), backoff_s=1.5, attempts_max=attempts_max)
+    return ShardDetector(stream, LoopClock(), random.Random(7), backoff_s=1.5, attempts_max=attempts_max)
 
 
 def test_all_pages_are_read_and_only_the_first_carries_the_filter() -> None:

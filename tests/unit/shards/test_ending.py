@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from mld.clock import LoopClock
 from mld.errors import LeaseLostError, StreamNotFoundError, TableUnavailableError
 from mld.leases.lease import Lease
 from mld.positions import TRIM_HORIZON, InitialPosition
@@ -23,7 +24,6 @@ from tests.unit.shards.twins import (
     GRAPH_S,
     ListedStream,
     MemoryTable,
-    VirtualClock,
     child,
     done,
     row,
@@ -37,8 +37,8 @@ S_TRIMMED = tuple(s for s in GRAPH_S if s.shard_id != sid(0))
 
 
 def _ending(table: MemoryTable, stream: ListedStream, initial: InitialPosition = FROM_LATEST) -> ShardEnding:
-    detector = ShardDetector(stream, VirtualClock(), random.Random(7))
-    return ShardEnding(table, ShardSync(table, detector, VirtualClock(), initial=initial), detector, VirtualClock())
+    detector = ShardDetector(stream, LoopClock(), random.Random(7))
+    return ShardEnding(table, ShardSync(table, detector, LoopClock(), initial=initial), detector, LoopClock())
 
 
 def _prepare(

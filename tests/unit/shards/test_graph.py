@@ -105,14 +105,14 @@ def test_unfinished_rows_get_the_same_leases_except_for_generations_already_pass
     rows = [row(n) for n in existing]
 
     for initial, expected in ((FROM_LATEST, latest), (FROM_HORIZON, oldest), (FROM_TIMESTAMP, oldest)):
-        made = missing_leases(listing, rows, initial, ignore_unexpected_children=False)
+        made = missing_leases(listing, rows, initial)
         # shards#children-of-ended-parents: shard 0 is trimmed and has a row, so its children are read from their start.
         start = TRIM_HORIZON if shards is S_TRIMMED else initial.sentinel
         assert {int(lease.key[-12:]): lease.checkpoint for lease in made} == dict.fromkeys(expected, start)
 
 
 def test_only_the_next_layer_is_recreated_below_a_completed_row() -> None:
-    made = missing_leases(GRAPH_B, [done(5)], FROM_HORIZON, ignore_unexpected_children=False)
+    made = missing_leases(GRAPH_B, [done(5)], FROM_HORIZON)
 
     assert numbers(made) == {6, 7}
 
@@ -121,16 +121,16 @@ def test_children_of_a_completed_row_are_recreated_from_their_start_whatever_the
     # Java counts them as descendants for ever: a permanent stall.
     assert _plain(GRAPH_S, (0, 3), FROM_LATEST) == {}
     for initial in (FROM_LATEST, FROM_HORIZON, FROM_TIMESTAMP):
-        made = missing_leases(GRAPH_S, [done(0), row(3)], initial, ignore_unexpected_children=False)
+        made = missing_leases(GRAPH_S, [done(0), row(3)], initial)
         assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(1), TRIM_HORIZON), (sid(2), TRIM_HORIZON)]
 
 
 def test_a_merge_child_is_not_recreated_before_its_other_parent_has_a_row() -> None:
     # Created now, shard 2 would start without waiting for shard 1.
     for initial in (FROM_LATEST, FROM_HORIZON):
-        made = missing_leases(GRAPH_M, [done(0)], initial, ignore_unexpected_children=False)
+        made = missing_leases(GRAPH_M, [done(0)], initial)
         assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(1), initial.sentinel)]
-    both = missing_leases(GRAPH_M, [done(0), row(1, 15)], FROM_LATEST, ignore_unexpected_children=False)
+    both = missing_leases(GRAPH_M, [done(0), row(1, 15)], FROM_LATEST)
     assert both == (Lease(sid(2), TRIM_HORIZON, parents=GRAPH_M[2].parents, hash_range=GRAPH_M[2].hash_range),)
 
 
@@ -138,8 +138,8 @@ def test_a_trimmed_merge_parent_with_a_row_counts_as_a_leased_ancestor() -> None
     # Java under LATEST would create the open child at LATEST and skip what it holds already.
     without_0 = tuple(s for s in GRAPH_M if s.shard_id != sid(0))
 
-    first = missing_leases(without_0, [row(0, 12)], FROM_LATEST, ignore_unexpected_children=False)
-    second = missing_leases(without_0, [row(0, 12), *first], FROM_LATEST, ignore_unexpected_children=False)
+    first = missing_leases(without_0, [row(0, 12)], FROM_LATEST)
+    second = missing_leases(without_0, [row(0, 12), *first], FROM_LATEST)
 
     assert numbers(first) == {1}
     assert [(lease.key, lease.checkpoint) for lease in second] == [(sid(2), TRIM_HORIZON)]
@@ -149,16 +149,14 @@ def test_after_an_outage_over_several_reshards_the_oldest_listed_descendants_are
     kept = tuple(s for s in GRAPH_B if int(s.shard_id[-12:]) >= 6)
     stranded = row(2, 25, hash_range=GRAPH_B[2].hash_range)
 
-    made = missing_leases(kept, [stranded], FROM_LATEST, ignore_unexpected_children=False)
+    made = missing_leases(kept, [stranded], FROM_LATEST)
 
     assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(6), TRIM_HORIZON), (sid(7), TRIM_HORIZON)]
 
 
 def test_a_passed_generation_below_a_row_is_left_to_that_row() -> None:
     # Shard 0 is read again and will create 5 and then 10; 10 must not overtake them.
-    made = missing_leases(
-        GRAPH_C, [row(0), row(4), row(9), row(1), row(6)], FROM_HORIZON, ignore_unexpected_children=False
-    )
+    made = missing_leases(GRAPH_C, [row(0), row(4), row(9), row(1), row(6)], FROM_HORIZON)
 
     assert made == ()
 
@@ -168,7 +166,7 @@ def test_a_generation_between_a_trimmed_row_and_a_leased_descendant_is_read() ->
     kept = tuple(s for s in GRAPH_B if s.shard_id in {sid(1), sid(2), sid(3), sid(4)})
     kept = tuple(replace(s, ending_sequence=None) if s.shard_id in {sid(3), sid(4)} else s for s in kept)
 
-    made = missing_leases(kept, [row(0, 15), row(3, 35)], FROM_HORIZON, ignore_unexpected_children=False)
+    made = missing_leases(kept, [row(0, 15), row(3, 35)], FROM_HORIZON)
 
     assert [(lease.key, lease.checkpoint) for lease in made] == [(sid(2), TRIM_HORIZON)]
 
@@ -176,7 +174,7 @@ def test_a_generation_between_a_trimmed_row_and_a_leased_descendant_is_read() ->
 def test_a_row_younger_than_the_listing_brings_no_ancestor_back() -> None:
     younger = row(7, 25, hash_range=GRAPH_M[2].hash_range)
 
-    assert missing_leases(GRAPH_M, [row(2, 21), younger], FROM_HORIZON, ignore_unexpected_children=False) == ()
+    assert missing_leases(GRAPH_M, [row(2, 21), younger], FROM_HORIZON) == ()
 
 
 def test_unexpected_children_are_skipped_even_below_a_completed_row() -> None:
@@ -186,7 +184,7 @@ def test_unexpected_children_are_skipped_even_below_a_completed_row() -> None:
 
 
 def test_unreadable_rows_count_as_leased() -> None:
-    made = missing_leases(GRAPH_S, [row(3)], FROM_LATEST, ignore_unexpected_children=False, unreadable=[sid(1), sid(2)])
+    made = missing_leases(GRAPH_S, [row(3)], FROM_LATEST, unreadable=[sid(1), sid(2)])
 
     assert made == ()
 
@@ -202,7 +200,7 @@ def test_children_of_an_open_parent_make_the_listing_inconsistent() -> None:
 
     assert ShardGraph(listing).inconsistent() == {sid(1), sid(2)}
     with pytest.raises(InvalidStreamResponseError, match="ignoreUnexpectedChildShards"):
-        missing_leases(listing, [row(3)], FROM_LATEST, ignore_unexpected_children=False)
+        missing_leases(listing, [row(3)], FROM_LATEST)
     for initial in (FROM_LATEST, FROM_HORIZON):
         plain = plain_missing_leases(listing, {sid(3)}, initial)
         ours = missing_leases(listing, [row(3)], initial, ignore_unexpected_children=True)
@@ -217,14 +215,14 @@ def test_a_long_chain_of_reshards_does_not_exhaust_the_stack() -> None:
         for n in range(length)
     )
 
-    assert numbers(missing_leases(chain, [], FROM_HORIZON, ignore_unexpected_children=False)) == {0}
-    assert missing_leases(chain, [row(0)], FROM_HORIZON, ignore_unexpected_children=False) == ()
+    assert numbers(missing_leases(chain, [], FROM_HORIZON)) == {0}
+    assert missing_leases(chain, [row(0)], FROM_HORIZON) == ()
 
 
 def test_a_listing_with_a_cycle_comes_to_an_end() -> None:
     listing = (shard(0, (1,), born=1, ended=5), shard(1, (0,), born=2, ended=6), shard(2, (1,), born=7))
 
-    assert numbers(missing_leases(listing, [], FROM_LATEST, ignore_unexpected_children=False)) == {2}
+    assert numbers(missing_leases(listing, [], FROM_LATEST)) == {2}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
@@ -30,6 +29,7 @@ survey = in_one_go(identity.Survey.steps)
 
 
 def missing_leases(shards: Iterable[Shard], *args: Any, **options: Any) -> tuple[Lease, ...]:
+    options = {"ignore_unexpected_children": False} | options
     return finish(graph.missing_leases(graph.ShardGraph(shards), *args, **options))
 
 
@@ -47,19 +47,6 @@ def judge_missing_shard(lease: Lease, leases: Sequence[Lease], shards: Sequence[
 FROM_LATEST = InitialPosition(LATEST)
 FROM_HORIZON = InitialPosition(TRIM_HORIZON)
 FROM_TIMESTAMP = InitialPosition(AT_TIMESTAMP, 150.0)
-
-
-class VirtualClock:
-    """The virtual-time loop's clock."""
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall(self) -> float:
-        return 1_800_000_000 + self.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 class MemoryTable:
