@@ -21,7 +21,7 @@ from botocore.credentials import Credentials
 from mld.aws.credentials import CredentialsUnavailableError
 from mld.aws.sessions import USER_AGENT_TOKEN, ClientFactory, ServiceName, client_factory
 from mld.errors import StartupError
-from properties import Settings
+from properties.settings import Settings
 from tests.support.patience import PATIENCE_S
 from tests.unit.aws.conftest import Configure
 

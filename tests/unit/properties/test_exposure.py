@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from properties import Level, load
 from properties.exposure import who_else
+from properties.loader import load
+from properties.remarks import Level
 from tests.unit.properties.conftest import Configure
 
 SECRET = "hunter2"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import properties
-from properties import ConfigurationError, Level, load
+from properties.loader import load
+from properties.remarks import ConfigurationError, Level
 from properties.values import InitialPositionKind, InitialPositionSetting
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems, remarks_on
 
