@@ -114,30 +114,25 @@ def run(
 
     Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before it was done.
     """
+    from mld import logs
+    from properties.loader import load
     from properties.remarks import ConfigurationError
 
     file = _chosen_file(option_file, argument_file)
     try:
-        sys.exit(_run(file, log_configuration, overrides, log_format, log_level))
+        scrub = logs.configure(log_format, log_level, log_configuration, os.environ)
+        started_at = time.monotonic()
+        loaded = load(file, overrides, os.environ)
+        scrub.hide(loaded.secrets)
+        took_ms = round((time.monotonic() - started_at) * 1000, 1)
+        logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
+        logs.log_remarks(loaded.remarks)
+
+        from mld.daemon import run_daemon
+
+        sys.exit(asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute()), overrides)))
     except ConfigurationError as error:
         _complain(error)
-
-
-def _run(file: str, log_configuration: str | None, overrides: Sequence[str], log_format: str, log_level: str) -> int:
-    from mld import logs
-    from properties.loader import load
-
-    scrub = logs.configure(log_format, log_level, log_configuration, os.environ)
-    started_at = time.monotonic()
-    loaded = load(file, overrides, os.environ)
-    scrub.hide(loaded.secrets)
-    took_ms = round((time.monotonic() - started_at) * 1000, 1)
-    logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
-    logs.log_remarks(loaded.remarks)
-
-    from mld.daemon import run_daemon
-
-    return asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute()), overrides))
 
 
 @commands.command()

@@ -1,10 +1,1 @@
-"""The `.properties` file of the MultiLangDaemon -> immutable settings. Imports nothing of ours.
-
-Others need only `load`, what it returns, and the error that it raises.
-"""
-
-from properties.loader import LoadedConfiguration, load
-from properties.remarks import ConfigurationError, Level, Remark
-from properties.settings import Settings
-
-__all__ = ["ConfigurationError", "Level", "LoadedConfiguration", "Remark", "Settings", "load"]
+"""The `.properties` file of the MultiLangDaemon -> immutable settings (`loader.load`). Imports nothing of ours."""

@@ -53,14 +53,9 @@ def _common_prefix(keys: list[Key]) -> str:
 
 def _row(key: Key, *, known_note: str, known_prefix: str) -> str:
     remarks = " ".join(_remarks(key, known_note=known_note, known_prefix=known_prefix))
-    cells = (f"`{key.name}`", _type(key), _default(key), key.meaning, remarks)
+    kind = key.kind.value if key.choices is None else ", ".join(f"`{choice.value}`" for choice in key.choices)
+    cells = (f"`{key.name}`", kind, _default(key), key.meaning, remarks)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _type(key: Key) -> str:
-    if key.choices is not None:
-        return ", ".join(f"`{choice.value}`" for choice in key.choices)
-    return key.kind.value
 
 
 def _default(key: Key) -> str:

@@ -143,10 +143,9 @@ class SinkLines:
 @dataclass(frozen=True, slots=True)
 class SparkLines:
     """All keys of the processor: values by the name after `mld.spark.`, with defaults filled in (None where there is
-    none), and the place of those that the file gives."""
+    none)."""
 
     values: Mapping[str, object]
-    places: Mapping[str, str]
     sinks: tuple[SinkLines, ...]
     conf: Mapping[str, str]
     remarks: tuple[Remark, ...]
@@ -193,7 +192,7 @@ def read(
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
     remarks += _together(values, places, file_name, sinks)
-    return SparkLines(values, places, tuple(sinks.values()), conf, tuple(remarks), shown, tuple(secrets))
+    return SparkLines(values, tuple(sinks.values()), conf, tuple(remarks), shown, tuple(secrets))
 
 
 def _key_of(name: str) -> Key | None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from mld.local.expected import UnsupportedConditionError, rewrite_expected
 from mld.local.http import HttpRequest, HttpResponse
+from mld.local.kinesis.json_api import error_body
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class OtherServices:
         except Exception as error:
             # Whatever moto raises becomes an answer, and the one thread goes on.
             log.exception("moto failed", extra={"action": "local_moto_failed"})
-            return HttpResponse(json.dumps({"__type": "InternalFailure", "message": str(error)}).encode(), 500)
+            return HttpResponse(error_body("InternalFailure", str(error)), 500)
         if response.status == 400 and b"Invalid index: " in response.body:
             # For moto, a query of an index that does not exist finds no resource.
             return _error("ValidationException", "The table does not have the specified index")
@@ -103,4 +104,4 @@ class OtherServices:
 
 
 def _error(code: str, message: str) -> HttpResponse:
-    return HttpResponse(json.dumps({"__type": code, "message": message}).encode(), 400, "application/x-amz-json-1.0")
+    return HttpResponse(error_body(code, message), 400, "application/x-amz-json-1.0")

@@ -6,7 +6,6 @@ on, so that no other service of moto, none of its pages and none of its controls
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,10 +93,9 @@ def error_answer(headers: Mapping[str, str], code: str, message: str, status: in
         )
         return HttpResponse(xml.encode(), status, "text/xml")
     typed = [("x-amzn-ErrorType", code)]
-    if (encoding := encoding_of(headers)) is CBOR:
-        return HttpResponse(encoding.write(json_api.error_body(code, message)), status, encoding.content_type, typed)
-    body = json.dumps({"__type": code, "message": message}).encode()
-    return HttpResponse(body, status, _SHOWN_BY_BROWSERS, typed)
+    encoding = encoding_of(headers)
+    content_type = encoding.content_type if encoding is CBOR else _SHOWN_BY_BROWSERS
+    return HttpResponse(encoding.write(json_api.error_body(code, message)), status, content_type, typed)
 
 
 def _is_form(headers: Mapping[str, str]) -> bool:

@@ -62,7 +62,9 @@ class EmbeddedServer:
 
     async def start(self, port: int) -> None:
         loop = asyncio.get_running_loop()
-        http2 = _http2()
+        http2: Callable[[Handler, Connections], asyncio.Protocol] | None = None
+        with contextlib.suppress(ImportError):  # it comes with the extra `local`
+            from mld.local.http2 import Http2Connection as http2
         self._listener = await loop.create_server(
             lambda: HttpConnection(self.handle, self._connections, http2),
             self.host,
@@ -247,15 +249,6 @@ class EmbeddedServer:
     def _wake_all(self) -> None:
         for key in self._watchers:
             self._wake(key)
-
-
-def _http2() -> Callable[[Handler, Connections], asyncio.Protocol] | None:
-    """The protocol that takes over connections of HTTP/2; None without the extra `local`."""
-    try:
-        from mld.local.http2 import Http2Connection
-    except ImportError:
-        return None
-    return Http2Connection
 
 
 async def serve(

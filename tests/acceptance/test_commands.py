@@ -9,6 +9,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -133,58 +135,48 @@ def test_conformance_fails_a_program_that_is_no_processor() -> None:
 # --- local -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_local_says_what_to_paste_serves_and_stops(number: signal.Signals) -> None:
-    command = [str(MLD), "local", "--port", "0"]
+@contextmanager
+def local(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that runs, and its endpoint as it prints it."""
+    command = [str(MLD), "local", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            first = process.stdout.readline()
-            endpoint = re.search(r"http://127\.0\.0\.1:\d+", first)
-            assert endpoint, first
-            with urllib.request.urlopen(endpoint[0] + "/_mld/health", timeout=PATIENCE_S) as answer:
-                assert json.loads(answer.read())["ready"] is True
-            process.send_signal(number)
-            rest = process.stdout.read()
-            assert process.stderr is not None
-            errors = process.stderr.read()
-            process.wait(PATIENCE_S)
+            [endpoint] = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+            yield process, endpoint
         finally:
             process.kill()
-    assert process.returncode == 0
-    assert f"kinesisEndpoint = {endpoint[0]}" in rest
-    assert errors == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_local_says_what_to_paste_serves_and_stops(number: signal.Signals) -> None:
+    with local() as (process, endpoint):
+        with urllib.request.urlopen(endpoint + "/_mld/health", timeout=PATIENCE_S) as answer:
+            assert json.loads(answer.read())["ready"] is True
+        process.send_signal(number)
+        assert process.stdout is not None and process.stderr is not None
+        said, errors = process.stdout.read(), process.stderr.read()
+        process.wait(PATIENCE_S)
+    assert (process.returncode, errors) == (0, "")
+    assert f"kinesisEndpoint = {endpoint}" in said
 
 
 def test_local_can_be_called_by_a_name_that_was_allowed() -> None:
-    command = [str(MLD), "local", "--host", "0.0.0.0", "--port", "0", "--allow-host", "aws"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            endpoint = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-            assert endpoint
-            health = urllib.request.Request(endpoint[0] + "/_mld/health", headers={"Host": "aws:4567"})
-            with urllib.request.urlopen(health, timeout=PATIENCE_S) as answer:
-                assert answer.status == 200
-            health.add_header("Host", "foreign:4567")
-            with pytest.raises(urllib.error.HTTPError, match="403"):
-                urllib.request.urlopen(health, timeout=PATIENCE_S)
-        finally:
-            process.terminate()
+    with local("--host", "0.0.0.0", "--allow-host", "aws") as (_, endpoint):
+        health = urllib.request.Request(endpoint + "/_mld/health", headers={"Host": "aws:4567"})
+        with urllib.request.urlopen(health, timeout=PATIENCE_S) as answer:
+            assert answer.status == 200
+        health.add_header("Host", "foreign:4567")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(health, timeout=PATIENCE_S)
 
 
 def test_local_on_a_taken_port_says_so() -> None:
-    with subprocess.Popen([str(MLD), "local", "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
-            assert found
-            result = mld("local", "--port", found[1])
-        finally:
-            process.terminate()
+    with local() as (_, endpoint):
+        port = endpoint.rpartition(":")[2]
+        result = mld("local", "--port", port)
     assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert found[1] in result.stderr
+    assert port in result.stderr and "Traceback" not in result.stderr
 
 
 # --- the launcher ----------------------------------------------------------------------------------------------------

@@ -8,9 +8,7 @@ without any protection first, so that a browser which protects it, or a page tha
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,15 +22,6 @@ PAGE = (Path(__file__).with_name("hostile_page.js")).read_text()
 FOREIGN, REBOUND = "foreign.test", "rebound.test"
 JSON, FORM = {"Content-Type": "application/json"}, {"Content-Type": "application/x-www-form-urlencoded"}
 Attempt = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Attacked:
-    """A running server: what the page tries on it, and what must be the same afterwards."""
-
-    port: int
-    attempts: list[Attempt]
-    state: Callable[[], Any]
 
 
 def attempt(method: str, path: str, body: str | None = None, **headers: str) -> Attempt:
@@ -93,38 +82,34 @@ ON_THE_EMBEDDED_AWS = [
 ]
 
 
-@contextmanager
-def embedded_aws() -> Iterator[Attacked]:
-    """As `mld local` is run, with a stream, a table and a fault."""
+@pytest.fixture
+def victim() -> Iterator[EmbeddedAws]:
+    """The one HTTP server of ours that a page could reach, as users run it, with a stream, a table and a fault."""
     with EmbeddedAws(streams={"mine": 1}) as aws:
-        kinesis, dynamo, cloudwatch = (aws.client(name) for name in ("kinesis", "dynamodb", "cloudwatch"))
-        dynamo.create_table(
+        aws.client("dynamodb").create_table(
             TableName="mine",
             KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
             BillingMode="PAY_PER_REQUEST",
         )
         aws.inject_faults({"operation": "NeverCalled", "code": "Kept"})
-
-        def state() -> Any:
-            found = {
-                "calls": aws.log(),
-                "files": sorted(path.name for path in ROOT.glob("moto*")),
-                "clock": aws.control("GET", "clock"),
-                "faults": aws.control("GET", "faults"),
-                "streams": kinesis.list_streams()["StreamNames"],
-                "tables": dynamo.list_tables()["TableNames"],
-                "metrics": cloudwatch.list_metrics()["Metrics"],
-            }
-            aws.clear_log()  # of what was asked here
-            return found
-
         aws.clear_log()
-        yield Attacked(aws.port, ON_THE_EMBEDDED_AWS, state)
+        yield aws
 
 
-SURFACES = {"mld local": embedded_aws}
-"""Every HTTP server of ours that a page could reach. A new one comes here."""
+def state(aws: EmbeddedAws) -> Any:
+    """What must be the same afterwards."""
+    found = {
+        "calls": aws.log(),
+        "files": sorted(path.name for path in ROOT.glob("moto*")),
+        "clock": aws.control("GET", "clock"),
+        "faults": aws.control("GET", "faults"),
+        "streams": aws.client("kinesis").list_streams()["StreamNames"],
+        "tables": aws.client("dynamodb").list_tables()["TableNames"],
+        "metrics": aws.client("cloudwatch").list_metrics()["Metrics"],
+    }
+    aws.clear_log()  # of what was asked here
+    return found
 
 
 class _Open(BaseHTTPRequestHandler):
@@ -203,20 +188,17 @@ def test_a_server_without_protection_is_read_and_written_in_every_way(browser: B
 
 
 @pytest.mark.parametrize("page", [FOREIGN, "127.0.0.1", REBOUND])
-@pytest.mark.parametrize("surface", SURFACES.values(), ids=SURFACES.keys())
 def test_a_page_reads_and_changes_nothing(
-    browser: Browser, attacker: Unprotected, surface: Callable[[], AbstractContextManager[Attacked]], page: str
+    browser: Browser, attacker: Unprotected, victim: EmbeddedAws, page: str
 ) -> None:
-    with surface() as attacked:
-        before = attacked.state()
-        is_rebound = page == REBOUND
-        here = REBOUND if is_rebound else "127.0.0.1"
-        # The answer to a rebound page is a refusal too; its origin is what counts.
-        opened = f"http://{page}:{attacked.port}/" if is_rebound else f"http://{page}:{attacker.port}/"
-        answers = browser.run(opened, PAGE, f"http://{here}:{attacked.port}", attacked.attempts)
-        after = attacked.state()
-    assert after == before
-    assert len(answers) > 2 * len(attacked.attempts)
+    before = state(victim)
+    is_rebound = page == REBOUND
+    here = REBOUND if is_rebound else "127.0.0.1"
+    # The answer to a rebound page is a refusal too; its origin is what counts.
+    opened = f"http://{page}:{victim.port if is_rebound else attacker.port}/"
+    answers = browser.run(opened, PAGE, f"http://{here}:{victim.port}", ON_THE_EMBEDDED_AWS)
+    assert state(victim) == before
+    assert len(answers) > 2 * len(ON_THE_EMBEDDED_AWS)
     got = [answer for answer in answers if answer["outcome"] not in ("failed", "error", "opaque")]
     if is_rebound:  # it may read that it is refused
         assert {answer["outcome"] for answer in got} == {"read"}

@@ -13,14 +13,18 @@ from tests.conformance_aws.conftest import StreamHandle, Target, code_of, settle
 Make = Callable[..., StreamHandle]
 
 
-def test_a_consumer_is_registered_described_and_listed(make_stream: Make, kinesis: Any) -> None:
+def test_a_consumer_is_registered_once_described_listed_and_counted(make_stream: Make, kinesis: Any) -> None:
     stream = make_stream()
     answer = kinesis.register_stream_consumer(StreamARN=stream.arn, ConsumerName="app")["Consumer"]
     described = kinesis.describe_stream_consumer(StreamARN=stream.arn, ConsumerName="app")["ConsumerDescription"]
     listed = kinesis.list_stream_consumers(StreamARN=stream.arn)["Consumers"]
     assert answer["ConsumerStatus"] == "CREATING"
     assert described["ConsumerARN"] == answer["ConsumerARN"] and described["StreamARN"] == stream.arn
+    assert re.fullmatch(re.escape(stream.arn) + r"/consumer/app:\d+", answer["ConsumerARN"])
     assert [consumer["ConsumerName"] for consumer in listed] == ["app"]
+    assert stream.summary()["ConsumerCount"] == 1
+    again = {"StreamARN": stream.arn, "ConsumerName": "app"}
+    assert code_of(kinesis.register_stream_consumer, **again) == "ResourceInUseException"
 
 
 def test_a_consumer_is_creating_before_it_is_active(
@@ -38,24 +42,6 @@ def test_a_consumer_is_creating_before_it_is_active(
     first = status()
     pass_time(61)
     assert (first, status()) == ("CREATING", "ACTIVE")
-
-
-def test_a_consumer_arn_ends_with_its_name_and_a_time(make_stream: Make) -> None:
-    stream = make_stream()
-    assert re.fullmatch(re.escape(stream.arn) + r"/consumer/app:\d+", stream.consumer("app"))
-
-
-def test_a_consumer_of_the_same_name_is_refused(make_stream: Make, kinesis: Any) -> None:
-    stream = make_stream()
-    stream.consumer("app")
-    again = {"StreamARN": stream.arn, "ConsumerName": "app"}
-    assert code_of(kinesis.register_stream_consumer, **again) == "ResourceInUseException"
-
-
-def test_the_summary_counts_consumers(make_stream: Make) -> None:
-    stream = make_stream()
-    stream.consumer("app")
-    assert stream.summary()["ConsumerCount"] == 1
 
 
 def test_a_consumer_is_deregistered_by_stream_and_name(make_stream: Make, kinesis: Any) -> None:

@@ -76,38 +76,35 @@ def test_put_records_answers_in_order(make_stream: Make, kinesis: Any) -> None:
     assert stream.data("shardId-000000000000") == [b"%d" % i for i in range(500)]
 
 
-def test_more_than_500_records_are_refused(make_stream: Make, kinesis: Any) -> None:
-    entries = [{"Data": b"x", "PartitionKey": "k"}] * 501
-    refused = code_of(kinesis.put_records, StreamName=make_stream().name, Records=entries)
+ENTRY = {"Data": b"x", "PartitionKey": "k"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        pytest.param("put_records", {"Records": [ENTRY] * 501}, id="501 records"),
+        pytest.param("put_record", ENTRY | {"Data": b"x" * (MEBIBYTE + 1)}, id="more than a mebibyte"),
+        pytest.param("put_record", ENTRY | {"PartitionKey": ""}, id="no partition key"),
+        *(
+            pytest.param("put_record", ENTRY | {"ExplicitHashKey": key}, id=f"hash key {name}")
+            for name, key in (("too large", str(2**128)), ("negative", "-1"), ("no number", "x"))
+        ),
+    ],
+)
+def test_what_breaks_a_limit_is_refused(
+    make_stream: Make, kinesis: Any, operation: str, arguments: dict[str, Any]
+) -> None:
+    refused = code_of(getattr(kinesis, operation), StreamName=make_stream().name, **arguments)
     assert refused in ("ValidationException", "InvalidArgumentException")
 
 
-def test_more_than_a_mebibyte_in_a_record_is_refused(make_stream: Make, kinesis: Any) -> None:
-    big = {"StreamName": make_stream().name, "Data": b"x" * (MEBIBYTE + 1), "PartitionKey": "k"}
-    assert code_of(kinesis.put_record, **big) in ("ValidationException", "InvalidArgumentException")
-
-
-def test_an_empty_partition_key_is_refused(make_stream: Make, kinesis: Any) -> None:
-    bad = {"StreamName": make_stream().name, "Data": b"x", "PartitionKey": ""}
-    assert code_of(kinesis.put_record, **bad) in ("ValidationException", "InvalidArgumentException")
-
-
-@pytest.mark.parametrize("key", [str(2**128), "-1", "x"])
-def test_a_hash_key_out_of_range_is_refused(make_stream: Make, kinesis: Any, key: str) -> None:
-    bad = {"StreamName": make_stream().name, "Data": b"x", "PartitionKey": "k", "ExplicitHashKey": key}
-    assert code_of(kinesis.put_record, **bad) in ("ValidationException", "InvalidArgumentException")
-
-
-def test_each_iterator_type_starts_where_it_says(make_stream: Make, kinesis: Any) -> None:
+def test_each_iterator_type_starts_where_it_says(make_stream: Make) -> None:
     stream = make_stream()
     numbers = [stream.put(b"%d" % i)["SequenceNumber"] for i in range(3)]
     shard = stream.open_ids()[0]
-    latest = stream.iterator(shard, "LATEST")
-    stream.put(b"3")
-    assert stream.data(shard, "TRIM_HORIZON") == [b"0", b"1", b"2", b"3"]
-    assert stream.data(shard, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[1]) == [b"1", b"2", b"3"]
-    assert stream.data(shard, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[1]) == [b"2", b"3"]
-    assert [r["Data"] for r in kinesis.get_records(ShardIterator=latest)["Records"]] == [b"3"]
+    assert stream.data(shard, "TRIM_HORIZON") == [b"0", b"1", b"2"]
+    assert stream.data(shard, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[1]) == [b"1", b"2"]
+    assert stream.data(shard, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[1]) == [b"2"]
 
 
 def test_at_timestamp_starts_with_the_first_record_not_older(
@@ -120,18 +117,6 @@ def test_at_timestamp_starts_with_the_first_record_not_older(
     between = clock(target) - 1
     stream.put(b"new")
     assert stream.data(shard, "AT_TIMESTAMP", Timestamp=stamp(between)) == [b"new"]
-
-
-def test_at_timestamp_after_the_last_record_waits_for_later_ones(
-    make_stream: Make, target: Target, pass_time: PassTime, kinesis: Any
-) -> None:
-    stream = make_stream()
-    shard = stream.open_ids()[0]
-    stream.put(b"old")
-    pass_time(3)
-    iterator = stream.iterator(shard, "AT_TIMESTAMP", Timestamp=stamp(clock(target) - 1))
-    stream.put(b"new")
-    assert [r["Data"] for r in kinesis.get_records(ShardIterator=iterator)["Records"]] == [b"new"]
 
 
 def test_at_timestamp_on_an_empty_shard_finds_nothing(make_stream: Make, target: Target) -> None:
@@ -157,10 +142,18 @@ def test_a_shards_own_start_is_a_place_to_start(make_stream: Make) -> None:
     assert stream.data(shard, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=start) == [b"first"]
 
 
-def test_after_the_last_record_come_the_next_ones(make_stream: Make, kinesis: Any) -> None:
+@pytest.mark.parametrize("kind", ["LATEST", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP"])
+def test_a_place_after_the_last_record_waits_for_later_ones(
+    make_stream: Make, kinesis: Any, target: Target, pass_time: PassTime, kind: str
+) -> None:
     stream = make_stream()
-    last = stream.put(b"old")
-    iterator = stream.iterator(last["ShardId"], "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=last["SequenceNumber"])
+    old = stream.put(b"old")
+    pass_time(3)
+    more = {
+        "AFTER_SEQUENCE_NUMBER": {"StartingSequenceNumber": old["SequenceNumber"]},
+        "AT_TIMESTAMP": {"Timestamp": stamp(clock(target) - 1)},
+    }.get(kind, {})
+    iterator = stream.iterator(old["ShardId"], kind, **more)
     stream.put(b"new")
     assert [r["Data"] for r in kinesis.get_records(ShardIterator=iterator)["Records"]] == [b"new"]
 

@@ -60,10 +60,15 @@ def test_a_listing_starts_after_a_given_shard(make_stream: Make) -> None:
     assert stream.ids(ExclusiveStartShardId=ids[0]) == set(ids[1:])
 
 
-def test_at_latest_names_the_open_shards(make_stream: Make) -> None:
+def test_filters_without_a_time_name_the_open_the_first_and_all_shards(make_stream: Make) -> None:
     stream = make_stream(2)
+    first = stream.ids()
     stream.split(stream.open_ids()[0])
-    assert stream.ids(ShardFilter={"Type": "AT_LATEST"}) == set(stream.open_ids())
+    assert len(stream.ids()) == 4
+    named = {kind: stream.ids(ShardFilter={"Type": kind}) for kind in ("AT_LATEST", "FROM_TRIM_HORIZON")}
+    assert named == {"AT_LATEST": set(stream.open_ids()), "FROM_TRIM_HORIZON": stream.ids()}
+    later = {"Type": "AFTER_SHARD_ID", "ShardId": max(first)}
+    assert stream.ids(ShardFilter=later) == stream.ids() - first
 
 
 def test_at_trim_horizon_names_the_shards_that_were_open_then(make_stream: Make) -> None:
@@ -71,19 +76,6 @@ def test_at_trim_horizon_names_the_shards_that_were_open_then(make_stream: Make)
     first = stream.ids()
     stream.split(stream.open_ids()[0])
     assert stream.ids(ShardFilter={"Type": "AT_TRIM_HORIZON"}) == first
-
-
-def test_from_trim_horizon_and_no_filter_name_all_shards(make_stream: Make) -> None:
-    stream = make_stream(2)
-    stream.split(stream.open_ids()[0])
-    assert stream.ids(ShardFilter={"Type": "FROM_TRIM_HORIZON"}) == stream.ids()
-    assert len(stream.ids()) == 4
-
-
-def test_after_shard_id_names_the_later_shards(make_stream: Make) -> None:
-    stream = make_stream(3)
-    ids = sorted(stream.ids())
-    assert stream.ids(ShardFilter={"Type": "AFTER_SHARD_ID", "ShardId": ids[1]}) == {ids[2]}
 
 
 @pytest.mark.parametrize("kind", ["AT_TIMESTAMP", "FROM_TIMESTAMP"])
@@ -132,19 +124,13 @@ def test_a_split_closes_the_parent_and_keeps_it_listed(make_stream: Make) -> Non
     assert {stream.shard(c)["ParentShardId"] for c in children} == {parent}
 
 
-def test_a_closed_shard_ends_above_its_start(make_stream: Make) -> None:
-    stream = make_stream()
-    parent = stream.open_ids()[0]
-    stream.split(parent)
-    numbers = stream.shard(parent)["SequenceNumberRange"]
-    assert int(numbers["StartingSequenceNumber"]) < int(numbers["EndingSequenceNumber"])
-
-
-def test_children_start_above_the_end_of_their_parent(make_stream: Make) -> None:
+def test_a_closed_shard_ends_above_its_start_and_below_its_children(make_stream: Make) -> None:
     stream = make_stream()
     parent = stream.open_ids()[0]
     children = stream.split(parent)
-    end = int(stream.shard(parent)["SequenceNumberRange"]["EndingSequenceNumber"])
+    numbers = stream.shard(parent)["SequenceNumberRange"]
+    end = int(numbers["EndingSequenceNumber"])
+    assert int(numbers["StartingSequenceNumber"]) < end
     assert all(int(stream.shard(c)["SequenceNumberRange"]["StartingSequenceNumber"]) > end for c in children)
 
 

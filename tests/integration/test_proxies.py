@@ -15,7 +15,7 @@ from mld.aws.sessions import client_factory
 from mld.aws.wire.client import WireService
 from mld.errors import AwsError, AwsUnreachableError
 from mld.local.eventstream import initial_response
-from properties import load
+from properties.loader import load
 from tests.support.certificates import write_corporate_certificates
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.patience import PATIENCE_S

@@ -119,7 +119,6 @@ class KinesisDoor:
 
     async def get_records(self, iterator: str, limit: int | None) -> RawPage:
         place = decode_iterator(iterator)
-        assert place is not None
         self._network.reads.append((self._clock.monotonic(), self._worker, place.shard_index))
         await self._travel("GetRecords")
         return await in_world(self._streams.get_records(iterator, limit))

@@ -20,7 +20,7 @@ from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import subscription as served
 from mld.local.kinesis.filters import FilterType, ListFilter
 from mld.local.kinesis.reading import LogPage
-from mld.local.kinesis.registered_consumer import Consumer
+from mld.local.kinesis.stream_state import Consumer
 from mld.retrieval.rawpage import RawPage
 from mld.streams import Shard, ShardFilter, ShardsPage, StartingPoint, StreamConsumer, StreamSummary
 from protocol.messages import Record

@@ -6,17 +6,13 @@ from mld.local.kinesis import errors
 from mld.local.kinesis.directory import Directory
 from mld.local.kinesis.errors import ACCOUNT
 from mld.local.kinesis.reading import start_position
-from mld.local.kinesis.registered_consumer import (
-    CONSUMERS_MAX,
-    CREATING_MAX,
-    Consumer,
-    consumer_arn,
-    split_consumer_arn,
-)
 from mld.local.kinesis.shard import ShardState
-from mld.local.kinesis.stream_state import Stream
+from mld.local.kinesis.stream_state import Consumer, Stream
 from mld.local.kinesis.subscription import TAKEOVER_S, ShardSubscription
 from mld.streams import IteratorType, StartingPoint
+
+CONSUMERS_MAX = 20
+CREATING_MAX = 5
 
 
 class FanOutDirectory(Directory):
@@ -31,8 +27,9 @@ class FanOutDirectory(Directory):
             raise errors.limit_exceeded(f"Consumer count cannot exceed {CONSUMERS_MAX} for stream {stream.name}.")
         if sum(c.status(now) == "CREATING" for c in existing) >= CREATING_MAX:
             raise errors.limit_exceeded(f"Only {CREATING_MAX} consumers can be created at the same time.")
-        arn = consumer_arn(stream.arn, name, now)
-        consumer = Consumer(name, arn, stream.arn, now, now + self.delays.consumer_s)
+        consumer = Consumer(
+            name, f"{stream.arn}/consumer/{name}:{int(now)}", stream.arn, now, now + self.delays.consumer_s
+        )
         stream.consumers[name] = consumer
         return consumer
 
@@ -48,7 +45,7 @@ class FanOutDirectory(Directory):
     ) -> Consumer:
         """The consumer with this ARN, or with this stream's ARN and name; if all are given they must agree."""
         if arn is not None:
-            parts = split_consumer_arn(arn)
+            parts = _stream_and_name(arn)
             if parts is None:
                 raise errors.invalid(f"ConsumerARN {arn} is not valid.")
             if (stream_arn or parts[0]) != parts[0] or (name or parts[1]) != parts[1]:
@@ -97,3 +94,10 @@ class FanOutDirectory(Directory):
         self._subscriptions = {k: s for k, s in self._subscriptions.items() if s.is_live}
         self._subscriptions[key] = subscription
         return subscription
+
+
+def _stream_and_name(arn: str) -> tuple[str, str] | None:
+    """Stream ARN and consumer name of a consumer's ARN; None if it is none."""
+    stream_arn, found, rest = arn.partition("/consumer/")
+    name, colon, stamp = rest.rpartition(":")
+    return (stream_arn, name) if found and colon and name and stamp.isdigit() else None

@@ -78,8 +78,6 @@ class Kinesis(FanOutDirectory):
 
     def _resume_listing(self, token: str, now: float) -> tuple[Stream, str, ListFilter | None]:
         resumed = decode_list_token(token)
-        if resumed is None:
-            raise errors.invalid("NextToken is invalid.")
         if resumed.is_expired(now):
             raise errors.KinesisError("ExpiredNextTokenException", "The NextToken is older than 300 seconds.")
         stream = self.stream(resumed.stream, now)
@@ -183,8 +181,6 @@ class Kinesis(FanOutDirectory):
 
     def _place(self, iterator: str, ref: str | None, now: float) -> tuple[Stream, ShardState, ShardIterator]:
         place = decode_iterator(iterator)
-        if place is None:
-            raise errors.invalid("Invalid ShardIterator.")
         stream = self.data_stream(place.stream, now)
         if stream.created_ms != place.created_ms:
             raise errors.stream_not_found(stream.name)

@@ -102,10 +102,7 @@ class OperationRequest:
     def place(self, kind: str, otherwise: str) -> str:
         """The name after which a listing goes on: that in the page token, if there is one."""
         token = self.text("NextToken")
-        name = otherwise if token is None else decode_name(kind, token)
-        if name is None:
-            raise errors.invalid("NextToken is invalid.")
-        return name
+        return otherwise if token is None else decode_name(kind, token)
 
     def entries(self, key: str) -> list[OperationRequest]:
         value = self._get(key, list)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import deque
+from dataclasses import dataclass
 
 from mld.local.kinesis import errors
-from mld.local.kinesis.registered_consumer import Consumer
 from mld.local.kinesis.sequence import Sequencer
 from mld.local.kinesis.shard import ShardState, shard_index
 from mld.streams import HASH_KEY_MAX, HashRange
@@ -29,6 +29,27 @@ def uniform_ranges(count: int) -> list[HashRange]:
     width = (HASH_KEY_MAX + 1) // count
     starts = [i * width for i in range(count)]
     return [HashRange(s, e) for s, e in zip(starts, [s - 1 for s in starts[1:]] + [HASH_KEY_MAX], strict=True)]
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A registered consumer of enhanced fan-out. CREATING until `active_s`; DELETING as soon as `gone_s` is set, until
+    then."""
+
+    name: str
+    arn: str
+    stream_arn: str
+    created_s: float
+    active_s: float
+    gone_s: float | None = None
+
+    def status(self, now: float) -> str:
+        if self.gone_s is not None:
+            return "DELETING"
+        return "ACTIVE" if now >= self.active_s else "CREATING"
+
+    def is_gone(self, now: float) -> bool:
+        return self.gone_s is not None and now >= self.gone_s
 
 
 class Stream:

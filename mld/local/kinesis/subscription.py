@@ -15,7 +15,7 @@ from mld.local.kinesis.reading import PAGE_RECORDS_MAX, LogPage, read_page
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import Stream
 from mld.local.kinesis.throttle import READ_BYTES_PER_S
-from mld.streams import ChildShard
+from mld.streams import HashRange
 
 LIFE_S = 300.0
 TAKEOVER_S = 5.0
@@ -101,22 +101,27 @@ class ShardSubscription:
         return SubscriptionEvent(page, str(number))
 
 
-def child_shard_json(child: ChildShard) -> dict[str, object]:
-    return {
-        "ShardId": child.shard_id,
-        "ParentShards": sorted(child.parents),
-        "HashKeyRange": {
-            "StartingHashKey": str(child.hash_range.start),
-            "EndingHashKey": str(child.hash_range.end),
-        },
-    }
+def hash_range_json(hash_range: HashRange) -> dict[str, str]:
+    return {"StartingHashKey": str(hash_range.start), "EndingHashKey": str(hash_range.end)}
+
+
+def page_json(page: LogPage, place_key: str, place: str | None) -> bytes:
+    """A page as GetRecords and the events of SubscribeToShard show it; `place` is where the next one starts."""
+    tail: dict[str, object] = {"MillisBehindLatest": page.millis_behind_latest}
+    if place is not None:
+        tail[place_key] = place
+    if page.children:
+        tail["ChildShards"] = [
+            {
+                "ShardId": child.shard_id,
+                "ParentShards": sorted(child.parents),
+                "HashKeyRange": hash_range_json(child.hash_range),
+            }
+            for child in page.children
+        ]
+    return b'{"Records":[' + b",".join(page.fragments) + b"]," + json.dumps(tail).encode()[1:]
 
 
 def event_json(event: SubscriptionEvent) -> bytes:
     """The payload of the event's frame."""
-    tail: dict[str, object] = {"MillisBehindLatest": event.page.millis_behind_latest}
-    if event.continuation is not None:
-        tail["ContinuationSequenceNumber"] = event.continuation
-    if event.page.children:
-        tail["ChildShards"] = [child_shard_json(child) for child in event.page.children]
-    return b'{"Records":[' + b",".join(event.page.fragments) + b"]," + json.dumps(tail).encode()[1:]
+    return page_json(event.page, "ContinuationSequenceNumber", event.continuation)

@@ -10,11 +10,13 @@ import binascii
 import zlib
 from dataclasses import dataclass
 
+from mld.local.kinesis import errors
 from mld.local.kinesis.filters import FilterType, ListFilter
 
 LIFE_S = 300.0
 """Both kinds expire five minutes after they were given out."""
 _SEPARATOR = "\x1f"
+_BAD_TOKEN = "NextToken is invalid."  # noqa: S105 - a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +58,14 @@ class ListShardsToken:
         return now - self.issued_s > LIFE_S
 
 
-def decode_iterator(text: str) -> ShardIterator | None:
-    """None for a text we did not make."""
-    fields = _unpack("I", text, 5)
-    if fields is None:
-        return None
-    stream, created_ms, index, position, issued_s = fields
+def decode_iterator(text: str) -> ShardIterator:
+    """Raises KinesisError for a text we did not make, as all here."""
+    stream, created_ms, index, position, issued_s = _unpack("I", text, 5, "Invalid ShardIterator.")
     return ShardIterator(stream, int(created_ms), int(index), int(position), float(issued_s))
 
 
-def decode_list_token(text: str) -> ListShardsToken | None:
-    """None for a text we did not make."""
-    fields = _unpack("S", text, 7)
-    if fields is None:
-        return None
-    stream, created_ms, after_id, kind, shard, time, issued_s = fields
+def decode_list_token(text: str) -> ListShardsToken:
+    stream, created_ms, after_id, kind, shard, time, issued_s = _unpack("S", text, 7, _BAD_TOKEN)
     wanted = ListFilter(FilterType(kind), shard or None, float(time) if time else None) if kind else None
     return ListShardsToken(stream, int(created_ms), after_id, wanted, float(issued_s))
 
@@ -80,9 +75,8 @@ def encode_name(kind: str, name: str) -> str:
     return _pack(kind, name)
 
 
-def decode_name(kind: str, text: str) -> str | None:
-    fields = _unpack(kind, text, 1)
-    return None if fields is None else fields[0]
+def decode_name(kind: str, text: str) -> str:
+    return _unpack(kind, text, 1, _BAD_TOKEN)[0]
 
 
 def _pack(kind: str, *fields: object) -> str:
@@ -90,12 +84,12 @@ def _pack(kind: str, *fields: object) -> str:
     return base64.b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
 
 
-def _unpack(kind: str, text: str, count: int) -> list[str] | None:
+def _unpack(kind: str, text: str, count: int, refusal: str) -> list[str]:
     try:
         raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
-        return None
-    if len(raw) < 5 or zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
-        return None
-    fields = raw[4:].decode().split(_SEPARATOR)
-    return fields[1:] if fields[0] == kind and len(fields) == count + 1 else None
+        raise errors.invalid(refusal) from None
+    fields = raw[4:].decode(errors="replace").split(_SEPARATOR)
+    if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4] or fields[0] != kind or len(fields) != count + 1:
+        raise errors.invalid(refusal)
+    return fields[1:]

@@ -14,7 +14,7 @@ from mld.local.kinesis.operations import (
     answer,
     operation,
 )
-from mld.local.kinesis.registered_consumer import Consumer
+from mld.local.kinesis.stream_state import Consumer
 from mld.local.kinesis.subscription import ShardSubscription
 from mld.local.kinesis.tokens import encode_name
 from mld.streams import IteratorType, StartingPoint

@@ -22,7 +22,7 @@ from mld.local.kinesis.operations import (
 from mld.local.kinesis.records import PutEntry, PutResult
 from mld.local.kinesis.shard import ShardState
 from mld.local.kinesis.stream_state import Stream
-from mld.local.kinesis.subscription import child_shard_json
+from mld.local.kinesis.subscription import hash_range_json, page_json
 from mld.streams import IteratorType, StartingPoint
 
 
@@ -63,10 +63,7 @@ def shard_json(shard: ShardState) -> dict[str, Any]:
         numbers["EndingSequenceNumber"] = view.ending_sequence
     fields: dict[str, Any] = {
         "ShardId": view.shard_id,
-        "HashKeyRange": {
-            "StartingHashKey": str(view.hash_range.start),
-            "EndingHashKey": str(view.hash_range.end),
-        },
+        "HashKeyRange": hash_range_json(view.hash_range),
         "SequenceNumberRange": numbers,
     }
     if view.parent_id is not None:
@@ -164,12 +161,7 @@ def get_records(kinesis: Kinesis, request: OperationRequest, now: float) -> Oper
         limit=request.integer("Limit", 1, PAGE_MAX),
         ref=request.text("StreamARN"),
     )
-    tail: dict[str, Any] = {"MillisBehindLatest": page.millis_behind_latest}
-    if following is not None:
-        tail["NextShardIterator"] = following
-    if page.children:
-        tail["ChildShards"] = [child_shard_json(child) for child in page.children]
-    return OperationResult(b'{"Records":[' + b",".join(page.fragments) + b"]," + json.dumps(tail).encode()[1:])
+    return OperationResult(page_json(page, "NextShardIterator", following))
 
 
 def empty_page(kinesis: Kinesis, request: OperationRequest, now: float) -> OperationResult:

@@ -16,7 +16,7 @@ from mld.clock import Clock
 from mld.errors import StreamError, StreamInUseError, StreamNotFoundError, StreamThrottledError, StreamUnavailableError
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis import subscription as served
-from mld.local.kinesis.registered_consumer import Consumer
+from mld.local.kinesis.stream_state import Consumer
 from mld.retrieval.rawpage import RawPage
 from mld.streams import StartingPoint, StreamConsumer
 from tests.simulation.world.loop import later_in_world

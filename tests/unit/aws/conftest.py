@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from properties import Settings, load
+from properties.loader import load
+from properties.settings import Settings
 
 Configure = Callable[..., Settings]
 

@@ -94,10 +94,13 @@ HISTORIES = st.builds(history_of, st.integers(1, 5), st.lists(STEPS, max_size=25
 @settings(max_examples=150)
 @given(HISTORIES)
 def test_open_shards_always_partition_the_hash_keys(history: History) -> None:
-    ranges = [shard.hash_range for shard in history.open_shards]
-    assert ranges[0].start == 0
-    assert ranges[-1].end == HASH_KEY_MAX
-    assert all(before.end + 1 == after.start for before, after in itertools.pairwise(ranges))
+    assert_partition(history.open_shards)
+
+
+def assert_partition(shards: list[ShardState]) -> None:
+    ranges = sorted((shard.hash_range.start, shard.hash_range.end) for shard in shards)
+    assert ranges[0][0] == 0 and ranges[-1][1] == HASH_KEY_MAX
+    assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(ranges))
 
 
 @settings(max_examples=150)
@@ -208,6 +211,4 @@ def test_at_trim_horizon_is_an_exact_partition_whatever_the_age(history: History
         shards = history.kinesis.list_shards(
             STREAM, now=history.now + age_s, shard_filter=ListFilter(FilterType.AT_TRIM_HORIZON)
         ).shards
-        ranges = sorted((shard.hash_range.start, shard.hash_range.end) for shard in shards)
-        assert ranges[0][0] == 0 and ranges[-1][1] == HASH_KEY_MAX
-        assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(ranges))
+        assert_partition(shards)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.check import failures_in_words as in_words
-from properties import Level
+from properties.remarks import Level
 from properties.values import ChildFailurePolicy, DeadLetterKind
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from properties import Level, load
 from properties.exposure import who_else
+from properties.loader import load
+from properties.remarks import Level
 from tests.unit.properties.conftest import Configure
 
 SECRET = "hunter2"
@@ -51,14 +52,10 @@ def test_what_is_no_secret_or_stands_in_the_environment_is_not(configure: Config
         f"{SPARK}mld.spark.conf.spark.driver.extraJavaOptions=-Da=1 -Dmy.password={SECRET}",
     ],
 )
-def test_a_secret_for_the_command_line_of_another_process_is_named(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "app.properties"
-    file.touch(0o600)
-    file.write_text(f"executableName=c\napplicationName=a\nstreamName=s\nregionName=r\nretrievalMode=POLLING\n{line}\n"
-                    "AwsCredentialsProvider=DefaultCredentialsProvider\n")  # fmt: skip
-    remarks = [str(remark) for remark in load(file).remarks]
-    (remark,) = [one for one in remarks if "every user of this machine can read" in one]
-    assert SECRET not in remark
+def test_a_secret_for_the_command_line_of_another_process_is_named(configure: Configure, line: str) -> None:
+    remarks = [str(remark) for remark in configure(line, without=[line.partition("=")[0]]).remarks]
+    (remark,) = [one for one in remarks if "command line of" in one]
+    assert "every user of this machine can read" in remark and SECRET not in remark
 
 
 @pytest.mark.parametrize(("mode", "who"), [(0o644, "every user"), (0o640, "its group"), (0o600, None)])

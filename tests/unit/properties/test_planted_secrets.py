@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from properties import ConfigurationError, keys
+from properties import keys
 from properties.harmless import conf_shown, option_shown
 from properties.keytypes import Key, ValueKind
 from properties.redaction import Shown, redacted
 from properties.reference import tables
+from properties.remarks import ConfigurationError
 from properties.scrubbing import Scrubber, secrets_of_environment
 from properties.spark import KEYS as SPARK_KEYS
 from tests.unit.properties.conftest import Configure

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from properties.grammar import parse
-from properties.loader import load
 from properties.remarks import ConfigurationError, Level
 from properties.spark import Format, OnPoison, SparkLines, read
+from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
 
 def lines(text: str, *overrides: tuple[str, str]) -> SparkLines:
@@ -91,31 +89,26 @@ def test_bad_input_gets_a_sentence(text: str, said: str) -> None:
     assert said in error
 
 
-def test_the_daemon_refuses_to_start_with_a_bad_key(tmp_path: Path) -> None:
-    file = tmp_path / "app.properties"
-    file.write_text(
-        "executableName = mld-spark\napplicationName = a\nstreamName = s\nregionName = us-east-1\n"
-        "AwsCredentialsProvider = DefaultCredentialsProvider\nmld.spark.pipeline = p.py:f\nmld.spark.speed = 9\n"
+def test_the_daemon_refuses_to_start_with_a_bad_key(configure: Configure) -> None:
+    pipeline = "mld.spark.pipeline = p.py:f"
+    (found,) = problems(lambda: configure(f"{pipeline}\nmld.spark.speed = 9"))
+    assert found.startswith("mld.spark.speed")
+    loaded = configure(pipeline)
+    row = loaded.effective[-1]
+    assert (row.key, row.value, row.source) == (
+        "mld.spark.pipeline",
+        "p.py:f",
+        f"{loaded.path}:{FIRST_LINE_AFTER_MINIMUM}",
     )
-    with pytest.raises(ConfigurationError) as caught:
-        load(file)
-    assert "mld.spark.speed" in str(caught.value)
-    file.write_text(file.read_text().replace("mld.spark.speed = 9\n", ""))
-    row = load(file).effective[-1]
-    assert (row.key, row.value, row.source) == ("mld.spark.pipeline", "p.py:f", f"{file}:6")
 
 
 @pytest.mark.parametrize(
     ("program", "refused"), [("mld-spark", True), ("/opt/bin/mld-spark", True), ("mld-spark a.properties", False)]
 )
-def test_mld_spark_without_a_pipeline_is_refused(tmp_path: Path, program: str, refused: bool) -> None:
-    file = tmp_path / "app.properties"
-    file.write_text(
-        f"executableName = {program}\napplicationName = a\nstreamName = s\nregionName = us-east-1\n"
-        "AwsCredentialsProvider = DefaultCredentialsProvider\n"
-    )
+def test_mld_spark_without_a_pipeline_is_refused(configure: Configure, program: str, refused: bool) -> None:
+    line, without = f"executableName = {program}", ["executableName"]
     if not refused:
-        load(file)  # the keys are in the file that it names
+        configure(line, without=without)  # the keys are in the file that it names
         return
     with pytest.raises(ConfigurationError, match=r"there is no mld\.spark\.pipeline; name the pipeline"):
-        load(file)
+        configure(line, without=without)

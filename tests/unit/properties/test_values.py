@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from properties import Level
 from properties.conversion import BadValue, convert, trim
 from properties.keys import BY_NAME
+from properties.remarks import Level
 from properties.values import ClientVersionConfig, InitialPositionKind, InitialPositionSetting, MetricsLevel, StreamArn
 from tests.unit.properties.conftest import Configure, problems, remarks_on
 
