@@ -143,6 +143,7 @@ PURE = (
     "mld/retrieval/rawbody.py",
     "mld/retrieval/rawpage.py",
     "mld/consumer/lifecycle.py",
+    "mld/aws/wire/answers.py",
     "mld/aws/wire/frames.py",
     "mld/consumer/restarts.py",
     "mld/consumer/bisecting.py",

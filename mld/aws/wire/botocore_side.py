@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mld.aws.servicetime import SCOPE
-from mld.aws.wire.connection import Answer, Origin
+from mld.aws.wire.answers import Answer
+from mld.aws.wire.connection import Origin
 from mld.aws.wire.proxies import Proxy
 from mld.aws.wire.sigv4 import Scope
 

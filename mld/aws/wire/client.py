@@ -28,12 +28,13 @@ from mld.aws.boundary import OUR_OWN, Surprises
 from mld.aws.client import CALL_TIMEOUT_S, BotoService, aws_failure, is_surprise
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire import documents
+from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
-from mld.aws.wire.connection import Answer, BrokenAnswerError, Connection, NothingSentBackError, Origin
+from mld.aws.wire.connection import Connection, Origin
 from mld.aws.wire.places import Place, Places, PlacesClosedError
 from mld.aws.wire.requests import Requests, Usual
 from mld.aws.wire.source import FrameSource
-from mld.aws.wire.wired import Large
+from mld.aws.wire.wired import BODY_BYTES_MAX
 from mld.aws.wire.workers import Job, Workers
 from mld.errors import AwsUnreachableError, StartupError
 
@@ -46,8 +47,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Exchange = Callable[[bytes], Answer]
 """What answers the body of a request."""
-Taken = tuple[socket.socket, bytes, bool]
-"""A connected socket, what was read ahead from it, and whether what comes is chunked."""
+Taken = tuple[socket.socket, Incoming]
+"""A connected socket, and an answer on it whose head has come."""
 
 READS = frozenset({"GetRecords", "GetShardIterator", "GetItem", "Query", "Scan"})
 """May be repeated on a new connection: they change nothing."""
@@ -143,9 +144,9 @@ class WireService:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
 
     async def _opened(self, work: Callable[[Job], Taken]) -> FrameSource:
-        taken, ahead, chunked = await self._awaited(self._submitted(Job(work, unwanted=_close_socket)))
+        taken, incoming = await self._awaited(self._submitted(Job(work, unwanted=_close_socket)))
         try:
-            return FrameSource(taken, ahead, chunked=chunked)
+            return FrameSource(taken, incoming.ahead, chunked=b"transfer-encoding" in incoming.headers)
         except BaseException:
             taken.close()
             raise
@@ -199,13 +200,13 @@ class WireService:
         """The place goes back in any case, by the job if there is one; with a connection only if all was well."""
         usual = self._requests.usual(operation, params)
         place = await self._places.take(None if usual is None else usual.origin)
-        begun: Answer | Large | None = None
+        begun: Answer | Incoming | None = None
         job: Job | None = None
         kept: Origin | None = None
         try:
             if usual is not None:
                 begun = await self._on_loop(operation, params, place, usual, timer)
-            if not isinstance(begun, Answer) or begun.status >= 300:
+            if not isinstance(begun, Answer) or begun.status >= 300 or len(begun.body) > BODY_BYTES_MAX:
                 kept = place.origin
                 place.lend()
                 work = partial(self._perform, operation=operation, params=params, read=read, place=place, begun=begun)
@@ -229,7 +230,7 @@ class WireService:
 
     async def _on_loop(
         self, operation: str, params: dict[str, Any], place: Place, usual: Usual, timer: asyncio.Timeout
-    ) -> Answer | Large | None:
+    ) -> Answer | Incoming | None:
         """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
         wired = place.wired
         if wired is None or place.origin != usual.origin or not wired.is_good:
@@ -247,12 +248,9 @@ class WireService:
             if isinstance(error, NothingSentBackError) and operation in READS:
                 return None
             raise
-        if isinstance(found, Large):
-            return found
-        answer, keep = found
-        if not keep:
+        if isinstance(found, Answer) and not found.keep:
             place.drop()
-        return answer
+        return found
 
     def _submitted(self, job: Job) -> Job:
         """Raises PlacesClosedError, and what the machine says if it has no thread."""
@@ -294,16 +292,16 @@ class WireService:
         params: dict[str, Any],
         read: Callable[[bytes], T],
         place: Place,
-        begun: Answer | Large | None,
+        begun: Answer | Incoming | None,
     ) -> T:
         def exchange(body: bytes) -> Answer:
             return self._exchange(job, operation, params, body, place)
 
         def first() -> Answer | None:
-            if not isinstance(begun, Large):
+            if not isinstance(begun, Incoming):
                 return begun
             assert place.connection is not None, "it was lent with what has come"
-            return self._talk(job, place, place.connection, lambda connection: connection.resume(begun.ahead))
+            return self._talk(job, place, place.connection, lambda connection: connection.receive(begun))
 
         answer = self._answer(operation, params, exchange, first())
         if len(answer.body) < GATE_BYTES_MIN:
@@ -320,12 +318,12 @@ class WireService:
             connection = self._connected(operation, origin)
             try:
                 job.uses(connection)
-                status, headers = connection.begin(request)
-                if status >= 300:
-                    return connection.rest(status, headers)
+                incoming = connection.begin(request)
+                if incoming.status >= 300:
+                    return connection.receive(incoming)
                 job.uses(None)
-                taken.append((*connection.detach(), b"transfer-encoding" in headers))
-                return Answer(status, headers, b"")
+                taken.append((connection.socket, incoming))
+                return Answer(incoming.status, incoming.headers, b"")
             finally:
                 job.uses(None)
                 self._let_go(connection)
@@ -386,9 +384,7 @@ class WireService:
         self._keep_in_sight(connection)
         return connection
 
-    def _talk(
-        self, job: Job, place: Place, connection: Connection, talk: Callable[[Connection], tuple[Answer, bool]]
-    ) -> Answer:
+    def _talk(self, job: Job, place: Place, connection: Connection, talk: Callable[[Connection], Answer]) -> Answer:
         """What `talk` hears, on a connection that then is left at its place, or is closed."""
         was_kept, place.connection = place.connection is connection, None
         keep = False
@@ -396,7 +392,8 @@ class WireService:
         job.uses(connection)
         begun_at = time.monotonic()
         try:
-            answer, keep = talk(connection)
+            answer = talk(connection)
+            keep = answer.keep
             return answer
         except BaseException:
             if was_kept and (not job.given_up or time.monotonic() - begun_at >= SILENCE_S_MIN):

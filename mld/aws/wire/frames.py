@@ -7,32 +7,19 @@ is inside a frame, its checksums included, is botocore's business (`mld.aws.mess
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
+
+from mld.aws.wire.answers import BrokenAnswerError, Chunks
 
 FRAME_BYTES_MAX = 24 * 1024 * 1024 + 128 * 1024 + 16
 """The largest payload and the largest headers that botocore takes."""
 FRAME_BYTES_MIN = 16
 """Lengths and checksums."""
-LINE_BYTES_MAX = 4096
-"""Of the line before a chunk."""
 SMALL_BYTES = 512
 """Smaller pieces are joined: kept apart, each takes some 200 bytes and what was read with it."""
 _LENGTH_BYTES = 4
 
 Frame = tuple[memoryview, ...]
 """One frame in the pieces in which it came."""
-
-
-class BrokenStreamError(Exception):
-    """What came is no whole event stream."""
-
-
-class _Expected(Enum):
-    SIZE = "the size of a chunk"
-    DATA = "the data of a chunk"
-    DATA_END = "the end of a chunk"
-    TRAILER = "a trailer"
-    NOTHING = "nothing"
 
 
 class FrameStream:
@@ -42,11 +29,7 @@ class FrameStream:
         self.frames: deque[Frame] = deque()
         self.waiting_bytes = 0
         """Of whole frames that nobody has taken."""
-        self._expected = _Expected.SIZE if chunked else _Expected.DATA
-        self._chunked = chunked
-        self._line = b""
-        self._left = 0
-        """Of the chunk."""
+        self._chunks = Chunks() if chunked else None
         self._parts: list[memoryview | bytearray] = []
         self._have = 0
         self._wanted = 0
@@ -55,7 +38,7 @@ class FrameStream:
     @property
     def is_complete(self) -> bool:
         """Whether the answer has said that it ends here."""
-        return self._expected is _Expected.NOTHING
+        return self._chunks is not None and self._chunks.is_complete
 
     @property
     def is_between_frames(self) -> bool:
@@ -70,48 +53,14 @@ class FrameStream:
         return frame
 
     def feed(self, data: bytes) -> None:
-        """Raises BrokenStreamError for what is no event stream."""
-        view = memoryview(data)
-        if not self._chunked:
-            self._append(view)
+        """Raises BrokenAnswerError for what is no event stream."""
+        if self._chunks is None:
+            self._append(memoryview(data))
             return
-        at = 0
-        while at < len(data):
-            match self._expected:
-                case _Expected.DATA:
-                    end = min(len(data), at + self._left)
-                    self._append(view[at:end])
-                    self._left -= end - at
-                    at = end
-                    if not self._left:
-                        self._expected = _Expected.DATA_END
-                case _Expected.NOTHING:
-                    raise BrokenStreamError("bytes after the end of the answer")
-                case _:
-                    end = data.find(b"\n", at) + 1
-                    self._line += data[at : end or len(data)]
-                    at = end or len(data)
-                    if len(self._line) > LINE_BYTES_MAX:
-                        raise BrokenStreamError(f"no {self._expected.value}")
-                    if end:
-                        self._take_line()
-
-    def _take_line(self) -> None:
-        line, self._line = self._line.strip(), b""
-        match self._expected:
-            case _Expected.SIZE:
-                text = line.partition(b";")[0].strip()
-                if not text or len(text) > 8 or text.strip(b"0123456789abcdefABCDEF"):
-                    raise BrokenStreamError(f"no size of a chunk: {line[:80]!r}")
-                self._left = int(text, 16)
-                self._expected = _Expected.DATA if self._left else _Expected.TRAILER
-            case _Expected.DATA_END if not line:
-                self._expected = _Expected.SIZE
-            case _Expected.TRAILER:
-                if not line:
-                    self._expected = _Expected.NOTHING
-            case _:
-                raise BrokenStreamError("a chunk is longer than announced")
+        for piece in self._chunks.feed(data):
+            self._append(piece)
+        if self._chunks.excess:
+            raise BrokenAnswerError("bytes after the end of the answer")
 
     def _append(self, piece: memoryview) -> None:
         """Cut a piece of the body into frames."""
@@ -141,5 +90,5 @@ class FrameStream:
     def _length(self) -> int:
         length = int.from_bytes(b"".join(part[:_LENGTH_BYTES] for part in self._parts)[:_LENGTH_BYTES], "big")
         if not FRAME_BYTES_MIN <= length <= FRAME_BYTES_MAX:
-            raise BrokenStreamError(f"a frame of {length} bytes")
+            raise BrokenAnswerError(f"a frame of {length} bytes")
         return length

@@ -188,8 +188,8 @@ class Places:
         connection, place.connection = place.connection, None
         assert connection is not None
         try:
-            if connection.let_go():
-                place.wired = Wired(connection, partial(self._lost, place))
+            connection.let_go()
+            place.wired = Wired(connection, partial(self._lost, place))
         except Exception as error:  # the loop can watch no more descriptors, for example
             log.debug("a connection is not kept: %s", error, extra={"action": "connection_dropped"})
         if place.wired is None:

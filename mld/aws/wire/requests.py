@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mld.aws.servicetime import SKEWED_CODES, ServiceTime
+from mld.aws.wire.answers import Answer
 from mld.aws.wire.botocore_side import Blueprint, Canned, UnusualError
-from mld.aws.wire.connection import Answer, Origin
+from mld.aws.wire.connection import Origin
 from mld.aws.wire.sigv4 import Keys, Signer
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import asyncio
 import socket
 import ssl
 
-from mld.aws.wire.frames import BrokenStreamError, Frame, FrameStream
+from mld.aws.wire.answers import BrokenAnswerError
+from mld.aws.wire.frames import Frame, FrameStream
 
 READ_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024
@@ -38,7 +39,7 @@ class FrameSource:
         self._read_on()
 
     async def next(self) -> Frame | None:
-        """The next frame; None at the end of the answer. Raises OSError or BrokenStreamError.
+        """The next frame; None at the end of the answer. Raises OSError or BrokenAnswerError.
 
         One caller at a time. May be cancelled without loss.
         """
@@ -59,7 +60,7 @@ class FrameSource:
         if self._closed:
             return
         self._closed = True
-        self._over(BrokenStreamError("the subscription was closed"))
+        self._over(BrokenAnswerError("the subscription was closed"))
         self._socket.close()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -118,16 +119,16 @@ class FrameSource:
     def _feed(self, data: bytes) -> None:
         try:
             self._stream.feed(data)
-        except BrokenStreamError as error:
+        except BrokenAnswerError as error:
             self._over(error)
             return
         if self._stream.is_complete:
-            self._over(None if self._stream.is_between_frames else BrokenStreamError("the last event is cut off"))
+            self._over(None if self._stream.is_between_frames else BrokenAnswerError("the last event is cut off"))
 
     def _at_eof(self) -> None:
         """An answer without announced length ends with its connection; every other one is cut off."""
         if self._chunked or not self._stream.is_between_frames:
-            self._over(BrokenStreamError("the server has closed the connection in the middle of the answer"))
+            self._over(BrokenAnswerError("the server has closed the connection in the middle of the answer"))
         else:
             self._over(None)
 

@@ -1,8 +1,7 @@
 """`Wired`: a connection while the event loop has it: requests go out and small answers come in without a thread.
 
-Only what is simple is done here: a head with a length, a body of at most `BODY_BYTES_MAX`. Whatever else arrives is
-left, with what was read of it, to a thread and `Connection.resume`, which knows all the rest of HTTP. A call that
-crosses to a thread and back costs two wake-ups; at the tip of a stream that was a third of a poll.
+A large answer, and one whose length is not announced, is left to a thread and `Connection.receive` as soon as its head
+is known. A call that crosses to a thread and back costs two wake-ups: at the tip of a stream, a third of a poll.
 """
 
 from __future__ import annotations
@@ -11,57 +10,13 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from mld.aws.wire.connection import (
-    Answer,
-    BrokenAnswerError,
-    Connection,
-    NothingSentBackError,
-    check_crc32,
-    headers_of,
-    length_of,
-    may_be_kept,
-    status_of,
-)
+from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
+from mld.aws.wire.connection import GONE, Connection
 
 BODY_BYTES_MAX = 8 * 1024
 """Of an answer that is made into values on the loop: 0.1 ms, and 1.5 ms where each record needs the slow way."""
-HEAD_BYTES_MAX = 8 * 1024
-READ_BYTES = HEAD_BYTES_MAX + BODY_BYTES_MAX
-_GONE = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
+READ_BYTES = 2 * BODY_BYTES_MAX
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-class Large:
-    """An answer for a thread to read; `ahead` is what has come of it."""
-
-    __slots__ = ("ahead",)
-
-    def __init__(self, ahead: bytes) -> None:
-        self.ahead = ahead
-
-
-def answer_in(data: bytes) -> tuple[Answer, bool] | Large | int:
-    """The answer that `data` is, and whether its connection can be used again; or how many bytes it will have at least.
-
-    Raises BrokenAnswerError.
-    """
-    head, end, body = data.partition(b"\r\n\r\n")
-    if not end:
-        return Large(data) if b"\n\n" in data or len(data) >= HEAD_BYTES_MAX else len(data) + 1
-    first, *lines = head.split(b"\r\n")
-    status, headers = status_of(first), headers_of(lines)
-    length_text = headers.get(b"content-length")
-    if length_text is None or status < 200 or b"transfer-encoding" in headers:
-        return Large(data)
-    length = length_of(length_text)
-    if length > BODY_BYTES_MAX:
-        return Large(data)
-    if len(body) < length:
-        return len(data) + length - len(body)
-    keep = len(body) == length and may_be_kept(headers)
-    body = body[:length]
-    check_crc32(headers, body)
-    return Answer(status, headers, body), keep
 
 
 class Wired:
@@ -74,9 +29,8 @@ class Wired:
         self._fd = connection.socket.fileno()
         self._is_tls = isinstance(connection.socket, ssl.SSLSocket)
         self._lost = lost
-        self._answer: asyncio.Future[tuple[Answer, bool] | Large] | None = None
-        self._data = b""
-        self._wanted = 0
+        self._answer: asyncio.Future[Answer | Incoming] | None = None
+        self._incoming = Incoming()
         self._unsent = b""
         self._has_fd = True
         self._loop.add_reader(self._fd, self._readable)
@@ -86,14 +40,13 @@ class Wired:
         """Whether it has not ended since it was used."""
         return self._has_fd and not self.connection.is_stale()
 
-    async def exchange(self, request: bytes, *, timeout_s: float) -> tuple[Answer, bool] | Large:
-        """An answer, and whether the connection can be used again.
+    async def exchange(self, request: bytes, *, timeout_s: float) -> Answer | Incoming:
+        """An answer, or as much of a large one as has come, with which a thread goes on after `release`.
 
-        Raises NothingSentBackError, and whatever else went wrong; after that and a cancellation `close` is due, after
-        `Large` a `release`.
+        Raises NothingSentBackError, and whatever else went wrong; after that and a cancellation `close` is due.
         """
         assert self._answer is None, "one call at a time"
-        self._data, self._wanted = b"", 1
+        self._incoming = Incoming()
         self._answer = self._loop.create_future()
         answer = self._answer
         timer = self._loop.call_later(timeout_s, self.fail, TimeoutError("the read operation timed out"))
@@ -134,7 +87,7 @@ class Wired:
             sent = self._socket.send(request)
         except _LATER:
             sent = 0
-        except _GONE as error:
+        except GONE as error:
             self.fail(NothingSentBackError(f"{type(error).__name__}: {error}"))
             return
         if sent < len(request):
@@ -162,20 +115,16 @@ class Wired:
         except Exception as error:
             self.fail(error)
 
-    def _read(self, answer: asyncio.Future[tuple[Answer, bool] | Large]) -> None:
+    def _read(self, answer: asyncio.Future[Answer | Incoming]) -> None:
         try:
             data = self._socket.recv(READ_BYTES)
         except _LATER:
             return
-        except _GONE as error:
-            self.fail(self._ended(f"{type(error).__name__}: {error}"))
-            return
+        except GONE as error:
+            raise self._incoming.cut_off(f"{type(error).__name__}: {error}") from error
         if not data:
-            self.fail(self._ended("the server has closed the connection"))
-            return
-        self._data = self._data + data if self._data else data
-        if len(self._data) >= self._wanted:
-            self._look(answer)
+            self._incoming.end()
+        self._feed(data, answer)
         if self._is_tls and not answer.done() and self._socket.pending():  # type: ignore[attr-defined]
             self._loop.call_soon(self._readable_again, answer)
 
@@ -189,23 +138,19 @@ class Wired:
             return
         self._lost()
 
-    def _readable_again(self, answer: asyncio.Future[tuple[Answer, bool] | Large]) -> None:
+    def _readable_again(self, answer: asyncio.Future[Answer | Incoming]) -> None:
         """What is decrypted already makes no socket readable."""
         if self._answer is answer and self._has_fd:
             self._readable()
 
-    def _look(self, answer: asyncio.Future[tuple[Answer, bool] | Large]) -> None:
-        found = answer_in(self._data)
-        if isinstance(found, int):
-            self._wanted = found
-        elif self._unsent:  # the other end has answered before it has heard all: what follows would be out of step
+    def _feed(self, data: bytes, answer: asyncio.Future[Answer | Incoming]) -> None:
+        incoming = self._incoming
+        found = incoming.feed(data)
+        is_small = incoming.length is not None and incoming.length <= BODY_BYTES_MAX
+        if found is None and (is_small or not incoming.status):
+            return
+        if self._unsent:  # the other end has answered before it has heard all: what follows would be out of step
             raise BrokenAnswerError("an answer to half a request")
-        else:
-            if isinstance(found, Large):
-                self._let_go_of_fd()  # before more arrives
-            answer.set_result(found)
-
-    def _ended(self, reason: str) -> Exception:
-        if self._data:
-            return BrokenAnswerError("the answer is cut off")
-        return NothingSentBackError(reason)
+        if found is None:
+            self._let_go_of_fd()  # before more arrives
+        answer.set_result(incoming if found is None else found)

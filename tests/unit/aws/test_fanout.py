@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from mld import errors
 from mld.aws.fanout import INLINE_BYTES_MAX, KinesisFanOut
 from mld.aws.messages import JOINED_BYTES_MAX, Frame, Message, message_in, message_of
-from mld.aws.wire.frames import FRAME_BYTES_MAX, BrokenStreamError, FrameStream
+from mld.aws.wire.answers import BrokenAnswerError
+from mld.aws.wire.frames import FRAME_BYTES_MAX, FrameStream
 from mld.aws.wire.source import AHEAD_BYTES, FrameSource
 from mld.local import eventstream
 from mld.retrieval.rawpage import RawPage, page_of_event
@@ -92,7 +93,7 @@ def test_frames_are_whole_however_they_are_cut(
     ],
 )
 def test_what_is_no_stream_is_refused(data: bytes) -> None:
-    with pytest.raises(BrokenStreamError):
+    with pytest.raises(BrokenAnswerError):
         FrameStream(chunked=True).feed(data)
 
 
@@ -232,7 +233,7 @@ def test_a_connection_that_ends_early_is_an_error(is_chunked: bool, cut: int, en
         if ends:
             assert await source.next() is None
         else:
-            with pytest.raises(BrokenStreamError):
+            with pytest.raises(BrokenAnswerError):
                 await source.next()
 
     with_source(body, chunked=is_chunked)
@@ -274,7 +275,7 @@ def test_a_waiting_caller_hears_of_a_close_and_may_be_cancelled() -> None:
         waiting = asyncio.create_task(source.next())
         await asyncio.sleep(0)
         source.close()
-        with pytest.raises(BrokenStreamError, match="closed"):
+        with pytest.raises(BrokenAnswerError, match="closed"):
             await waiting
 
     with_source(body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from tests.unit.aws.test_wire import SUBSCRIPTION, Server, answer, refusal, stre
 from tests.unit.aws.throwing import THROWN, anew
 
 SMALL = answer(b"{}")
-LARGE = answer(b"x" * (BODY_BYTES_MAX + 1))
+LARGE = answer(b"x" * (3 * BODY_BYTES_MAX))
 ROUNDS = 3
 
 
@@ -69,9 +69,9 @@ LOOP_TRAPS: dict[str, tuple[Callable[[], Any], str]] = {
 THREAD_TRAPS: dict[str, tuple[Callable[[], Any], str]] = {
     "connect": (lambda: socket, "create_connection"),
     "set an option": (lambda: socket.socket, "setsockopt"),
-    "buffer": (lambda: io, "BufferedReader"),
+    "poll": (lambda: select, "poll"),
     "send": (lambda: socket.socket, "sendall"),
-    "receive": (lambda: socket.socket, "recv_into"),
+    "receive": (lambda: socket.socket, "recv"),
 }
 
 
