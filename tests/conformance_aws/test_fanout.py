@@ -153,19 +153,6 @@ def test_latest_on_a_closed_shard_ends_at_once(make_stream: Make) -> None:
     assert [e["Records"] for e in events] == [[]] and len(events[-1]["ChildShards"]) == 2
 
 
-def test_a_merge_ends_both_parents_with_the_one_child(make_stream: Make) -> None:
-    stream = make_stream(2)
-    low, high = stream.open_ids()
-    consumer = stream.consumer("app")
-    child = stream.merge(low, high)
-    for parent in (low, high):
-        with subscribed(stream, consumer, parent, "TRIM_HORIZON") as subscription:
-            last = subscription.rest()[-1]
-        assert [(c["ShardId"], sorted(c["ParentShards"])) for c in last["ChildShards"]] == [
-            (child, sorted([low, high]))
-        ]
-
-
 def test_a_second_call_within_five_seconds_is_refused(make_stream: Make, kinesis: Any) -> None:
     stream = make_stream()
     shard, consumer = stream.open_ids()[0], stream.consumer("app")
