@@ -8,7 +8,7 @@ A fault is a JSON object:
   Without any: every call until the fault is removed.
 * what happens: ``delay_s`` seconds pass; then ``code`` (with ``message`` and HTTP ``status``, default 400) is
   answered, or ``drop`` true closes the connection without an answer, or, for GetRecords, ``empty`` true answers no
-  records at the same place. With none of the three the call is only late.
+  records at the same place. With none of the three, and with ``empty`` for any other call, the call is only late.
 * ``after`` true: the call *is* carried out first, then its answer is replaced or lost.
 * ``after_events`` n, for SubscribeToShard: the subscription opens, and after n events it is cut (``drop``) or ends with
   ``code`` as an exception event.

@@ -194,6 +194,11 @@ def test_an_empty_page_stays_at_its_place_and_tells_the_lag(aws: EmbeddedAws, ki
     assert (len(empty["Records"]), len(full["Records"])) == (0, 2)
 
 
+def test_an_empty_page_is_asked_of_get_records_only(aws: EmbeddedAws, kinesis: Any) -> None:
+    aws.inject_faults({"empty": True})
+    assert "s" in kinesis.list_streams()["StreamNames"]
+
+
 def test_a_late_answer_is_late(aws: EmbeddedAws) -> None:
     impatient = aws.client("kinesis", timeout_s=0.2)
     aws.inject_faults({"operation": "ListStreams", "delay_s": 1.0})
