@@ -23,11 +23,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import fields, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from mld.local.faults import FaultError, FaultPlan, parse_fault
+from mld.local.faults import FaultError, parse_fault
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import StateDelays
+
+if TYPE_CHECKING:
+    from mld.local.server import EmbeddedServer
 
 PREFIX = "/_mld/"
 CONTENT_TYPE = "application/json"
@@ -39,24 +42,7 @@ class ControlError(Exception):
     """A body that cannot be understood; the text says why."""
 
 
-class Controlled(Protocol):
-    """What the control endpoint changes."""
-
-    faults: FaultPlan
-    calls: dict[str, int]
-    offset_s: float
-    delays: StateDelays
-
-    def now(self) -> float: ...
-
-    def set_offset(self, seconds: float) -> None: ...
-
-    def set_delays(self, delays: StateDelays) -> None: ...
-
-    def set_enforce(self, enforce: bool) -> None: ...
-
-
-def handle(server: Controlled, request: HttpRequest) -> HttpResponse:
+def handle(server: EmbeddedServer, request: HttpRequest) -> HttpResponse:
     if request.body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         return _json({"error": f"the body has to be JSON: send it with Content-Type: {CONTENT_TYPE}"}, 415)
     try:
@@ -88,7 +74,7 @@ def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
     return numbers
 
 
-def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
+def _act(server: EmbeddedServer, method: str, name: str, body: Any) -> Any:
     """What is answered; None if there is no such control. Raises FaultError and ControlError."""
     match method, name:
         case "GET", "health":
