@@ -232,13 +232,6 @@ class LeaseTableContract:
         assert (renewed.owner, renewed.checkpoint_owner, renewed.counter) == ("w-2", "w-1", lease.counter + 1)
         assert held(await lease_table.renew(renewed)).counter == lease.counter + 2
 
-    async def test_renewing_is_lost_to_a_taker(self, lease_table: LeaseTable) -> None:
-        lease = await owned(lease_table, "w-1")
-        await lease_table.take(lease, "w-2")
-        refusal = await lease_table.renew(lease, resent=True)
-        assert isinstance(refusal, Refusal)
-        assert not refusal.by_twin
-
     async def test_a_recreated_row_with_the_same_counter_is_not_renewed(self, lease_table: LeaseTable) -> None:
         lease = await owned(lease_table, "w-1")
         assert held(await lease_table.take(lease, "w-2")).counter == 2

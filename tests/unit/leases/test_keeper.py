@@ -378,14 +378,6 @@ async def test_a_checkpoint_that_waited_while_its_lease_was_given_up_is_not_sent
 
 
 @virtual
-async def test_a_complete_row_answers_every_checkpoint_with_shard_end() -> None:
-    dynamo, me, held = await holding()
-    assert await me.keeper.checkpoint("a", held.token, SHARD_END) == SHARD_END
-    assert await me.keeper.checkpoint("a", held.token, AT) == SHARD_END
-    assert attribute(dynamo, "a", "checkpoint") == "SHARD_END"
-
-
-@virtual
 async def test_a_refused_checkpoint_over_shard_end_is_no_heartbeat() -> None:
     _, me, held = await holding()
     await me.keeper.checkpoint("a", held.token, SHARD_END)
