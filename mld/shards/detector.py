@@ -43,20 +43,15 @@ class ShardsListed:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamNotReady:
-    """ResourceInUse: the stream is being created or deleted; try again later. `reason` is a sentence."""
+class NotListed:
+    """There is no stream to list; `reason` is a sentence."""
 
     reason: str
+    is_missing: bool
+    """ResourceNotFound: no such stream in this account and region. Else ResourceInUse: try again later."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamMissing:
-    """ResourceNotFound: no such stream in this account and region. `reason` is a sentence."""
-
-    reason: str
-
-
-Listing = ShardsListed | StreamNotReady | StreamMissing
+Listing = ShardsListed | NotListed
 
 
 class ShardDetector:
@@ -86,11 +81,13 @@ class ShardDetector:
         try:
             return ShardsListed(await self._complete_listing(shard_filter))
         except StreamInUseError as error:
-            return StreamNotReady(f"the stream is neither ACTIVE nor UPDATING ({error}); it is asked again later")
+            reason = f"the stream is neither ACTIVE nor UPDATING ({error}); it is asked again later"
+            return NotListed(reason, is_missing=False)
         except StreamNotFoundError as error:
-            return StreamMissing(
+            return NotListed(
                 f"Kinesis knows no such stream ({error}); check streamName or streamArn, regionName, kinesisEndpoint "
-                "and the AWS account of the credentials"
+                "and the AWS account of the credentials",
+                is_missing=True,
             )
 
     async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:

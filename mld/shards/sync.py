@@ -19,7 +19,7 @@ from mld.clock import Clock
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
-from mld.shards.detector import Listing, ShardDetector, ShardsListed, StreamMissing, StreamNotReady
+from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import (
     ShardGraph,
     id_order,
@@ -153,24 +153,17 @@ class ShardSync:
             if attempt:
                 await self._clock.sleep(LISTING_SPACING_S)
             listing = await self._detector.list_all(shard_filter)
-            if not isinstance(listing, ShardsListed) or not listing.shards:
-                return self._unusable(listing)
+            if isinstance(listing, NotListed):
+                status = SyncStatus.STREAM_MISSING if listing.is_missing else SyncStatus.STREAM_NOT_READY
+                return self._refused(status, listing.reason)
+            if not listing.shards:
+                why = "ListShards names no shard; the shards are listed again later"
+                return self._refused(SyncStatus.NO_SHARDS, why)
             fault = await in_turns(fault_in(listing.shards))
             if fault is None:
                 return SyncResult(SyncStatus.DONE, shards=listing.shards)
         assert fault is not None
         return self._refused(SyncStatus.INCONSISTENT_LISTING, f"{fault} (after {LISTINGS_MAX} listings)")
-
-    def _unusable(self, listing: Listing) -> SyncResult:
-        match listing:
-            case StreamNotReady(reason):
-                return self._refused(SyncStatus.STREAM_NOT_READY, reason)
-            case StreamMissing(reason):
-                return self._refused(SyncStatus.STREAM_MISSING, reason)
-            case ShardsListed():
-                return self._refused(
-                    SyncStatus.NO_SHARDS, "ListShards names no shard; the shards are listed again later"
-                )
 
     @staticmethod
     def _refused(status: SyncStatus, sentence: str) -> SyncResult:

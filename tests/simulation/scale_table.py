@@ -91,7 +91,7 @@ class LeanLeaseTable:
     async def ensure(self) -> bool:
         return False
 
-    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
+    async def scan(self) -> TableScan:
         """Page after page; each shows its rows as they are when it is read."""
         keys = list(self.leases)
         rows = len(keys) + len(self.others)

@@ -77,13 +77,18 @@ class Worker:
         held = self.keeper.held().items()
         return [(key, one.token, one.lease.handoff_to) for key, one in held if one.lease.handoff_to]
 
+    async def row(self, key: str) -> Lease:
+        """The row as the table has it."""
+        lease = await self.table.get(key)
+        assert lease is not None
+        return lease
+
     async def hold(self, *keys: str) -> list[HeldLease]:
         """Create, take and adopt leases without going through the taker."""
         held = []
         for key in keys:
             await self.table.create(Lease(key, TRIM_HORIZON))
-            seen = await self.table.get(key)
-            assert seen is not None
+            seen = await self.row(key)
             sent_at = LoopClock().monotonic()
             taken = await self.table.take(seen, self.name)
             assert isinstance(taken, Lease)

@@ -245,8 +245,7 @@ async def test_a_hint_makes_it_look_at_once_and_a_handoff_is_reported() -> None:
     held, _ = await me.hold("a", "b")
     async with running(me):
         await asyncio.sleep(INTERVAL_S + 0.1)
-        seen = await other.table.get("a")
-        assert seen is not None
+        seen = await other.row("a")
         await other.table.begin_handoff(seen, "other")
         await me.keeper.confirm(["a", "b"])
         assert me.handoffs == [("a", held.token, "other")]

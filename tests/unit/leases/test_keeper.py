@@ -227,8 +227,7 @@ async def test_a_twin_with_our_worker_id_takes_the_lease_away_with_a_clear_error
     dynamo, me = await started()
     twin = Worker(dynamo, "twin", worker_id="me")
     await me.hold("a")
-    row = await twin.table.get("a")
-    assert row is not None
+    row = await twin.row("a")
     assert await twin.keeper.reacquire([row]) == ("a",)
     async with running(me, twin):
         await asyncio.sleep(3 * INTERVAL_S)
@@ -245,8 +244,7 @@ async def test_a_lease_lost_to_a_twin_is_resumed_only_when_the_twin_is_gone() ->
     await me.hold("a")
 
     async def resume(worker: Worker) -> bool:
-        row = await worker.table.get("a")
-        assert row is not None
+        row = await worker.row("a")
         return bool(await worker.keeper.reacquire([row]))
 
     assert await resume(twin)
@@ -375,14 +373,6 @@ async def test_a_checkpoint_that_waited_while_its_lease_was_given_up_is_not_sent
     with pytest.raises(LeaseLostError):
         await second
     assert attribute(dynamo, "a", "checkpoint") == "100"
-
-
-@virtual
-async def test_a_complete_row_answers_every_checkpoint_with_shard_end() -> None:
-    dynamo, me, held = await holding()
-    assert await me.keeper.checkpoint("a", held.token, SHARD_END) == SHARD_END
-    assert await me.keeper.checkpoint("a", held.token, AT) == SHARD_END
-    assert attribute(dynamo, "a", "checkpoint") == "SHARD_END"
 
 
 @virtual

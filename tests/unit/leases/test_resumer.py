@@ -74,8 +74,7 @@ async def test_a_lapsed_lease_that_another_has_taken_is_left_alone() -> None:
     async with running(me):
         plan.always = throttled()
         await asyncio.sleep(DURATION_S + 1)
-        row = await other.table.get("a")
-        assert row is not None
+        row = await other.row("a")
         assert isinstance(await other.table.take(row, "other"), Lease)
         plan.always = None
         writes = dynamo.usage(sender="me", operation="UpdateItem").requests
@@ -94,13 +93,11 @@ async def test_who_assigns_a_lapsed_lease_to_us_again_is_no_twin(caplog: pytest.
     async with running(me):
         plan.always = lost_request()
         await asyncio.sleep(DURATION_S + 1)
-        row = await leader.table.get("a")
-        assert row is not None
+        row = await leader.row("a")
         assert isinstance(await leader.table.assign_expired(row, "me"), Lease)
         plan.always = None
         await asyncio.sleep(INTERVAL_S)
-        row = await me.table.get("a")  # as discovery does
-        assert row is not None
+        row = await me.row("a")  # as discovery does
         await me.keeper.reacquire([row])
         assert set(me.keeper.held()) == {"a"}
     assert "another process" not in caplog.text
@@ -117,8 +114,7 @@ async def test_a_lapsed_lease_that_was_promised_to_another_meanwhile_is_left_sta
         await asyncio.sleep(0.1)
         plan.always = lost_reply()
         await asyncio.sleep(DURATION_S + INTERVAL_S)
-        row = await leader.table.get("a")
-        assert row is not None
+        row = await leader.row("a")
         assert isinstance(await leader.table.begin_handoff(row, "leader"), Lease)
         plan.always = None
         await asyncio.sleep(3 * DURATION_S)
@@ -159,8 +155,7 @@ async def test_a_write_on_its_way_when_its_holding_expires_is_no_twins(
         plan.always = None
         plan.next(Fault(0.6, None, None if answered else lost_reply().fail_after, 0.2))  # the last retry
         await asyncio.sleep(0.4 + read_s)
-        row = await me.table.get("a")
-        assert row is not None
+        row = await me.row("a")
         await me.keeper.reacquire([row])
         await asyncio.sleep(INTERVAL_S)
         assert set(me.keeper.held()) == {"a"}
@@ -175,8 +170,7 @@ async def test_a_write_of_an_expired_holding_that_crosses_a_found_row_is_no_twin
     """The row is read, then a renewal that was on its way arrives; its reply is lost."""
     dynamo, me = await started()
     (held,) = await me.hold("a")
-    seen = await me.table.get("a")
-    assert seen is not None
+    seen = await me.row("a")
     FaultPlan(dynamo).next(Fault(1.0, None, lost_reply().fail_after), Fault(1.0))
     async with running(me):
         await asyncio.sleep(0.5)
@@ -192,8 +186,7 @@ async def test_a_twin_is_still_told_from_our_own_writes(caplog: pytest.LogCaptur
     twin = Worker(dynamo, "twin", worker_id="me")
     (held,) = await me.hold("a")
     me.keeper.drop("a", held.token)
-    seen = await me.table.get("a")
-    assert seen is not None
+    seen = await me.row("a")
     assert await twin.keeper.reacquire([seen]) == ("a",)
     assert await me.keeper.reacquire([seen]) == ()
     assert "another process with worker id me" in caplog.text

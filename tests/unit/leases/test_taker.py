@@ -30,8 +30,8 @@ async def table_with(*keys: str, **options: Any) -> tuple[MemoryDynamo, Worker]:
 @virtual
 async def test_new_leases_are_taken_and_held_in_one_pass() -> None:
     dynamo, me = await table_with("a", "b", "c")
-    report = await me.taker.take_once()
-    assert set(report) == {"a", "b", "c"} == set(me.keeper.held())
+    taken = await me.taker.take_once()
+    assert set(taken) == {"a", "b", "c"} == set(me.keeper.held())
     assert attribute(dynamo, "b", "leaseOwner") == "me"
 
 
@@ -142,8 +142,7 @@ async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list
     passing = asyncio.create_task(me.taker.take_once())
     await asyncio.sleep(1.0)
     for key in ("a", "b"):
-        lease = await victim.table.get(key)
-        assert lease is not None
+        lease = await victim.row(key)
         match change:
             case "renewed":
                 await victim.table.renew(lease)
@@ -152,8 +151,8 @@ async def steal_slowly(change: str) -> tuple[MemoryDynamo, tuple[str, ...], list
             case "taken":
                 await victim.table.take(lease, "third")
     dynamo.calls.clear()
-    report = await passing
-    return dynamo, report, [operation for sender, operation in dynamo.calls if sender == "me"]
+    taken = await passing
+    return dynamo, taken, [operation for sender, operation in dynamo.calls if sender == "me"]
 
 
 @virtual

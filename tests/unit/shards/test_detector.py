@@ -20,10 +20,9 @@ from mld.errors import (
 from mld.shards.detector import (
     RESTARTS_MAX,
     TRANSIENT_ATTEMPTS_MAX,
+    NotListed,
     ShardDetector,
     ShardsListed,
-    StreamMissing,
-    StreamNotReady,
 )
 from mld.streams import ShardFilter, ShardFilterType
 from tests.unit.shards.twins import GRAPH_A, GRAPH_S, ListedStream
@@ -99,8 +98,9 @@ def test_a_stream_that_is_not_ready_and_one_that_is_missing_are_answers_of_their
     not_ready = run_virtual(_detector(stream).list_all())
     missing = run_virtual(_detector(stream).list_all())
 
-    assert isinstance(not_ready, StreamNotReady)
-    assert isinstance(missing, StreamMissing)
+    assert isinstance(not_ready, NotListed)
+    assert isinstance(missing, NotListed)
+    assert (not_ready.is_missing, missing.is_missing) == (False, True)
     assert "CREATING" in not_ready.reason
     assert "regionName" in missing.reason
     assert run_virtual(_detector(ListedStream()).list_all()) == ShardsListed(())

@@ -109,6 +109,14 @@ def test_a_hole_that_stays_is_urgent_at_the_third_sighting() -> None:
     assert urgent == [False, False, True, True]
 
 
+def test_findings_are_one_sentence() -> None:
+    findings = Findings(holes=(HERE, THERE), missing_children=frozenset({sid(3), sid(2)}))
+
+    assert findings.sentence() == (
+        f"no active lease has the hash keys 5 to 9, 1 other holes, {sid(2)} has no row although its parent is over"
+    )
+
+
 def test_a_hole_that_was_not_seen_for_once_begins_anew() -> None:
     # Two holes that alternate: nothing is missing twice in a row.
     counts = sightings(sightings(sightings({}, [HERE]), [THERE]), [HERE])

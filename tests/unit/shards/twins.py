@@ -64,7 +64,7 @@ class MemoryTable:
         if error is not None:
             raise error
 
-    async def scan(self, part: tuple[int, int] | None = None, *, timeout_s: float | None = None) -> TableScan:
+    async def scan(self) -> TableScan:
         self._called("scan", "")
         self.reads.append("*")
         return TableScan(tuple(self.rows.values()), tuple((key, "unreadable") for key in self.corrupt))
@@ -107,21 +107,6 @@ class MemoryTable:
         del self.rows[key]
         return True
 
-    async def _unused(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("mld.shards must not call this")
-
-    ensure: Any = _unused
-    begin_handoff: Any = _unused
-    assign: Any = _unused
-    assign_expired: Any = _unused
-    ensure_owner_index: Any = _unused
-    owner_index_status: Any = _unused
-    keys_owned_by: Any = _unused
-    renew: Any = _unused
-    take: Any = _unused
-    release: Any = _unused
-    checkpoint: Any = _unused
-
 
 class ListedStream:
     """Lists `shards`, `page_size` a page. `answers` are raised or, if None, passed over, one for each call."""
@@ -143,13 +128,6 @@ class ListedStream:
         start = int(next_token or "0")
         end = start + self.page_size
         return ShardsPage(self.shards[start:end], str(end) if end < len(self.shards) else None)
-
-    async def _unused(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("mld.shards must not call this")
-
-    describe: Any = _unused
-    shard_iterator: Any = _unused
-    get_records: Any = _unused
 
 
 def sid(number: int) -> str:
