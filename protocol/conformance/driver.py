@@ -113,7 +113,7 @@ class ExaminedChild:
 
 @asynccontextmanager
 async def started(command: Sequence[str]) -> AsyncIterator[ExaminedChild]:
-    """The command in a process group of its own, killed at the end. Raises StartError."""
+    """The command in a process group of its own, killed at the end. Raises CommandStartError."""
     try:
         child = ExaminedChild(await _start(command))
     except (OSError, ValueError) as error:

@@ -87,7 +87,7 @@ class MemoryChild:
                 self.gone.set_result(None)
             self._ready.set()
 
-    # --- the daemon's side: host.ChildProcess ------------------------------------------------------------------------
+    # --- the daemon's side: ports.ChildProcess -----------------------------------------------------------------------
 
     @property
     def description(self) -> str:
