@@ -10,7 +10,7 @@ from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.aws.table_errors import is_refusal, table_error
+from mld.aws.table_calls import is_refusal, table_error
 from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
 from mld.fleet.migrate import state_requests as requests
 from mld.fleet.migrate.states import Kind, Row, StateRow, StateT, parse_state
