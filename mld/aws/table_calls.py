@@ -40,11 +40,6 @@ THROTTLING_CODES = frozenset(
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
-def is_refusal(error: AwsError) -> bool:
-    """Whether a condition said no: a definite answer, and no `TableError`."""
-    return error.code == REFUSED_CODE
-
-
 def table_error(error: AwsError | AwsUnreachableError, table: str) -> TableError:
     """The `TableError` to raise from `error`."""
     if isinstance(error, AwsUnreachableError):
