@@ -57,11 +57,9 @@ class BotoService:
         *,
         threads_max: int,
         name: str,
-        call_timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self._client_factory = client_factory
         self._name = name
-        self._call_timeout_s = call_timeout_s
         self._pool = DaemonPool(threads_max=threads_max, name=name)
         self._client_lock = threading.Lock()
         self._client: BaseClient | None = None
@@ -86,7 +84,7 @@ class BotoService:
 
     async def _awaited(self, operation: str, work: Callable[[], T], timeout_s: float | None) -> T:
         """What `work` makes in a thread. The boundary: only errors of our tree come out."""
-        limit_s = self._call_timeout_s if timeout_s is None else timeout_s
+        limit_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 return await asyncio.wrap_future(self._pool.submit(partial(self._as_ours, operation, work)))

@@ -74,7 +74,7 @@ class ResolvedCredentials:
 
 
 class CredentialsResolver:
-    """Resolves chains. `region_name` is the last resort for STS; `environ` must be the process's own (botocore's)."""
+    """Resolves chains. `region_name` is the last resort for STS."""
 
     def __init__(
         self,
@@ -82,12 +82,10 @@ class CredentialsResolver:
         service_time: ServiceTime,
         *,
         region_name: str | None,
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._new_session = new_session
         self._service_time = service_time
         self._region_name = region_name
-        self._environ = os.environ if environ is None else environ
 
     def resolve(self, chain: CredentialsChain) -> ResolvedCredentials:
         """Ask the providers of `chain` in order. Raises CredentialsUnavailableError naming each that failed."""
@@ -153,7 +151,7 @@ class CredentialsResolver:
         return credentials
 
     def _profile(self, name: str | None) -> Credentials | None:
-        name = name or self._environ.get("AWS_PROFILE") or self._environ.get("AWS_DEFAULT_PROFILE") or "default"
+        name = name or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
         session = self._new_session(name)
         session.get_scoped_config()  # raises for a profile that does not exist
         resolver = create_credential_resolver(
@@ -218,7 +216,7 @@ class CredentialsResolver:
 
     def _sts_region(self, wanted: str | None, session: Session) -> str | None:
         """The SDK's own choice comes before regionName, which Java does not ask at all."""
-        return wanted or self._environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
+        return wanted or os.environ.get("AWS_REGION") or session.get_config_variable("region") or self._region_name
 
 
 def _reason(provider: Provider, error: Exception) -> str:

@@ -10,10 +10,45 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from mld.aws.service import Service
-from mld.aws.table_errors import table_error
-from mld.errors import AwsError, AwsUnreachableError
+from mld.errors import (
+    AwsError,
+    AwsUnreachableError,
+    TableError,
+    TableMissingError,
+    TableThrottledError,
+    TableUnavailableError,
+)
 
+REFUSED_CODE = "ConditionalCheckFailedException"
+MISSING_CODE = "ResourceNotFoundException"
+THROTTLING_STATUS = 429
+THROTTLING_CODES = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ProvisionedThroughputExceeded",
+        "ThrottlingException",
+        "Throttling",
+        "ThrottledException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "LimitExceededException",
+        "SlowDown",
+    }
+)
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+def table_error(error: AwsError | AwsUnreachableError, table: str) -> TableError:
+    """The `TableError` to raise from `error`."""
+    if isinstance(error, AwsUnreachableError):
+        return TableUnavailableError(str(error))
+    if error.code in THROTTLING_CODES or error.status == THROTTLING_STATUS:
+        return TableThrottledError(str(error))
+    if error.code == MISSING_CODE:
+        return TableMissingError(f"table {table}: {error}")
+    return TableUnavailableError(str(error))
 
 
 class RefusedError(Exception):

@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.aws.table_calls import RefusedError, TableCalls
-from mld.aws.table_errors import REFUSED_CODE
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.clock import Clock
 from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes

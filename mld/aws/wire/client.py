@@ -35,7 +35,7 @@ from mld.aws.wire.places import Place, Places, PlacesClosedError
 from mld.aws.wire.requests import Requests, Usual
 from mld.aws.wire.source import FrameSource
 from mld.aws.wire.wired import BODY_BYTES_MAX
-from mld.aws.wire.workers import Job, Workers
+from mld.aws.wire.workers import GivenUpError, Job, Workers
 from mld.errors import AwsUnreachableError, StartupError
 
 if TYPE_CHECKING:
@@ -89,8 +89,6 @@ class WireService:
         self._places = Places(calls_max)
         self._gate = threading.Lock()
         self._checks = asyncio.Semaphore(CHECKS_MAX)
-        self._lock = threading.Lock()
-        self._connections: set[Connection] = set()  # that threads use
         self._canned: Canned | None = None
         self._surprises = Surprises()
 
@@ -180,7 +178,7 @@ class WireService:
                 return await work(timer)
         except TimeoutError:
             raise AwsUnreachableError(operation, f"no answer within {limit_s:g} s") from None
-        except PlacesClosedError:
+        except (PlacesClosedError, GivenUpError):
             raise AwsUnreachableError(operation, f"the {self._name} client is closed") from None
         except (UnusualError, *OUR_OWN):
             raise
@@ -270,10 +268,6 @@ class WireService:
         """End the threads and their connections; calls under way fail. May be called again."""
         self._workers.close()
         self._places.close(AwsUnreachableError("close", f"the {self._name} client is closed"))
-        with self._lock:
-            connections, self._connections = self._connections, set()
-        for connection in connections:
-            connection.abort()
         await self._plain.close()
 
     # --- below: in the threads ---------------------------------------------------------------------------------------
@@ -326,7 +320,6 @@ class WireService:
                 return Answer(incoming.status, incoming.headers, b"")
             finally:
                 job.uses(None)
-                self._let_go(connection)
                 if not taken:
                     connection.close()
 
@@ -375,20 +368,15 @@ class WireService:
 
     def _connected(self, operation: str, origin: Origin) -> Connection:
         try:
-            connection = Connection(
-                origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s
-            )
+            return Connection(origin, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s)
         except OSError as error:
             reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error
-        self._keep_in_sight(connection)
-        return connection
 
     def _talk(self, job: Job, place: Place, connection: Connection, talk: Callable[[Connection], Answer]) -> Answer:
         """What `talk` hears, on a connection that then is left at its place, or is closed."""
         was_kept, place.connection = place.connection is connection, None
         keep = False
-        self._keep_in_sight(connection)
         job.uses(connection)
         begun_at = time.monotonic()
         try:
@@ -401,19 +389,10 @@ class WireService:
             raise
         finally:
             job.uses(None)
-            self._let_go(connection)
-            if keep and not job.given_up and not self._workers.is_closed:
+            if keep and not job.given_up:
                 place.connection = connection
             else:
                 connection.close()
-
-    def _keep_in_sight(self, connection: Connection) -> None:
-        with self._lock:
-            self._connections.add(connection)
-
-    def _let_go(self, connection: Connection) -> None:
-        with self._lock:
-            self._connections.discard(connection)
 
 
 def _close_socket(taken: Taken) -> None:

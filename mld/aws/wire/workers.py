@@ -26,7 +26,7 @@ WAIT_MAX_S = 0.02
 
 
 class GivenUpError(Exception):
-    """Nobody waits for the job any more."""
+    """The job was not begun: nobody waits for it any more, or there are no workers any more."""
 
 
 class Job:
@@ -67,7 +67,7 @@ class Job:
         self.outcome: asyncio.Future[Any] = self._loop.create_future()
 
     def give_up(self) -> None:
-        """Nobody waits any more: the job is not begun, or what it waits for is cut off. From the loop.
+        """The job is not begun, or what it waits for is cut off. From the loop, when nobody waits or all ends.
 
         A value may be there already, if the one who waits was cancelled in the moment in which it came.
         """
@@ -129,19 +129,19 @@ class Workers:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting: deque[Job] = deque()  # in the order of `_jobs`; the first ones may have begun
         self._look: asyncio.TimerHandle | None = None
-        self._open = 0
+        self._open: set[Job] = set()  # whose outcome is not there yet
         self.threads = 0
         self.is_closed = False
 
     def submit(self, job: Job) -> None:
         """Raises what the machine says if it has no thread for the only job; the job is not in the queue then."""
         loop = asyncio.get_running_loop()
-        more = self.threads < min(self._open + 1, self._threads_max)
+        more = self.threads < min(len(self._open) + 1, self._threads_max)
         if more and self.threads < THREADS_AT_ONCE:
             self._start_thread()
         job.submitted_s = loop.time()
-        self._open += 1
-        job.outcome.add_done_callback(self._forget)
+        self._open.add(job)
+        job.outcome.add_done_callback(lambda _: self._open.discard(job))
         self._jobs.put(job)
         self._drop_begun()
         self._waiting.append(job)
@@ -149,8 +149,10 @@ class Workers:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue, loop)
 
     def close(self) -> None:
-        """Take no more jobs; idle threads end now, the others after their job."""
+        """Take no more jobs and give up those that there are; idle threads end now, the others after their job."""
         self.is_closed = True
+        for job in self._open:
+            job.give_up()
         if self._look is not None:
             self._look.cancel()
         for _ in range(self.threads):
@@ -180,9 +182,6 @@ class Workers:
                 raise
             return  # those that there are do it
         self.threads += 1
-
-    def _forget(self, _: asyncio.Future[Any]) -> None:
-        self._open -= 1
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.aws.table_errors import MISSING_CODE, THROTTLING_CODES, table_error
+from mld.aws.table_calls import MISSING_CODE, THROTTLING_CODES, table_error
 from mld.clock import Clock
 from mld.errors import AwsError, AwsUnreachableError, StartupError, TableError, TableUnavailableError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mld.aws.boundary import raises_only
 from mld.aws.service import Service
-from mld.aws.table_errors import is_refusal, table_error
+from mld.aws.table_calls import REFUSED_CODE, table_error
 from mld.errors import AwsError, AwsUnreachableError, TableUnavailableError
 from mld.fleet.migrate import state_requests as requests
 from mld.fleet.migrate.states import Kind, Row, StateRow, StateT, parse_state
@@ -91,7 +91,7 @@ class StatesTable:
         except AwsUnreachableError as error:
             raise table_error(error, place.table) from error
         except AwsError as error:
-            if is_refusal(error) or _is_cancelled_by_condition(error):
+            if error.code == REFUSED_CODE or _is_cancelled_by_condition(error):
                 return False
             raise table_error(error, place.table) from error
         return True

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from mld.aws.sessions import client_factory
 from mld.errors import AwsUnreachableError
 from tests.support.strict_aws import StrictAws
 from tests.unit.aws.conftest import Configure
+from tests.unit.aws.endpoint import CredentialsEndpoint
 
 T0 = 1_800_000_000.0
 LIFE_S = 3600.0
@@ -173,71 +171,6 @@ def test_credentials_that_botocore_does_not_renew_are_left_alone() -> None:
 # --- with providers that go away --------------------------------------------------------------------------------------
 
 
-class Endpoint:
-    """Credentials for containers and instances, and STS, with a life of five minutes; may go away and come back."""
-
-    def __init__(self, aws: StrictAws) -> None:
-        self.aws = aws
-        self.issued = 0
-        self._server: ThreadingHTTPServer | None = None
-        self._port = 0
-        self.come()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def come(self) -> None:
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._say("role" if self.path.endswith("/security-credentials/") else endpoint.keys())
-
-            def do_PUT(self) -> None:
-                self._say("imds-token")
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                action = "AssumeRoleWithWebIdentity" if b"WebIdentity" in body else "AssumeRole"
-                keys = json.loads(endpoint.keys())
-                names = {"AccessKeyId": "", "SecretAccessKey": "", "Expiration": ""}
-                fields = "".join(f"<{name}>{keys[name]}</{name}>" for name in names)
-                self._say(
-                    f"<{action}Response><{action}Result><Credentials>{fields}<SessionToken>T</SessionToken>"
-                    f"</Credentials></{action}Result></{action}Response>"
-                )
-
-            def _say(self, text: str) -> None:
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-
-    def go(self) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
-
-    def keys(self) -> str:
-        self.issued += 1
-        self.aws.secrets[key := f"AK{self.issued}"] = "SK"
-        expiry = datetime.fromtimestamp(self.aws.now(), UTC) + timedelta(minutes=5)
-        self.aws.expiries_s[key] = expiry.timestamp()
-        return json.dumps(
-            {"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": "x", "Version": 1, "AccessKeyId": key,
-             "SecretAccessKey": "SK", "Token": "T", "SessionToken": "T", "Expiration": f"{expiry:%Y-%m-%dT%H:%M:%SZ}"}
-        )  # fmt: skip
-
-
 @pytest.fixture
 def aws() -> Iterator[StrictAws]:
     with StrictAws(ahead_s=0.0, secrets={}) as server:
@@ -245,10 +178,12 @@ def aws() -> Iterator[StrictAws]:
 
 
 @pytest.fixture
-def endpoint(aws: StrictAws, monkeypatch: pytest.MonkeyPatch, no_aws_environment: None) -> Iterator[Endpoint]:
+def endpoint(
+    aws: StrictAws, monkeypatch: pytest.MonkeyPatch, no_aws_environment: None
+) -> Iterator[CredentialsEndpoint]:
     monkeypatch.setattr(keptcredentials, "PAUSE_S", 0.0)
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
-    server = Endpoint(aws)
+    server = CredentialsEndpoint(aws=aws)
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/creds")
     yield server
     server.go()
@@ -256,7 +191,7 @@ def endpoint(aws: StrictAws, monkeypatch: pytest.MonkeyPatch, no_aws_environment
 
 @pytest.mark.parametrize("lean", [True, False])
 async def test_calls_go_on_until_the_keys_expire_and_with_new_ones_when_the_endpoint_is_back(
-    configure: Configure, aws: StrictAws, endpoint: Endpoint, caplog: pytest.LogCaptureFixture, lean: bool
+    configure: Configure, aws: StrictAws, endpoint: CredentialsEndpoint, caplog: pytest.LogCaptureFixture, lean: bool
 ) -> None:
     settings = configure("ContainerCredentialsProvider", f"dynamoDBEndpoint={aws.url}")
     dynamo = service_of(
@@ -300,7 +235,7 @@ async def test_calls_go_on_until_the_keys_expire_and_with_new_ones_when_the_endp
     ],
 )
 def test_no_provider_that_goes_away_takes_good_keys_with_it(
-    configure: Configure, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
+    configure: Configure, endpoint: CredentialsEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(endpoint.keys())

@@ -1,15 +1,12 @@
-"""Clients and credentials on real botocore objects. STS is a tiny server on the loopback, profiles are real files."""
+"""Clients and credentials on real botocore objects. STS is a small server on the loopback, profiles are real files."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from mld.errors import StartupError
 from properties.settings import Settings
 from tests.support.patience import PATIENCE_S
 from tests.unit.aws.conftest import Configure
+from tests.unit.aws.endpoint import CredentialsEndpoint
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 
@@ -56,55 +54,11 @@ def use_environment_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SKENV")
 
 
-class Sts:
-    """Answers AssumeRole and AssumeRoleWithWebIdentity; `requests` are parameters and the Authorization header."""
-
-    def __init__(self, life: timedelta = timedelta(hours=1)) -> None:
-        self.requests: list[dict[str, str]] = []
-        self.refusal = ""
-        sts = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                sts.requests.append(
-                    dict(urllib.parse.parse_qsl(body)) | {"auth": self.headers.get("Authorization", "")}
-                )
-                action = sts.requests[-1]["Action"]
-                answer = sts.refusal or _assumed(action, len(sts.requests), datetime.now(UTC) + life)
-                self.send_response(403 if sts.refusal else 200)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer.encode())
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-def _assumed(action: str, number: int, expiry: datetime) -> str:
-    return (
-        f"<{action}Response><{action}Result><AssumedRoleUser><Arn>arn:aws:sts::123456789012:assumed-role/reader/me</Arn>"
-        f"<AssumedRoleId>id:me</AssumedRoleId></AssumedRoleUser><Credentials><AccessKeyId>AKSTS{number}</AccessKeyId>"
-        f"<SecretAccessKey>SKSTS</SecretAccessKey><SessionToken>TOKEN</SessionToken>"
-        f"<Expiration>{expiry:%Y-%m-%dT%H:%M:%SZ}</Expiration></Credentials></{action}Result></{action}Response>"
-    )
-
-
 @pytest.fixture
-def sts() -> Iterator[Sts]:
-    server = Sts()
+def sts() -> Iterator[CredentialsEndpoint]:
+    server = CredentialsEndpoint(life=timedelta(hours=1))
     yield server
-    server.stop()
+    server.go()
 
 
 # --- clients ---------------------------------------------------------------------------------------------------------
@@ -169,11 +123,6 @@ def test_each_service_has_its_own_credentials_and_shares_equal_ones(
         assert (first is second) == (line == "")
 
 
-def test_importing_sessions_does_not_import_botocore() -> None:
-    code = "import sys, mld.aws.sessions; sys.exit('botocore' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 # --- providers -------------------------------------------------------------------------------------------------------
 
 
@@ -198,10 +147,10 @@ def test_a_profile_ignores_the_environment(
 
 
 def test_a_profile_without_credentials_does_not_fall_through(
-    configure: Configure, tmp_path: Path, metadata_url: str, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, tmp_path: Path, sts: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_environment_keys(monkeypatch)
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{metadata_url}/creds")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{sts.url}/creds")
     (tmp_path / "config").write_text("[profile bare]\nregion = eu-west-1\n")
     with pytest.raises(CredentialsUnavailableError, match="ProfileCredentialsProvider: found none"):
         create(configure("ProfileCredentialsProvider|bare"))
@@ -215,23 +164,23 @@ def test_a_profile_may_run_a_process(configure: Configure, tmp_path: Path) -> No
 
 
 def test_a_profile_may_assume_a_role(
-    configure: Configure, tmp_path: Path, sts: Sts, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, tmp_path: Path, sts: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
     (tmp_path / "config").write_text(
         f"[profile base]\naws_access_key_id=AKB\naws_secret_access_key=SKB\n"
         f"[profile role]\nrole_arn={ROLE}\nsource_profile=base\nregion=eu-west-1\n"
     )
-    assert keys_of(create(configure("ProfileCredentialsProvider|role"))) == ("AKSTS1", "SKSTS", "TOKEN")
+    assert keys_of(create(configure("ProfileCredentialsProvider|role"))) == ("AK1", "SK", "T")
     assert "AKB/" in sts.requests[0]["auth"]
 
 
 def test_an_assumed_role_uses_all_its_arguments(
-    configure: Configure, sts: Sts, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, sts: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_environment_keys(monkeypatch)
     value = f"StsAssumeRoleCredentialsProvider|{ROLE}|me|externalId=eid|endpoint={sts.url}^us-west-2"
-    assert keys_of(create(configure(value))) == ("AKSTS1", "SKSTS", "TOKEN")
+    assert keys_of(create(configure(value))) == ("AK1", "SK", "T")
     request = sts.requests[0]
     assert (request["RoleArn"], request["RoleSessionName"], request["ExternalId"]) == (ROLE, "me", "eid")
     assert "AKENV/" in request["auth"]
@@ -247,7 +196,12 @@ def test_an_assumed_role_uses_all_its_arguments(
     ],
 )
 def test_sts_has_its_own_region_then_the_environments_then_regionname(
-    configure: Configure, sts: Sts, monkeypatch: pytest.MonkeyPatch, nested: str, env: str | None, region: str
+    configure: Configure,
+    sts: CredentialsEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    nested: str,
+    env: str | None,
+    region: str,
 ) -> None:
     use_environment_keys(monkeypatch)
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
@@ -261,21 +215,21 @@ def test_credentials_of_a_role_are_fetched_again_before_they_expire(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_environment_keys(monkeypatch)
-    short = Sts(life=timedelta(minutes=5))
+    short = CredentialsEndpoint(life=timedelta(minutes=5))
     try:
         factory = client_factory(
             configure(f"StsAssumeRoleCredentialsProvider|{ROLE}|me|endpoint={short.url}^us-west-2")
         )
         client = create_by(factory)
-        assert (keys_of(client)[0], keys_of(client)[0]) == ("AKSTS1", "AKSTS1")
+        assert (keys_of(client)[0], keys_of(client)[0]) == ("AK1", "AK1")
         factory.service_time.offset_s = 240.0
-        new_keys_of(client, "AKSTS1")
+        new_keys_of(client, "AK1")
     finally:
-        short.stop()
+        short.go()
 
 
 def test_a_refused_role_is_reported_without_its_external_id(
-    configure: Configure, sts: Sts, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, sts: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_environment_keys(monkeypatch)
     sts.refusal = (
@@ -287,68 +241,31 @@ def test_a_refused_role_is_reported_without_its_external_id(
 
 
 def test_a_web_identity_token_is_exchanged(
-    configure: Configure, sts: Sts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, sts: CredentialsEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("web-token")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
-    assert keys_of(create(configure("WebIdentityTokenFileCredentialsProvider")))[2] == "TOKEN"
+    assert keys_of(create(configure("WebIdentityTokenFileCredentialsProvider")))[2] == "T"
     assert sts.requests[0]["WebIdentityToken"] == "web-token"
     assert sts.requests[0]["auth"] == ""
 
 
-class _Metadata(BaseHTTPRequestHandler):
-    """Container credentials, and those of an instance."""
-
-    def _answer(self, text: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def do_PUT(self) -> None:
-        self._answer("imds-token")
-
-    def do_GET(self) -> None:
-        expiry = f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
-        if self.path.endswith("/security-credentials/"):
-            self._answer("role")
-        elif self.path.endswith("/availability-zone/") or self.path.endswith("/availability-zone"):
-            self._answer("sa-east-1a")
-        else:
-            self._answer(
-                '{"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": "x", "AccessKeyId": "AKMETA", '
-                f'"SecretAccessKey": "SK", "Token": "T", "Expiration": "{expiry}"}}'
-            )
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def metadata_url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Metadata)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_container_has_credentials(configure: Configure, metadata_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{metadata_url}/creds")
-    assert keys_of(create(configure("ContainerCredentialsProvider")))[0] == "AKMETA"
+def test_a_container_has_credentials(
+    configure: Configure, sts: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{sts.url}/creds")
+    assert keys_of(create(configure("ContainerCredentialsProvider")))[0] == "AK1"
 
 
 def test_an_instance_has_credentials_and_a_region(
-    configure: Configure, metadata_url: str, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, sts: CredentialsEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata_url)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", sts.url)
     client = create(configure("InstanceProfileCredentialsProvider", region=None))
-    assert (keys_of(client)[0], client.meta.region_name) == ("AKMETA", "sa-east-1")
+    assert (keys_of(client)[0], client.meta.region_name) == ("AK1", "sa-east-1")
 
 
 def test_the_first_provider_that_yields_wins(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:

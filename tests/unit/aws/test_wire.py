@@ -336,14 +336,6 @@ async def test_a_request_is_what_botocore_would_have_sent() -> None:
     assert headers_of(ours)["authorization"].split("/")[2:4] == headers_of(theirs)["authorization"].split("/")[2:4]
 
 
-async def test_one_thread_keeps_one_connection_for_all_its_calls() -> None:
-    with Server() as server:
-        async with wire(server, threads_max=1) as service:
-            for _ in range(20):
-                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
-        assert (server.connections, len(server.requests)) == (1, 20)
-
-
 @pytest.mark.parametrize(
     ("raised", "expected"),
     [(StreamError("no page"), StreamError), (ValueError("no page"), AwsUnreachableError)],
@@ -515,15 +507,6 @@ async def test_a_write_whose_connection_ends_is_never_sent_again() -> None:
         assert len(server.requests) == 2
 
 
-async def test_a_truncated_answer_is_no_answer_and_the_next_call_has_a_new_connection() -> None:
-    with Server(then_close(answer(b'{"Records":[]}')[:-3]), GOOD) as server:
-        async with wire(server, threads_max=1) as service:
-            with pytest.raises(AwsUnreachableError, match="cut off"):
-                await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes)
-            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) == b"{}"
-        assert server.connections == 2
-
-
 async def test_a_clock_that_is_off_is_corrected_from_the_answer() -> None:
     now = time.time()
     skewed = refusal("InvalidSignatureException", "Signature expired", f"Date: {formatdate(now, usegmt=True)}")
@@ -563,16 +546,6 @@ async def test_a_call_is_given_up_after_its_time_out_and_its_thread_is_free_at_o
         async with wire(server, threads_max=1) as service:
             with pytest.raises(AwsUnreachableError, match=r"no answer within 0\.05 s"):
                 await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=0.05)
-            assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=PATIENCE_S) == b"{}"
-
-
-async def test_a_cancelled_caller_frees_its_thread() -> None:
-    with Server(hang, GOOD) as server:
-        async with wire(server, threads_max=1) as service:
-            caller = asyncio.create_task(service.fetch("GetRecords", {"ShardIterator": "i"}, bytes))
-            while not server.requests:
-                await asyncio.sleep(0.001)
-            caller.cancel()
             assert await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes, timeout_s=PATIENCE_S) == b"{}"
 
 
@@ -676,16 +649,6 @@ def certificate(directory: Path, address: str) -> tuple[Path, ssl.SSLContext]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(public, secret)
     return public, context
-
-
-async def test_over_tls_one_connection_serves_many_calls(tmp_path: Path) -> None:
-    trusted, context = certificate(tmp_path, "127.0.0.1")
-    large = b"x" * 1_000_000
-    with Server(GOOD, answer(large), context=context) as server:
-        async with wire(server, threads_max=1, ca_bundle=str(trusted)) as service:
-            got = [await service.fetch("GetRecords", {"ShardIterator": "i"}, bytes) for _ in range(10)]
-        assert got[1] == large
-        assert (server.connections, len(server.requests)) == (1, 10)
 
 
 async def test_over_tls_a_truncated_answer_and_a_time_out_are_no_answers(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mld.aws.wire.workers import THREADS_AT_ONCE, Job, Workers
+from mld.aws.wire.workers import THREADS_AT_ONCE, GivenUpError, Job, Workers
 from tests.support.patience import PATIENCE_S
 
 AT_ONCE = THREADS_AT_ONCE
@@ -104,17 +104,20 @@ async def test_the_limit_holds_for_the_first_few_too(threads_max: int) -> None:
         assert few.threads <= threads_max
 
 
-async def test_closing_ends_the_growth() -> None:
+async def test_closing_ends_the_growth_and_gives_up_what_has_not_begun() -> None:
     held = Held()
     with workers(threads_max=30, wait_max_s=SOON_S) as closed:
         jobs = [held.job() for _ in range(AT_ONCE + 5)]
-        for job in jobs:
+        for job in jobs[:AT_ONCE]:
+            closed.submit(job)
+        await held.begun(AT_ONCE)
+        for job in jobs[AT_ONCE:]:
             closed.submit(job)
         closed.close()
-        await held.begun(AT_ONCE)
-        assert closed.threads == AT_ONCE
         held.let_go()
-        await asyncio.gather(*(job.outcome for job in jobs))
+        outcomes = await asyncio.gather(*(job.outcome for job in jobs), return_exceptions=True)
+        assert closed.threads == AT_ONCE
+        assert [type(outcome) for outcome in outcomes] == [type(None)] * AT_ONCE + [GivenUpError] * 5
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
