@@ -103,6 +103,16 @@ class Incoming:
         self._body.truncate(self.length)
         return self._whole(self._body.getvalue(), have == self.length)
 
+    def begun(self) -> bytes:
+        """What has come of a body whose length is announced. Whoever reads the rest says so with `complete`."""
+        return self._body.getvalue()
+
+    def complete(self, body: bytes) -> Answer:
+        """The answer with this body of the announced length, which somebody else has read."""
+        if len(body) != self.length:
+            raise BrokenAnswerError(f"the answer is cut off: {len(body)} of {self.length} bytes")
+        return self._whole(body, is_exact=True)
+
     def end(self) -> Answer:
         """The connection has ended in order: the answer, if it was to last until then. Raises NothingSentBackError."""
         if not self.status or self.length is not None or self._chunks is not None:

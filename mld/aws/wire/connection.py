@@ -8,16 +8,18 @@ Own code over a socket and not `http.client`: a signed call with an answer of fi
 
 from __future__ import annotations
 
+import io
 import select
 import socket
 import ssl
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mld.aws.wire.answers import Answer, Incoming, NothingSentBackError
 from mld.aws.wire.proxies import Proxy, authority_of, open_tunnel
 
-READ_BYTES = 256 * 1024
-"""A larger body costs a tenth more in reads of 64 KB."""
+READ_BYTES = 64 * 1024
+PLACED_BYTES = 16 * 1024
+"""The end of a body that is shorter than this is copied once more."""
 KEEPALIVE_PROBES = 3
 """Without an answer: one may be lost on a good network."""
 GONE = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
@@ -34,6 +36,28 @@ class Origin(NamedTuple):
     def __str__(self) -> str:
         address = authority_of(self.host, self.port)
         return address if self.proxy is None else f"{address} through the proxy {self.proxy}"
+
+
+class _Rest(io.RawIOBase):
+    """A body of `length` bytes: what has come of it, then what comes from the socket, and nothing after its end."""
+
+    def __init__(self, plain_or_tls: socket.socket, begun: bytes, length: int) -> None:
+        self._socket = plain_or_tls
+        self._begun = memoryview(begun)
+        self._left = length
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), self._left)
+        if self._begun:
+            size = min(size, len(self._begun))
+            buffer[:size], self._begun = self._begun[:size], self._begun[size:]
+        else:
+            size = self._socket.recv_into(buffer, size) if size else 0
+        self._left -= size
+        return size
 
 
 class Connection:
@@ -85,6 +109,8 @@ class Connection:
         """Read an answer to its end; the loop or `begin` may have read some of it. Raises as `exchange` does."""
         answer = incoming.feed(b"")
         while answer is None:
+            if incoming.length is not None:
+                return incoming.complete(self._exactly(incoming, incoming.length))
             data = self._read(incoming)
             answer = incoming.feed(data) if data else incoming.end()
         return answer
@@ -115,6 +141,14 @@ class Connection:
             self.socket.sendall(request)
         except GONE as error:
             raise NothingSentBackError(f"{type(error).__name__}: {error}") from error
+
+    def _exactly(self, incoming: Incoming, length: int) -> bytes:
+        """A body, received into its place: pieces that are joined cost 20 to 50 % more CPU per GB of records."""
+        rest = _Rest(self.socket, incoming.begun(), length)
+        try:
+            return io.BufferedReader(rest, PLACED_BYTES).read(length)
+        except GONE as error:
+            raise incoming.cut_off(f"{type(error).__name__}: {error}") from error
 
     def _read(self, incoming: Incoming) -> bytes:
         try:
