@@ -41,16 +41,16 @@ class StatesTable:
         return item
 
     async def items(self, place: Place) -> tuple[Row, ...]:
-        """All rows, strongly consistent. Raises TableError."""
+        """All rows, strongly consistent. Raises TableError, also if they are too many to be sure of all."""
         params: dict[str, Any] = {"TableName": place.table, "ConsistentRead": True}
         found: list[Row] = []
         for _ in range(PAGES_MAX):
             answer = await self._call("Scan", params)
             found.extend(answer.get("Items", ()))
             if not answer.get("LastEvaluatedKey"):
-                break
+                return tuple(found)
             params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
-        return tuple(found)
+        raise TableUnavailableError(f"{place.table} has more than {PAGES_MAX} pages: not all of its rows are known")
 
     async def rows_without_type(self, place: Place) -> int:
         """How many rows of the table's first page have no `entityType`. Raises TableError."""

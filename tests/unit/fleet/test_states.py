@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mld.errors import TableUnavailableError
 from mld.fleet.migrate.states import (
     CLIENT_VERSION,
     HISTORY_MAX,
@@ -24,6 +26,7 @@ from mld.fleet.migrate.states import (
     moved,
     parse_state,
 )
+from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.values import ClientVersion, Place, TableStatus
 
 LEASES = Place("app", "leaseKey")
@@ -146,3 +149,15 @@ def test_only_rows_that_readers_of_the_lease_table_know_are_moved(item, entity):
     assert wanted["leaseKey"] == item["key"]
     assert "key" not in wanted
     assert set(item) - {"key"} <= set(wanted)
+
+
+class EndlessTable:
+    """A service whose scan never comes to an end."""
+
+    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        return {"Items": [{"key": {"S": "row"}}], "LastEvaluatedKey": {"key": {"S": "row"}}}
+
+
+def test_a_table_that_was_not_read_to_its_end_is_unknown() -> None:
+    with pytest.raises(TableUnavailableError, match="not all of its rows are known"):
+        asyncio.run(StatesTable(EndlessTable()).items(LEGACY))
