@@ -85,7 +85,7 @@ def factory_for(
     return client_factory(configure(credentials, *endpoints))
 
 
-@pytest.mark.parametrize("ahead_s", [AHEAD_S, -AHEAD_S])
+@pytest.mark.parametrize("ahead_s", [AHEAD_S, pytest.param(-AHEAD_S, marks=pytest.mark.full)])
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("credentials", CREDENTIALS)
 async def test_every_kind_of_call_works_after_one_refusal_for_all(
