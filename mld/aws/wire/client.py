@@ -31,9 +31,9 @@ from mld.aws.wire import documents
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.botocore_side import Canned, UnusualError, tls_context
 from mld.aws.wire.connection import Connection, Origin
-from mld.aws.wire.places import Place, Places, PlacesClosedError
+from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
 from mld.aws.wire.requests import Requests, Usual
-from mld.aws.wire.source import FrameSource
+from mld.aws.wire.source import WireFrames
 from mld.aws.wire.wired import BODY_BYTES_MAX
 from mld.aws.wire.workers import GivenUpError, Job, Workers
 from mld.errors import AwsUnreachableError, StartupError
@@ -133,7 +133,7 @@ class WireService:
 
     async def open_stream(
         self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
-    ) -> FrameSource:
+    ) -> WireFrames:
         """See `mld.aws.service.StreamService.open_stream`."""
         work = partial(self._open_in_thread, operation=operation, params=params)
         try:
@@ -141,10 +141,10 @@ class WireService:
         except UnusualError as why:
             raise AwsUnreachableError(operation, f"not without the wire client: {why}") from why
 
-    async def _opened(self, work: Callable[[Job], Taken]) -> FrameSource:
+    async def _opened(self, work: Callable[[Job], Taken]) -> WireFrames:
         taken, incoming = await self._awaited(self._submitted(Job(work, unwanted=_close_socket)))
         try:
-            return FrameSource(taken, incoming.ahead, chunked=b"transfer-encoding" in incoming.headers)
+            return WireFrames(taken, incoming.ahead, chunked=b"transfer-encoding" in incoming.headers)
         except BaseException:
             taken.close()
             raise
@@ -227,7 +227,7 @@ class WireService:
             raise
 
     async def _on_loop(
-        self, operation: str, params: dict[str, Any], place: Place, usual: Usual, timer: asyncio.Timeout
+        self, operation: str, params: dict[str, Any], place: WirePlace, usual: Usual, timer: asyncio.Timeout
     ) -> Answer | Incoming | None:
         """An answer, or the beginning of one; None if a thread has to send the request, on a new connection."""
         wired = place.wired
@@ -285,7 +285,7 @@ class WireService:
         operation: str,
         params: dict[str, Any],
         read: Callable[[bytes], T],
-        place: Place,
+        place: WirePlace,
         begun: Answer | Incoming | None,
     ) -> T:
         def exchange(body: bytes) -> Answer:
@@ -351,7 +351,7 @@ class WireService:
             raise AwsUnreachableError(operation, f"HTTP status {answer.status}")
         return answer
 
-    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes, place: Place) -> Answer:
+    def _exchange(self, job: Job, operation: str, params: Mapping[str, Any], body: bytes, place: WirePlace) -> Answer:
         origin, request = self._requests.made(operation, params, body)
         kept = place.connection
         if kept is not None and (kept.origin != origin or kept.is_stale()):
@@ -373,7 +373,7 @@ class WireService:
             reason = f"cannot connect to {origin}: {type(error).__name__}: {error}"
             raise AwsUnreachableError(operation, reason) from error
 
-    def _talk(self, job: Job, place: Place, connection: Connection, talk: Callable[[Connection], Answer]) -> Answer:
+    def _talk(self, job: Job, place: WirePlace, connection: Connection, talk: Callable[[Connection], Answer]) -> Answer:
         """What `talk` hears, on a connection that then is left at its place, or is closed."""
         was_kept, place.connection = place.connection is connection, None
         keep = False

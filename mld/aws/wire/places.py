@@ -23,7 +23,7 @@ IDLE_MAX_S = 60.0
 """Of a connection before it is closed unused: below what load balancers and NATs keep (Amazon's: 350 s)."""
 
 
-class Place:
+class WirePlace:
     """Room for one call. `connection` is what a thread may use, and leaves there if it is as good as new.
 
     `wired` is open whenever it is there: nobody but the place closes it. `silent` is the origin to which a kept
@@ -66,16 +66,16 @@ class Places:
     def __init__(self, places_max: int, *, wait_max_s: float = WAIT_MAX_S) -> None:
         self._places_max = places_max
         self._wait_max_s = wait_max_s
-        self._idle: list[Place] = []
-        self._busy: set[Place] = set()
-        self._waiting: deque[tuple[asyncio.Future[Place], float]] = deque()
+        self._idle: list[WirePlace] = []
+        self._busy: set[WirePlace] = set()
+        self._waiting: deque[tuple[asyncio.Future[WirePlace], float]] = deque()
         self._look: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._busy)
 
-    async def take(self, origin: Origin | None) -> Place:
+    async def take(self, origin: Origin | None) -> WirePlace:
         """A place, if possible with a connection to `origin` (None: to anywhere). Raises PlacesClosedError."""
         if self._is_closed:
             raise PlacesClosedError
@@ -85,7 +85,7 @@ class Places:
         self._busy.add(place)
         return place
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: WirePlace) -> None:
         """The place is free: with a good connection in it, `wired` or left by a thread, or with none. Never raises."""
         self._busy.discard(place)
         if self._is_closed:
@@ -139,7 +139,7 @@ class Places:
         self._idle = []
         self._waiting.clear()
 
-    def _idle_one(self, origin: Origin | None) -> Place | None:
+    def _idle_one(self, origin: Origin | None) -> WirePlace | None:
         """Used last, first; one to elsewhere if there may be no more; a new one if there may."""
         limit_s = time.monotonic() - IDLE_MAX_S
         while self._idle and self._idle[0].idle_since_s < limit_s:
@@ -148,16 +148,16 @@ class Places:
             if origin is None or self._idle[index].origin == origin:
                 return self._idle.pop(index)
         if len(self) < min(THREADS_AT_ONCE, self._places_max):
-            return Place()
+            return WirePlace()
         if self._idle:
             place = self._idle.pop(0)
             place.drop()
             return place
         return None
 
-    async def _next_free(self) -> Place:
+    async def _next_free(self) -> WirePlace:
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Place] = loop.create_future()
+        waiter: asyncio.Future[WirePlace] = loop.create_future()
         self._waiting.append((waiter, loop.time()))
         if self._look is None and len(self) < self._places_max:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
@@ -175,7 +175,7 @@ class Places:
         limit_s = loop.time() - self._wait_max_s
         late = [waiter for waiter, since_s in self._waiting if since_s <= limit_s and not waiter.done()]
         for waiter in late[: min(len(self), self._places_max - len(self))]:
-            place = Place()
+            place = WirePlace()
             self._busy.add(place)
             waiter.set_result(place)
         while self._waiting and self._waiting[0][0].done():
@@ -183,7 +183,7 @@ class Places:
         if self._waiting and len(self) < self._places_max:
             self._look = loop.call_later(self._wait_max_s, self._look_at_queue)
 
-    def _wire(self, place: Place) -> None:
+    def _wire(self, place: WirePlace) -> None:
         """The connection that a thread has left goes back to the loop, if it is as good as it should be."""
         connection, place.connection = place.connection, None
         assert connection is not None
@@ -195,7 +195,7 @@ class Places:
         if place.wired is None:
             connection.close()
 
-    def _lost(self, place: Place) -> None:
+    def _lost(self, place: WirePlace) -> None:
         """A connection has ended while no call used it; the place may be idle, or in the hands of the next caller."""
         place.drop()
         if place in self._idle:

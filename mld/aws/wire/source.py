@@ -1,4 +1,4 @@
-"""`FrameSource`: reads the frames of one event stream from a socket that it has to itself, on the event loop.
+"""`WireFrames`: reads the frames of one event stream from a socket that it has to itself, on the event loop.
 
 The connection was made, and the head of the answer read, in a thread; here nothing blocks. Reading stops while whole
 frames wait to be taken (`AHEAD_BYTES`), so that the sender is held up by the connection's own flow control. A turn of
@@ -21,7 +21,7 @@ AHEAD_BYTES = 64 * 1024
 """Of whole frames that wait; the one under way comes on top of it."""
 
 
-class FrameSource:
+class WireFrames:
     """Owns `plain_or_tls`, which is connected; `first` was read from it already. Used on one loop only."""
 
     def __init__(self, plain_or_tls: socket.socket, first: bytes, *, chunked: bool) -> None:

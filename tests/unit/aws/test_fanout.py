@@ -18,7 +18,7 @@ from mld.aws.fanout import INLINE_BYTES_MAX, KinesisFanOut
 from mld.aws.messages import JOINED_BYTES_MAX, Frame, Message, message_in, message_of
 from mld.aws.wire.answers import BrokenAnswerError
 from mld.aws.wire.frames import FRAME_BYTES_MAX, FrameStream
-from mld.aws.wire.source import AHEAD_BYTES, FrameSource
+from mld.aws.wire.source import AHEAD_BYTES, WireFrames
 from mld.local import eventstream
 from mld.retrieval.rawpage import RawPage, page_of_event
 from mld.streams import IteratorType, StartingPoint, StreamConsumer
@@ -178,10 +178,10 @@ def test_the_page_of_an_event_goes_on_at_its_continuation() -> None:
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 
-def with_source(body: Callable[[FrameSource, socket.socket], Any], first: bytes = b"", *, chunked: bool = True) -> None:
+def with_source(body: Callable[[WireFrames, socket.socket], Any], first: bytes = b"", *, chunked: bool = True) -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        source = FrameSource(ours, first, chunked=chunked)
+        source = WireFrames(ours, first, chunked=chunked)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await body(source, theirs)
@@ -193,7 +193,7 @@ def with_source(body: Callable[[FrameSource, socket.socket], Any], first: bytes 
 
 
 def test_a_source_gives_frames_then_the_end() -> None:
-    async def body(source: FrameSource, peer: socket.socket) -> None:
+    async def body(source: WireFrames, peer: socket.socket) -> None:
         peer.sendall(chunked(event(EMPTY) + event(END), 50)[20:])
         assert [b"".join(await source.next() or ()) for _ in range(2)] == [event(EMPTY), event(END)]
         assert await source.next() is None
@@ -204,7 +204,7 @@ def test_a_source_gives_frames_then_the_end() -> None:
 
 @pytest.mark.parametrize(("is_chunked", "cut", "ends"), [(True, 0, False), (False, 0, True), (False, 5, False)])
 def test_a_connection_that_ends_early_is_an_error(is_chunked: bool, cut: int, ends: bool) -> None:
-    async def body(source: FrameSource, peer: socket.socket) -> None:
+    async def body(source: WireFrames, peer: socket.socket) -> None:
         data = event(EMPTY) + event(EMPTY)
         data = data[: len(data) - cut]
         peer.sendall(b"%x\r\n%s\r\n" % (len(data), data) if is_chunked else data)
@@ -221,7 +221,7 @@ def test_a_connection_that_ends_early_is_an_error(is_chunked: bool, cut: int, en
 
 
 def test_a_source_that_nobody_takes_from_stops_reading() -> None:
-    async def body(source: FrameSource, peer: socket.socket) -> None:
+    async def body(source: WireFrames, peer: socket.socket) -> None:
         peer.setblocking(False)
         frame = event(bytes(10_000))
         loop = asyncio.get_running_loop()
@@ -248,7 +248,7 @@ def test_a_source_that_nobody_takes_from_stops_reading() -> None:
 
 
 def test_a_waiting_caller_hears_of_a_close_and_may_be_cancelled() -> None:
-    async def body(source: FrameSource, peer: socket.socket) -> None:
+    async def body(source: WireFrames, peer: socket.socket) -> None:
         waiting = asyncio.create_task(source.next())
         await asyncio.sleep(0)
         waiting.cancel()

@@ -14,7 +14,7 @@ import pytest
 
 from mld.aws.wire.answers import Answer, BrokenAnswerError, Incoming, NothingSentBackError
 from mld.aws.wire.connection import Connection, Origin
-from mld.aws.wire.places import IDLE_MAX_S, Place, Places, PlacesClosedError
+from mld.aws.wire.places import IDLE_MAX_S, Places, PlacesClosedError, WirePlace
 from mld.aws.wire.wired import BODY_BYTES_MAX, Wired
 from tests.support.certificates import write_certificate
 from tests.support.patience import PATIENCE_S
@@ -211,7 +211,7 @@ class Wire:
         return self.socket.fileno() < 0
 
 
-def used(places: Places, place: Place, origin: Origin = HERE) -> Wire:
+def used(places: Places, place: WirePlace, origin: Origin = HERE) -> Wire:
     """The place is given back with a connection that a thread has made."""
     wire = Wire(origin)
     place.connection = wire  # type: ignore[assignment]
