@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from random import Random
 
+from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.kinesis import KinesisStreams
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import RawService, Service
-from mld.aws.services import AwsService, service_of
-from mld.aws.sessions import ClientFactory, client_factory
+from mld.aws.wire_or_boto import AwsService, service_of
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.letters import Sender

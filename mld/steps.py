@@ -13,7 +13,7 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE = 100
-"""Items between two yields: the dearest item, a new lease, costs about 5 µs, on a slow core four times that."""
+"""Items between two yields: the most expensive item, a new lease, costs about 5 µs, on a slow core four times that."""
 
 
 def finish(steps: Steps[T]) -> T:

@@ -131,7 +131,7 @@ def _credentials(derivation: Derivation) -> None:
 
 
 def _region(derivation: Derivation) -> None:
-    """regionName, else the ARN's, else the environment's; `mld.aws.sessions` asks the profile and instance metadata."""
+    """regionName, else the ARN's, else the environment's; `client_factory` asks the profile and instance metadata."""
     arn = derivation.value_of("streamArn")
     in_arn = arn.region if isinstance(arn, StreamArn) else None
     variable = next((name for name in REGION_VARIABLES if derivation.env.get(name)), None)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from mld.aws.client import BotoService
+from mld.aws.client_factory import BesideName, ClientFactory
 from mld.aws.pool import DaemonPool
-from mld.aws.sessions import BesideName, ClientFactory
 from mld.errors import AwsError, AwsUnreachableError, DeadLetterError
 from properties.settings import Settings
 from properties.values import DeadLetterKind

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from mld.aws.sessions import ClientFactory, client_factory
+from mld.aws.client_factory import ClientFactory, client_factory
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.quickstart.clicks import ClickEvent, Put, click_events

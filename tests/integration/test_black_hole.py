@@ -12,9 +12,9 @@ import pytest
 from botocore.credentials import Credentials
 
 from mld.aws.client import BotoService
-from mld.aws.services import AwsService
 from mld.aws.servicetime import ServiceTime
 from mld.aws.wire.client import WireService
+from mld.aws.wire_or_boto import AwsService
 from mld.clock import LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper

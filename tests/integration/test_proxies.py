@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mld.aws.services import service_of
-from mld.aws.sessions import client_factory
+from mld.aws.client_factory import client_factory
 from mld.aws.wire.client import WireService
+from mld.aws.wire_or_boto import service_of
 from mld.errors import AwsError, AwsUnreachableError
 from mld.local.eventstream import initial_response
 from properties.loader import load

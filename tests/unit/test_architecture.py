@@ -303,9 +303,6 @@ def test_modules_stay_readable():
 
 # --- one word for one thing -------------------------------------------------------------------------------------------
 
-MODULES_TO_RENAME = {"servic", "session", "worker"}
-"""What is left of the names of modules that still differ by an ending only. It only ever shrinks."""
-
 
 def test_no_class_name_is_defined_twice():
     names = Counter(
@@ -321,7 +318,7 @@ def test_no_two_modules_differ_by_an_ending_only():
     by_stem: dict[str, set[str]] = {}
     for path in modules():
         by_stem.setdefault(stem_of(path.stem), set()).add(path.stem)
-    assert {stem for stem, names in by_stem.items() if len(names) > 1} <= MODULES_TO_RENAME
+    assert {stem for stem, names in by_stem.items() if len(names) > 1} == set()
 
 
 def stem_of(name: str) -> str:

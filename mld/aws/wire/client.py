@@ -34,8 +34,8 @@ from mld.aws.wire.connection import Connection, Origin
 from mld.aws.wire.places import Places, PlacesClosedError, WirePlace
 from mld.aws.wire.requests import Requests, Usual
 from mld.aws.wire.source import WireFrames
+from mld.aws.wire.threads import GivenUpError, Job, Workers
 from mld.aws.wire.wired import BODY_BYTES_MAX
-from mld.aws.wire.workers import GivenUpError, Job, Workers
 from mld.errors import AwsUnreachableError, StartupError
 
 if TYPE_CHECKING:

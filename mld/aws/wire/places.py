@@ -14,8 +14,8 @@ from collections import deque
 from functools import partial
 
 from mld.aws.wire.connection import Connection, Origin
+from mld.aws.wire.threads import THREADS_AT_ONCE, WAIT_MAX_S
 from mld.aws.wire.wired import Wired
-from mld.aws.wire.workers import THREADS_AT_ONCE, WAIT_MAX_S
 
 log = logging.getLogger(__name__)
 

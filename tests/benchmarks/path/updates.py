@@ -17,8 +17,8 @@ from typing import Any
 
 import boto3
 
-from mld.aws.services import service_of
-from mld.aws.sessions import client_factory
+from mld.aws.client_factory import client_factory
+from mld.aws.wire_or_boto import service_of
 from mld.clock import LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease

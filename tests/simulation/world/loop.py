@@ -268,7 +268,7 @@ class SimulationLoop(VirtualTimeLoop):
 
 @contextmanager
 def _known_without_asking(loop: SimulationLoop) -> Iterator[None]:
-    """asyncio asks the system for the process id before it says which loop is running: the dearest call of a run."""
+    """asyncio asks the system for the process id before it names the running loop: the most expensive call of a run."""
     running = itertools.repeat(loop).__next__
     with (
         patch.object(asyncio, "get_running_loop", running),

@@ -311,7 +311,7 @@ def test_a_stuck_thread_does_not_keep_the_process_alive() -> None:
 
 
 def test_importing_the_room_does_not_import_botocore() -> None:
-    script = "import sys, mld.aws.client, mld.aws.kinesis, mld.aws.sessions"
+    script = "import sys, mld.aws.client, mld.aws.kinesis, mld.aws.client_factory"
     script += "; print([m for m in sys.modules if m.startswith('boto')])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True

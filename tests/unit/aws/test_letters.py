@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from mld.aws.client_factory import client_factory
 from mld.aws.letters import BucketBox, DirectoryBox, Letter, QueueBox, StreamBox, letter_box_of
-from mld.aws.sessions import client_factory
 from mld.errors import DeadLetterError
 from tests.support.fleet import settings_of
 

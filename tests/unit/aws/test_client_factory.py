@@ -15,8 +15,8 @@ from botocore import UNSIGNED
 from botocore.client import BaseClient
 from botocore.credentials import Credentials
 
+from mld.aws.client_factory import USER_AGENT_TOKEN, ClientFactory, ServiceName, client_factory
 from mld.aws.credentials import CredentialsUnavailableError
-from mld.aws.sessions import USER_AGENT_TOKEN, ClientFactory, ServiceName, client_factory
 from mld.errors import StartupError
 from properties.settings import Settings
 from tests.support.patience import PATIENCE_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mld.aws.client import BotoService, keep_raw_body
-from mld.aws.sessions import ClientFactory, ServiceName
+from mld.aws.client_factory import ClientFactory, ServiceName
 from mld.aws.wire.client import WireService
 
 if TYPE_CHECKING:
