@@ -77,7 +77,7 @@ class FanOutReader(ShardReader):
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
         """See `ShardReader.start`; nothing is asked of Kinesis here."""
         start = self._starting_point(checkpoint, initial, anchor)
-        read = starting_points.started(checkpoint, start, self._clock.wall(), anchor)
+        read = starting_points.started(checkpoint, start, self._clock.wall(), self._clock.monotonic(), anchor)
         self._course = Course(read, yield_s=self._yield_s)
         self._begin(self._subscribe())
 

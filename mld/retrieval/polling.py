@@ -30,7 +30,7 @@ from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, pacing, starting_points
 from mld.retrieval.faults import PollingReaction, reaction_to
 from mld.retrieval.reader import ShardReader
-from mld.streams import Page, StartingPoint, Streams
+from mld.streams import IteratorType, Page, StartingPoint, Streams
 from mld.surviving import ours
 
 logger = logging.getLogger(__name__)
@@ -76,13 +76,18 @@ class PollingReader(ShardReader):
     async def start(self, checkpoint: Position, initial: InitialPosition, anchor: float | None = None) -> None:
         """See `ShardReader.start`; gets the first iterator."""
         start = self._starting_point(checkpoint, initial, anchor)
-        asked_wall_s = self._clock.wall()
+        asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
+        state = starting_points.started(checkpoint, start, asked_wall_s, asked_s, anchor)
         missing = False
         try:
             await self._renew_iterator(start)
         except StreamNotFoundError:
             missing = True
-        self._state = starting_points.started(checkpoint, start, asked_wall_s, anchor)
+        except InvalidStreamArgumentError:
+            if starting_points.refused(state) == state or start.type is not IteratorType.AT_TIMESTAMP:
+                raise
+            state = starting_points.refused(state)
+        self._state = state
         self._begin(self._prefetch(missing))
 
     # --- the fetch task -----------------------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ class PollingReader(ShardReader):
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None
         self._log_gap(self._state, page)
-        self._state = starting_points.advanced(self._state, page, asked_wall_s)
+        self._state = starting_points.advanced(self._state, page, asked_wall_s, asked_s)
         self._iterator = page.next_iterator
         self._iterator_issued_s = asked_s
         if page.count:
@@ -158,6 +163,8 @@ class PollingReader(ShardReader):
             iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")
         except InvalidStreamArgumentError as error:
             if point.sequence is None:
+                if self._state is not None:
+                    self._state = starting_points.refused(self._state)
                 raise
             raise PositionRefusedError(str(error)) from error
         self._iterator, self._iterator_issued_s = iterator, issued_s

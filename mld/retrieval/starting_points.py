@@ -43,36 +43,61 @@ def lacks_timestamp(checkpoint: Position, initial: InitialPosition) -> bool:
     return checkpoint.sequence == AT_TIMESTAMP_NAME and initial.timestamp_s is None
 
 
+FIRST_STEP_BACK_S = 60.0
+"""How much earlier an anchor becomes that Kinesis refuses, because it lies in its future; doubled each time."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadState:
     """How far a reader has come.
 
     `follows_tip`: it was started from LATEST, or from the anchor that stands for it. `anchor_s` (epoch seconds, margin
     deducted): reading from that time misses nothing since the first start at LATEST. It moves on while nothing is
-    received, and stands still from the first record on, as that one may be delivered and never checkpointed.
+    received, and stands still from the first record on, as that one may be delivered and never checkpointed. It moves
+    by no more than the time that has passed since `anchored_at_s` (monotonic), whatever a clock says that was set.
     `last_sequence` is the last record of the last accepted answer that had records.
     """
 
     start: StartingPoint
     follows_tip: bool = False
     anchor_s: float | None = None
+    tip_s: float | None = None
+    """The anchor, had the last answer not been behind the tip."""
+    anchored_at_s: float = 0.0
     last_sequence: str | None = None
+    step_back_s: float = FIRST_STEP_BACK_S
 
 
-def started(checkpoint: Position, start: StartingPoint, asked_wall_s: float, anchor_s: float | None) -> ReadState:
-    """The state after the first iterator, asked for at `asked_wall_s`. A given anchor is kept for later readers."""
+def started(
+    checkpoint: Position, start: StartingPoint, asked_wall_s: float, asked_s: float, anchor_s: float | None
+) -> ReadState:
+    """The state after the first iterator, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic).
+
+    A given anchor is kept for later readers.
+    """
     if start.type is IteratorType.LATEST:
         anchor_s = asked_wall_s - LATEST_MARGIN_S
-    return ReadState(start, checkpoint.sequence == LATEST_NAME, anchor_s)
+    return ReadState(start, checkpoint.sequence == LATEST_NAME, anchor_s, anchor_s, asked_s)
 
 
-def advanced(state: ReadState, page: Page, asked_wall_s: float) -> ReadState:
-    """The state after an accepted answer to a call that was sent at `asked_wall_s`."""
+def advanced(state: ReadState, page: Page, asked_wall_s: float, asked_s: float) -> ReadState:
+    """The state after an accepted answer, asked for at `asked_wall_s` (epoch) and `asked_s` (monotonic)."""
     if page.last_sequence is not None:
         return replace(state, last_sequence=page.last_sequence)
     if not state.follows_tip or state.last_sequence is not None or page.millis_behind_latest is None:
         return state
-    return replace(state, anchor_s=asked_wall_s - page.millis_behind_latest / 1000 - LATEST_MARGIN_S)
+    tip_s = asked_wall_s - LATEST_MARGIN_S
+    if state.tip_s is not None:
+        tip_s = min(tip_s, state.tip_s + asked_s - state.anchored_at_s)
+    return replace(state, anchor_s=tip_s - page.millis_behind_latest / 1000, tip_s=tip_s, anchored_at_s=asked_s)
+
+
+def refused(state: ReadState) -> ReadState:
+    """The state after Kinesis has refused the anchor: it lies in its future, because our clock was ahead."""
+    if not state.follows_tip or state.anchor_s is None:
+        return state
+    anchor_s = state.anchor_s - state.step_back_s
+    return replace(state, anchor_s=anchor_s, tip_s=anchor_s, step_back_s=2 * state.step_back_s)
 
 
 def begins_after_gap(state: ReadState, page: Page) -> bool:

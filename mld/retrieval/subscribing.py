@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from mld.errors import (
+    InvalidStreamArgumentError,
     PositionRefusedError,
     StreamError,
     StreamInUseError,
@@ -124,8 +125,14 @@ def accepted(course: Course, page: Page) -> Course:
 
 def failed(course: Course, error: StreamError, where: Where, now_s: float) -> Course:
     reaction = reaction_to(error, where, course.failures)
-    continuation = None if isinstance(error, PositionRefusedError) else course.continuation
-    return replace(course, failures=course.failures + 1, failed_s=now_s, reaction=reaction, continuation=continuation)
+    continuation, read = course.continuation, course.read
+    if isinstance(error, PositionRefusedError):
+        continuation = None
+    elif isinstance(error, InvalidStreamArgumentError) and where is Where.OPENING:
+        read = starting_points.refused(read)
+    return replace(
+        course, read=read, failures=course.failures + 1, failed_s=now_s, reaction=reaction, continuation=continuation
+    )
 
 
 def delay_s(course: Course, now_s: float, jitter: float) -> float:

@@ -66,6 +66,15 @@ REGRESSIONS: dict[str, Plan] = {
             Action(130.0, Kind.SPLIT, 0, 0.5),
         ),
     ),
+    # Clocks are set ahead while quiet shards are read from LATEST; then iterators expire, and reading goes on by time.
+    "clocks are set ahead at the tip": replace(
+        calm(5),
+        shards=24,
+        initial="LATEST",
+        records_per_s=0.3,
+        rates=Rates(iterator_expired=0.05),
+        actions=(Action(3.0, Kind.WALL_JUMP, 0, 1_800.0), Action(3.0, Kind.WALL_JUMP, 1, 1_800.0)),
+    ),
 }
 
 

@@ -20,7 +20,7 @@ from mld.retrieval.pacing import CALL_INTERVAL_MIN_S, Pacing
 from mld.retrieval.polling import CALL_TIMEOUT_S, PollingReader
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.reader import EndOfShard, ShardMissing
-from mld.retrieval.starting_points import LATEST_MARGIN_S
+from mld.retrieval.starting_points import FIRST_STEP_BACK_S, LATEST_MARGIN_S
 from mld.streams import IteratorType, StartingPoint
 from tests.support.readers import after, live, read, sequences
 from tests.twins.streams import WALL_EPOCH_S, HangError, MemoryStreams
@@ -423,6 +423,27 @@ async def test_the_reader_after_a_crash_continues_from_the_first_start_at_latest
     assert await read(second, 4) == written
     assert second.anchor_s == reader.anchor_s
     await second.stop()
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_reader_whose_anchor_lies_in_the_future_of_kinesis_reads_from_an_earlier_time(refusals: int) -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetShardIterator", *[errors.InvalidStreamArgumentError("in the future")] * refusals)
+        await reader.start(LATEST, INITIAL, anchor=at_wall(0.0).timestamp_s)
+        written = streams.put(3)
+        assert await read(reader, 3) == written
+
+    steps_s = [FIRST_STEP_BACK_S * (2**number - 1) for number in range(refusals + 1)]
+    assert reading(body).points() == [at_wall(-step_s) for step_s in steps_s]
+
+
+def test_a_time_that_was_configured_stays_refused() -> None:
+    async def body(streams: MemoryStreams, reader: PollingReader) -> None:
+        streams.fail("GetShardIterator", errors.InvalidStreamArgumentError("in the future"))
+        with pytest.raises(errors.InvalidStreamArgumentError):
+            await reader.start(AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, 1.0))
+
+    reading(body)
 
 
 def test_a_reader_not_started_has_no_anchor() -> None:

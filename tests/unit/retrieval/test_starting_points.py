@@ -7,10 +7,12 @@ import pytest
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, InitialPosition, Position
 from mld.retrieval.rawpage import RawPage
 from mld.retrieval.starting_points import (
+    FIRST_STEP_BACK_S,
     LATEST_MARGIN_S,
     ReadState,
     advanced,
     lacks_timestamp,
+    refused,
     restart_point,
     started,
     starting_point,
@@ -67,14 +69,14 @@ def test_a_completed_lease_is_never_read() -> None:
 @pytest.mark.parametrize("start", [AT_HORIZON, AT_TIME, AT_NUMBER])
 def test_a_restart_before_the_first_record_repeats_the_start_whatever_empty_answers_came(start: StartingPoint) -> None:
     assert restart_point(ReadState(start)) == start
-    assert restart_point(advanced(ReadState(start), page_of(lag_ms=0), 5000.0)) == start
+    assert restart_point(advanced(ReadState(start), page_of(lag_ms=0), 5000.0, 5000.0)) == start
 
 
 @pytest.mark.parametrize("checkpoint", [LATEST, TRIM_HORIZON, AT_TIMESTAMP, Position(NUMBER)])
 def test_a_restart_goes_on_after_the_last_record_received(checkpoint: Position) -> None:
-    state = started(checkpoint, starting_point(checkpoint, INITIAL), 5000.0, None)
-    state = advanced(state, page_of("100", "101"), 5001.0)
-    state = advanced(state, page_of(), 5002.0)
+    state = started(checkpoint, starting_point(checkpoint, INITIAL), 5000.0, 5000.0, None)
+    state = advanced(state, page_of("100", "101"), 5001.0, 5001.0)
+    state = advanced(state, page_of(), 5002.0, 5002.0)
     assert restart_point(state) == StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence="101")
 
 
@@ -88,23 +90,55 @@ def test_a_restart_goes_on_after_the_last_record_received(checkpoint: Position) 
     ],
 )
 def test_a_latest_reader_restarts_by_time(empty_answers: list[int | None], since_s: float) -> None:
-    state = started(LATEST, AT_LATEST, 5000.0, None)
+    state = started(LATEST, AT_LATEST, 5000.0, 5000.0, None)
     for lag_ms in empty_answers:
-        state = advanced(state, page_of(lag_ms=lag_ms), 6000.0)
+        state = advanced(state, page_of(lag_ms=lag_ms), 6000.0, 6000.0)
     assert restart_point(state) == at_time(since_s - LATEST_MARGIN_S)
 
 
 def test_the_anchor_stands_still_once_a_record_was_received() -> None:
-    state = advanced(started(LATEST, AT_LATEST, 5000.0, None), page_of("100"), 6000.0)
-    state = advanced(state, page_of(), 7000.0)
+    state = advanced(started(LATEST, AT_LATEST, 5000.0, 5000.0, None), page_of("100"), 6000.0, 6000.0)
+    state = advanced(state, page_of(), 7000.0, 7000.0)
     assert state.anchor_s == 5000.0 - LATEST_MARGIN_S
 
 
 def test_a_reader_with_a_numeric_checkpoint_keeps_the_anchor_but_does_not_use_it() -> None:
-    state = advanced(started(Position(NUMBER), AT_NUMBER, 9000.0, 1234.0), page_of(), 9001.0)
+    state = advanced(started(Position(NUMBER), AT_NUMBER, 9000.0, 9000.0, 1234.0), page_of(), 9001.0, 9001.0)
     assert state.anchor_s == 1234.0
     assert restart_point(state) == AT_NUMBER
 
 
 def test_a_reader_that_never_saw_latest_has_no_anchor() -> None:
-    assert started(TRIM_HORIZON, AT_HORIZON, 9000.0, None).anchor_s is None
+    assert started(TRIM_HORIZON, AT_HORIZON, 9000.0, 9000.0, None).anchor_s is None
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "since_s"),
+    [
+        pytest.param(9_000.0, 5_030.0, id="set ahead: no more time has passed than by the monotonic clock"),
+        pytest.param(5_030.0, 5_030.0, id="left alone"),
+        pytest.param(1_000.0, 1_000.0, id="set back: it was ahead before"),
+    ],
+)
+def test_a_clock_that_is_set_makes_the_anchor_earlier_at_most(wall_s: float, since_s: float) -> None:
+    state = advanced(started(LATEST, AT_LATEST, 5_000.0, 100.0, None), page_of(lag_ms=0), wall_s, 130.0)
+    assert state.anchor_s == since_s - LATEST_MARGIN_S
+
+
+def test_the_lag_of_one_answer_is_not_that_of_the_next() -> None:
+    state = started(LATEST, AT_LATEST, 5_000.0, 100.0, None)
+    for number in (1, 2, 3):
+        state = advanced(state, page_of(lag_ms=2_000), 5_000.0 + number, 100.0 + number)
+    assert state.anchor_s == 5_003.0 - 2.0 - LATEST_MARGIN_S
+
+
+def test_an_anchor_in_the_future_of_kinesis_goes_back_in_growing_steps() -> None:
+    state = started(LATEST, AT_LATEST, 5_000.0, 100.0, None)
+    state = refused(refused(state))
+    assert state.anchor_s == 5_000.0 - LATEST_MARGIN_S - 3 * FIRST_STEP_BACK_S
+
+
+@pytest.mark.parametrize("start", [AT_TIME, AT_NUMBER, AT_HORIZON])
+def test_a_place_that_somebody_chose_stays_when_it_is_refused(start: StartingPoint) -> None:
+    state = ReadState(start)
+    assert refused(state) == state

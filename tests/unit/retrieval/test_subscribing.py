@@ -24,7 +24,7 @@ BROKEN = errors.StreamUnavailableError("scripted")
 
 def course_from(checkpoint: Position, anchor_s: float | None = None) -> Course:
     start = starting_points.starting_point(checkpoint, INITIAL, anchor_s)
-    return Course(starting_points.started(checkpoint, start, WALL_S, anchor_s))
+    return Course(starting_points.started(checkpoint, start, WALL_S, 0.0, anchor_s))
 
 
 def event(*sequences: int, continuation: int | None) -> RawPage:
@@ -58,6 +58,12 @@ def test_a_subscription_without_events_leaves_the_place_where_it_was(
     course = subscribing.called(course, 0.0)
     assert subscribing.point_of(course) == again_without_event
     assert subscribing.point_of(subscribing.failed(course, BROKEN, READING, 1.0)) == again_without_event
+
+
+def test_an_anchor_that_kinesis_refuses_becomes_earlier() -> None:
+    course = subscribing.called(course_from(LATEST, WALL_S), 0.0)
+    course = subscribing.failed(course, errors.InvalidStreamArgumentError("in the future"), OPENING, 1.0)
+    assert subscribing.point_of(course).timestamp_s == WALL_S - starting_points.FIRST_STEP_BACK_S
 
 
 @pytest.mark.parametrize(
