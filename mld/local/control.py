@@ -23,14 +23,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from mld.local.faults import FaultError, parse_fault
+from mld.local.faults import FaultError, FaultPlan, parse_fault
 from mld.local.http import HttpRequest, HttpResponse
 from mld.local.kinesis import StateDelays
-
-if TYPE_CHECKING:
-    from mld.local.server import EmbeddedServer
 
 PREFIX = "/_mld/"
 CONTENT_TYPE = "application/json"
@@ -42,7 +39,28 @@ class ControlError(Exception):
     """A body that cannot be understood; the text says why."""
 
 
-def handle(server: EmbeddedServer, request: HttpRequest) -> HttpResponse:
+class Controlled(Protocol):
+    """What the controls change; the server, which cannot be imported here."""
+
+    faults: FaultPlan
+    calls: dict[str, int]
+
+    def now(self) -> float: ...
+
+    @property
+    def offset_s(self) -> float: ...
+
+    def set_offset(self, seconds: float) -> None: ...
+
+    @property
+    def delays(self) -> StateDelays: ...
+
+    def set_delays(self, delays: StateDelays) -> None: ...
+
+    def set_enforce(self, enforce: bool) -> None: ...
+
+
+def handle(server: Controlled, request: HttpRequest) -> HttpResponse:
     if request.body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         return _json({"error": f"the body has to be JSON: send it with Content-Type: {CONTENT_TYPE}"}, 415)
     try:
@@ -74,7 +92,7 @@ def _numbers(body: Any, keys: Collection[str]) -> dict[str, float]:
     return numbers
 
 
-def _act(server: EmbeddedServer, method: str, name: str, body: Any) -> Any:
+def _act(server: Controlled, method: str, name: str, body: Any) -> Any:
     """What is answered; None if there is no such control. Raises FaultError and ControlError."""
     match method, name:
         case "GET", "health":
