@@ -1,0 +1,116 @@
+"""The instruments: plain numbers that shells raise on the event loop, without a lock and without a library.
+
+A view reads them through `snapshot`. Each costs an attribute and an addition, so that they may stand on the hot path.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets of a `Spread`, in seconds; a last bucket without bound follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadValue:
+    """A `Spread` at one moment. `buckets` has one count more than there are bounds."""
+
+    count: int
+    total: float
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticSet:
+    """What CloudWatch stores of several values: how many, their sum, the least and the greatest."""
+
+    count: int
+    total: float
+    least: float
+    greatest: float
+
+    def __add__(self, other: StatisticSet) -> StatisticSet:
+        return StatisticSet(
+            self.count + other.count,
+            self.total + other.total,
+            min(self.least, other.least),
+            max(self.greatest, other.greatest),
+        )
+
+
+class Spread:
+    """Values that were noted: their number, sum and histogram since the start, and a statistic set since `take`."""
+
+    __slots__ = ("_taken_count", "_taken_total", "buckets", "count", "greatest", "last", "least", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.buckets = [0] * (len(SECONDS_BOUNDS) + 1)
+        self.last = math.nan
+        self.least = math.inf
+        self.greatest = -math.inf
+        self._taken_count = 0
+        self._taken_total = 0.0
+
+    def note(self, value: float) -> None:
+        """One more value, in seconds if the histogram is to mean anything."""
+        self.count += 1
+        self.total += value
+        self.buckets[bisect_left(SECONDS_BOUNDS, value)] += 1
+        self.last = value
+        if value < self.least:
+            self.least = value
+        if value > self.greatest:
+            self.greatest = value
+
+    def value(self) -> SpreadValue:
+        return SpreadValue(self.count, self.total, tuple(self.buckets))
+
+    def take(self) -> StatisticSet | None:
+        """The values since it was last taken; None if there were none. One publisher may take."""
+        if self.count == self._taken_count:
+            return None
+        taken = StatisticSet(self.count - self._taken_count, self.total - self._taken_total, self.least, self.greatest)
+        self._taken_count, self._taken_total = self.count, self.total
+        self.least, self.greatest = math.inf, -math.inf
+        return taken
+
+
+class Tally:
+    """How often each of a few things happened: results, reasons. Their names must come from code, never from input."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, count: int = 1) -> None:
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def value(self) -> Mapping[str, int]:
+        return dict(self._counts)
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts.get(name, 0)
+
+
+class Calls:
+    """Attempts at one thing: how many went well, how many did not, and how long they took."""
+
+    __slots__ = ("failed", "ok", "seconds")
+
+    def __init__(self) -> None:
+        self.ok = Spread()
+        """1 for each success, 0 for each failure, as KCL's `Success` metrics are."""
+        self.seconds = Spread()
+        self.failed = 0
+
+    def note(self, ok: bool, seconds: float) -> None:
+        self.ok.note(1.0 if ok else 0.0)
+        self.seconds.note(seconds)
+        if not ok:
+            self.failed += 1

@@ -1,0 +1,159 @@
+"""What one worker counts: `Metrics` has a part for the worker and one for each shard that it works on.
+
+The shells hold the part that concerns them and raise its instruments; a view reads all of it through `snapshot`. A
+shard's part ends with its lease, so that no series outlives what it speaks of; what it counted stays in the worker's
+sums.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mld.metrics.instruments import Calls, Spread, Tally
+
+ENDED_MAX = 1_000
+"""Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
+
+
+class ShardActivity(Enum):
+    """What a shard's consumer is about, in an operator's words."""
+
+    PROCESSING = "processing"
+    IDLE = "idle"
+    FAILING = "failing"
+    PARKED = "parked"
+    ENDING = "ending"
+
+
+class FetchResult(Enum):
+    """How a read of a shard ended."""
+
+    RECORDS = "records"
+    EMPTY = "empty"
+    THROTTLED = "throttled"
+    EXPIRED = "expired"
+    ERROR = "error"
+
+
+class ShardMetrics:
+    """What is counted for one shard while its lease is held. Times are monotonic seconds unless named otherwise."""
+
+    def __init__(self, key: str, now: float) -> None:
+        self.key = key
+        self.since = now
+        # --- reading
+        self.fetches = Tally()
+        """By `FetchResult`."""
+        self.fetch = Calls()
+        self.iterator = Calls()
+        self.subscriptions = Tally()
+        """By how a subscription ended or was refused."""
+        self.is_subscribed = False
+        self.prefetch_bytes = 0
+        self.behind_ms: int | None = None
+        """How far the shard's newest answer was behind the tip; None until Kinesis has said."""
+        self.behind_wall_s = 0.0
+        """When it said so, in epoch seconds."""
+        # --- the child
+        self.state = ShardActivity.IDLE
+        self.busy_since: float | None = None
+        """Since when a batch is in the child's hands."""
+        self.batches = Spread()
+        """Records of each batch, after de-aggregation."""
+        self.record_bytes = Spread()
+        """Payload bytes of each batch."""
+        self.behind = Spread()
+        """`behind_ms` at each batch."""
+        self.tasks = Calls()
+        """A batch from its preparation to the child's answer."""
+        self.process_records = Spread()
+        self.initialize = Spread()
+        self.shutdown = Spread()
+        self.delivered: str | None = None
+        """Position of the newest record given to the child."""
+        self.restarts = Tally()
+        """By why the child had to be restarted."""
+        self.last_error: str | None = None
+        self.last_error_wall_s = 0.0
+        self.dropped_aggregates = Tally()
+        """By why: `range` or `malformed`."""
+        # --- the lease
+        self.checkpoints = Calls()
+        """Counted when the table has answered."""
+        self.checkpoints_by = Tally()
+        """By result: `stored`, `refused` or `error`."""
+        self.checkpoint_at: float | None = None
+        self.renewed_at = now
+
+
+class Operation:
+    """One of KCL's units of work, as the `Operation` dimension names them: success and time, and named values."""
+
+    def __init__(self) -> None:
+        self.calls = Calls()
+        self.data: dict[str, Spread] = {}
+
+    def done(self, ok: bool, seconds: float) -> None:
+        self.calls.note(ok, seconds)
+
+    def note(self, name: str, value: float) -> None:
+        """One value of the metric `name` of this operation; the catalogue has its unit."""
+        spread = self.data.get(name)
+        if spread is None:
+            spread = self.data[name] = Spread()
+        spread.note(value)
+
+    def last(self, name: str) -> float | None:
+        """The newest value of `name`; None if there was none."""
+        spread = self.data.get(name)
+        return None if spread is None else spread.last
+
+
+class WorkerMetrics:
+    """What is counted for the worker as a whole."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.record_bytes = 0
+        self.child_restarts = 0
+        self.leases_lost = 0
+        self.lease_moves = Tally()
+        """By how leases came and went: `taken`, `assigned`, `resumed`, `handed_off`, `released`, `lost`."""
+        self.requests = Tally()
+        """Requests to AWS, as `service operation result`."""
+        self.units = Tally()
+        """Capacity units of DynamoDB, `read` and `write`."""
+        self.unexpected_errors = 0
+        """Exceptions that nobody expected and a loop survived."""
+        self.loop_delay = Spread()
+        self.is_leader = False
+        self.operations: dict[str, Operation] = {}
+
+    def operation(self, name: str) -> Operation:
+        found = self.operations.get(name)
+        if found is None:
+            found = self.operations[name] = Operation()
+        return found
+
+
+class Metrics:
+    """Everything that one worker counts."""
+
+    def __init__(self) -> None:
+        self.worker = WorkerMetrics()
+        self.shards: dict[str, ShardMetrics] = {}
+        self.ended: list[ShardMetrics] = []
+        """Parts whose lease is gone and whose last values nobody has published; emptied by the publisher."""
+
+    def begin(self, key: str, now: float) -> ShardMetrics:
+        """The part of a shard whose lease is held from now on."""
+        self.end(key)
+        part = self.shards[key] = ShardMetrics(key, now)
+        return part
+
+    def end(self, key: str) -> None:
+        """The lease is gone."""
+        part = self.shards.pop(key, None)
+        if part is not None:
+            self.ended.append(part)
+            del self.ended[:-ENDED_MAX]

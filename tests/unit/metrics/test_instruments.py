@@ -1,0 +1,72 @@
+"""Instruments count what they are told, and statistic sets add up to what was noted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.metrics.instruments import SECONDS_BOUNDS, Calls, Spread, StatisticSet, Tally
+
+VALUES = st.lists(st.floats(min_value=0, max_value=1e6), max_size=30)
+
+
+def noted(values: list[float]) -> Spread:
+    spread = Spread()
+    for value in values:
+        spread.note(value)
+    return spread
+
+
+def test_a_value_on_a_bound_belongs_to_the_bucket_below_it() -> None:
+    value = noted([SECONDS_BOUNDS[0], SECONDS_BOUNDS[0] * 1.01, SECONDS_BOUNDS[-1] * 2]).value()
+    assert (value.buckets[0], value.buckets[1], value.buckets[-1]) == (1, 1, 1)
+
+
+@given(VALUES)
+def test_every_value_is_in_one_bucket(values: list[float]) -> None:
+    value = noted(values).value()
+    assert value.count == len(values) == sum(value.buckets)
+    assert value.total == pytest.approx(sum(values))
+
+
+@given(st.lists(VALUES, max_size=5))
+def test_what_is_taken_piece_by_piece_adds_up_to_all(pieces: list[list[float]]) -> None:
+    spread = Spread()
+    taken: list[StatisticSet] = []
+    for piece in pieces:
+        for value in piece:
+            spread.note(value)
+        if (part := spread.take()) is not None:
+            taken.append(part)
+    everything = [value for piece in pieces for value in piece]
+    if not everything:
+        assert taken == []
+        return
+    whole = taken[0]
+    for part in taken[1:]:
+        whole += part
+    assert (whole.count, whole.least, whole.greatest) == (len(everything), min(everything), max(everything))
+    assert whole.total == pytest.approx(sum(everything))
+
+
+def test_nothing_new_is_nothing_to_take() -> None:
+    spread = noted([1.0])
+    assert spread.take() is not None
+    assert spread.take() is None
+
+
+def test_success_is_a_share_as_in_kcl() -> None:
+    calls = Calls()
+    for ok in (True, True, False):
+        calls.note(ok, 0.1)
+    assert calls.ok.take() == StatisticSet(3, 2.0, 0.0, 1.0)
+    assert calls.failed == 1
+
+
+def test_a_tally_counts_by_name() -> None:
+    tally = Tally()
+    tally.add("throttled")
+    tally.add("throttled", 2)
+    assert tally.value() == {"throttled": 3}
+    assert tally["error"] == 0

@@ -1,0 +1,34 @@
+"""A worker is alive while each loop keeps its promise; what waits for others promises nothing."""
+
+from __future__ import annotations
+
+from mld.metrics.liveness import PERIODS, LateLoop, Progress
+
+
+def test_a_loop_is_overdue_after_three_of_its_periods() -> None:
+    progress = Progress()
+    progress.step("renewals", 100.0, period_s=2.0)
+    assert progress.overdue(100.0 + PERIODS * 2.0) == []
+    assert progress.overdue(106.5) == [LateLoop("renewals", 6.5)]
+
+
+def test_a_step_is_a_new_promise() -> None:
+    progress = Progress()
+    progress.step("renewals", 100.0, period_s=2.0)
+    progress.step("renewals", 110.0, period_s=2.0)
+    assert progress.overdue(115.0) == []
+
+
+def test_who_waits_for_others_promises_nothing() -> None:
+    progress = Progress()
+    progress.step("reader shardId-000000000000", 100.0, period_s=1.0)
+    progress.rest("reader shardId-000000000000")
+    progress.rest("never heard of")
+    assert progress.overdue(10_000.0) == []
+
+
+def test_the_longest_silent_loop_comes_first() -> None:
+    progress = Progress()
+    progress.step("a", 100.0, period_s=1.0)
+    progress.step("b", 50.0, period_s=1.0)
+    assert [one.name for one in progress.overdue(200.0)] == ["b", "a"]
