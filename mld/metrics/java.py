@@ -8,17 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from properties.values import MetricsLevel
+
 COUNT = "Count"
 MILLIS = "Milliseconds"
 BYTES = "Bytes"
 NO_UNIT = "None"
-
-
-class Level(Enum):
-    """How important a metric is: SUMMARY is sent at both levels, DETAILED at `metricsLevel = DETAILED` only."""
-
-    SUMMARY = "SUMMARY"
-    DETAILED = "DETAILED"
 
 
 class Dimension(Enum):
@@ -31,12 +26,12 @@ class Dimension(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JavaMetric:
-    """One name of one operation. `is_sent` False: mld has nothing to say under this name, and `note` tells why."""
+    """One name of one operation, sent from `level` on (SUMMARY metrics at DETAILED, too). `is_sent` False: mld has nothing to say under this name, and `note` tells why."""
 
     operation: str
     name: str
     unit: str
-    level: Level
+    level: MetricsLevel
     dimensions: frozenset[Dimension]
     note: str = ""
     is_sent: bool = True
@@ -46,25 +41,25 @@ _SHARD = frozenset({Dimension.SHARD, Dimension.STREAM})
 _STREAM = frozenset({Dimension.STREAM})
 _WORKER = frozenset({Dimension.WORKER})
 _NONE: frozenset[Dimension] = frozenset()
-_S, _D = Level.SUMMARY, Level.DETAILED
+_S, _D = MetricsLevel.SUMMARY, MetricsLevel.DETAILED
 
 
 def _calls(
-    operation: str, prefix: str, level: Level, dimensions: frozenset[Dimension], **more: str
+    operation: str, prefix: str, level: MetricsLevel, dimensions: frozenset[Dimension], **more: str
 ) -> list[JavaMetric]:
     """`Success` and `Time` of an operation, or of one of its steps."""
     dot = f"{prefix}." if prefix else ""
     return [
-        JavaMetric(operation, f"{dot}Success", COUNT, level, dimensions, **more),
-        JavaMetric(operation, f"{dot}Time", MILLIS, level, dimensions, **more),
+        JavaMetric(operation, f"{dot}Success", COUNT, level, dimensions),
+        JavaMetric(operation, f"{dot}Time", MILLIS, level, dimensions),
     ]
 
 
-def _counts(operation: str, level: Level, dimensions: frozenset[Dimension], *names: str) -> list[JavaMetric]:
+def _counts(operation: str, level: MetricsLevel, dimensions: frozenset[Dimension], *names: str) -> list[JavaMetric]:
     return [JavaMetric(operation, name, COUNT, level, dimensions) for name in names]
 
 
-def _absent(operation: str, names: tuple[str, ...], unit: str, level: Level, note: str) -> list[JavaMetric]:
+def _absent(operation: str, names: tuple[str, ...], unit: str, level: MetricsLevel, note: str) -> list[JavaMetric]:
     return [JavaMetric(operation, name, unit, level, _NONE, note, is_sent=False) for name in names]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mld.metrics.java import JAVA_METRICS, Dimension, Level
+from mld.metrics.java import JAVA_METRICS, Dimension
+from properties.values import MetricsLevel
 
 CLOUDWATCH_UNITS = {"Count", "Milliseconds", "Bytes", "None"}
 
@@ -35,5 +36,5 @@ def test_metrics_that_people_alarm_on_are_sent_at_summary() -> None:
         ("LeaseAssignmentManager", "ForceLeaderRelease"),
         ("ProcessTask", "ExpiredIterator"),
     }
-    summary = {(metric.operation, metric.name) for metric in JAVA_METRICS if metric.level is Level.SUMMARY}
+    summary = {(metric.operation, metric.name) for metric in JAVA_METRICS if metric.level is MetricsLevel.SUMMARY}
     assert alarmed <= summary
