@@ -26,7 +26,10 @@ class Dimension(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JavaMetric:
-    """One name of one operation, sent from `level` on (SUMMARY metrics at DETAILED, too). `is_sent` False: mld has nothing to say under this name, and `note` tells why."""
+    """One name of one operation, sent from `level` on: SUMMARY metrics are sent at DETAILED, too.
+
+    `is_sent` False: mld has nothing to say under this name, and `note` tells why.
+    """
 
     operation: str
     name: str

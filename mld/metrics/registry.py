@@ -55,7 +55,7 @@ class ShardMetrics:
         self.behind_wall_s = 0.0
         """When it said so, in epoch seconds."""
         # --- the child
-        self.state = ShardActivity.IDLE
+        self.activity = ShardActivity.IDLE
         self.busy_since: float | None = None
         """Since when a batch is in the child's hands."""
         self.batches = Spread()

@@ -1,0 +1,144 @@
+"""The worker's metrics at one moment, as values: what every view is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mld.metrics.instruments import SpreadValue
+from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who speaks. `mode` is how the fleet works together, in the words of the log."""
+
+    application: str
+    stream: str
+    worker: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardValue:
+    """One shard. Ages and times are seconds; None is what nobody knows."""
+
+    key: str
+    activity: ShardActivity
+    records: int
+    record_bytes: int
+    batches: int
+    behind_s: float | None
+    behind_age_s: float | None
+    checkpoint_age_s: float | None
+    renewal_age_s: float
+    busy_s: float | None
+    prefetch_bytes: int
+    is_subscribed: bool
+    process_records: SpreadValue
+    fetch: SpreadValue
+    checkpoint: SpreadValue
+    fetches: Mapping[str, int]
+    checkpoints: Mapping[str, int]
+    restarts: Mapping[str, int]
+    subscriptions: Mapping[str, int]
+    dropped_aggregates: Mapping[str, int]
+    delivered: str | None
+    last_error: str | None
+    last_error_wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetValue:
+    """What only the leader, or whoever last read the whole table, knows. None: this worker has not looked."""
+
+    workers: int | None = None
+    unassigned: int | None = None
+    holes: int | None = None
+    corrupt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    identity: Identity
+    wall_s: float
+    """When it was taken, in epoch seconds."""
+    shards: tuple[ShardValue, ...]
+    is_leader: bool
+    leases_lost: int
+    unexpected_errors: int
+    prefetch_limit_bytes: int
+    loop_delay: SpreadValue
+    lease_moves: Mapping[str, int] = field(default_factory=dict)
+    requests: Mapping[str, int] = field(default_factory=dict)
+    units: Mapping[str, int] = field(default_factory=dict)
+    fleet: FleetValue = FleetValue()
+
+    @property
+    def behind_s(self) -> float | None:
+        """How far the shard that is furthest behind is; None if no shard knows."""
+        return max((shard.behind_s for shard in self.shards if shard.behind_s is not None), default=None)
+
+    def count(self, activity: ShardActivity) -> int:
+        """How many shards are about this."""
+        return sum(shard.activity is activity for shard in self.shards)
+
+
+def take_snapshot(
+    metrics: Metrics,
+    identity: Identity,
+    now: float,
+    wall_s: float,
+    *,
+    prefetch_limit_bytes: int = 0,
+    fleet: FleetValue = FleetValue(),
+) -> Snapshot:
+    """The values of now (`now` monotonic, `wall_s` epoch seconds). Changes nothing."""
+    worker = metrics.worker
+    return Snapshot(
+        identity=identity,
+        wall_s=wall_s,
+        shards=tuple(_shard(part, now, wall_s) for _, part in sorted(metrics.shards.items())),
+        is_leader=worker.is_leader,
+        leases_lost=worker.leases_lost,
+        unexpected_errors=worker.unexpected_errors,
+        prefetch_limit_bytes=prefetch_limit_bytes,
+        loop_delay=worker.loop_delay.value(),
+        lease_moves=worker.lease_moves.value(),
+        requests=worker.requests.value(),
+        units=worker.units.value(),
+        fleet=fleet,
+    )
+
+
+def _shard(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
+    return ShardValue(
+        key=part.key,
+        activity=part.activity,
+        records=math.floor(part.batches.total),
+        record_bytes=math.floor(part.record_bytes.total),
+        batches=part.batches.count,
+        behind_s=None if part.behind_ms is None else part.behind_ms / 1000,
+        behind_age_s=None if part.behind_ms is None else max(0.0, wall_s - part.behind_wall_s),
+        checkpoint_age_s=_age(part.checkpoint_at, now),
+        renewal_age_s=max(0.0, now - part.renewed_at),
+        busy_s=_age(part.busy_since, now),
+        prefetch_bytes=part.prefetch_bytes,
+        is_subscribed=part.is_subscribed,
+        process_records=part.process_records.value(),
+        fetch=part.fetch.seconds.value(),
+        checkpoint=part.checkpoints.seconds.value(),
+        fetches=part.fetches.value(),
+        checkpoints=part.checkpoints_by.value(),
+        restarts=part.restarts.value(),
+        subscriptions=part.subscriptions.value(),
+        dropped_aggregates=part.dropped_aggregates.value(),
+        delivered=part.delivered,
+        last_error=part.last_error,
+        last_error_wall_s=part.last_error_wall_s,
+    )
+
+
+def _age(at: float | None, now: float) -> float | None:
+    return None if at is None else max(0.0, now - at)

@@ -1,0 +1,100 @@
+"""The catalogue: names by the conventions of Prometheus, and values that can be read from any snapshot."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from mld.metrics.catalogue import CATALOGUE, MetricKind, Metric
+from mld.metrics.instruments import SpreadValue
+from mld.metrics.java import JAVA_METRICS
+from mld.metrics.registry import FetchResult, Metrics, ShardActivity
+from mld.metrics.snapshot import FleetValue, Identity, Snapshot, take_snapshot
+
+SHARD = "shardId-000000000000"
+ME = Identity("clicks", "clicks-stream", "worker-1", "0.2.0")
+
+by_name = pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+
+
+def busy_worker() -> Snapshot:
+    """A worker with one shard on which everything has happened once."""
+    metrics = Metrics()
+    shard = metrics.begin(SHARD, 100.0)
+    shard.activity = ShardActivity.PROCESSING
+    shard.batches.note(500)
+    shard.record_bytes.note(1_000_000)
+    shard.behind_ms, shard.behind_wall_s = 2_500, 1_000.0
+    shard.busy_since = 110.0
+    shard.checkpoint_at = 105.0
+    shard.process_records.note(0.2)
+    shard.fetch.note(True, 0.05)
+    shard.fetches.add(FetchResult.RECORDS.value)
+    shard.checkpoints.note(True, 0.01)
+    shard.checkpoints_by.add("stored")
+    shard.restarts.add("exit")
+    shard.subscriptions.add("expired")
+    shard.dropped_aggregates.add("range")
+    metrics.worker.lease_moves.add("taken")
+    metrics.worker.requests.add("kinesis GetRecords ok")
+    metrics.worker.units.add("write", 3)
+    metrics.worker.loop_delay.note(0.001)
+    return take_snapshot(metrics, ME, 120.0, 1_003.0, prefetch_limit_bytes=64, fleet=FleetValue(2, 0, 0, 0))
+
+
+def value_of(snapshot: Snapshot, name: str, *labels: str) -> object:
+    (metric,) = (metric for metric in CATALOGUE if metric.name == name)
+    return dict(metric.read(snapshot))[labels]
+
+
+@by_name
+def test_a_name_says_its_unit_and_its_kind(metric: Metric) -> None:
+    assert re.fullmatch(r"mld_[a-z]+(_[a-z]+)*", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+    assert metric.kind is not MetricKind.HISTOGRAM or metric.name.endswith("_seconds")
+    assert metric.help.endswith(".")
+
+
+@by_name
+def test_every_metric_has_a_series_with_its_labels(metric: Metric) -> None:
+    series = list(metric.read(busy_worker()))
+    assert series
+    for labels, value in series:
+        assert len(labels) == len(metric.labels)
+        assert isinstance(value, SpreadValue) == (metric.kind is MetricKind.HISTOGRAM)
+
+
+def test_no_name_is_given_twice() -> None:
+    assert [name for name, count in Counter(metric.name for metric in CATALOGUE).items() if count > 1] == []
+
+
+def test_java_names_are_those_of_the_table() -> None:
+    known = {f"{metric.operation} {metric.name}" for metric in JAVA_METRICS}
+    assert {metric.java for metric in CATALOGUE if metric.java} <= known
+
+
+def test_values_are_in_base_units() -> None:
+    snapshot = busy_worker()
+    assert value_of(snapshot, "mld_shard_behind_seconds", SHARD) == 2.5
+    assert value_of(snapshot, "mld_shard_behind_age_seconds", SHARD) == 3.0
+    assert value_of(snapshot, "mld_child_busy_seconds", SHARD) == 10.0
+    assert value_of(snapshot, "mld_shard_checkpoint_age_seconds", SHARD) == 15.0
+    assert value_of(snapshot, "mld_records_total", SHARD) == 500
+
+
+def test_a_lag_that_nobody_knows_is_not_zero() -> None:
+    metrics = Metrics()
+    metrics.begin(SHARD, 0.0)
+    snapshot = take_snapshot(metrics, ME, 1.0, 1.0)
+    assert value_of(snapshot, "mld_shard_behind_seconds", SHARD) is None
+    assert snapshot.behind_s is None
+
+
+def test_a_series_ends_with_its_lease() -> None:
+    metrics = Metrics()
+    metrics.begin(SHARD, 0.0).batches.note(7)
+    metrics.end(SHARD)
+    assert take_snapshot(metrics, ME, 1.0, 1.0).shards == ()
+    assert [part.key for part in metrics.ended] == [SHARD], "its last values wait for the publisher"
