@@ -35,6 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "mld.consumer": {"mld.leases", "mld.retrieval"},
     "mld.fleet": {"mld.leases"},
     "mld.local": set(),
+    "mld.serving": set(),
     "mld.quickstart": {"mld.leases", "mld.local", "mld.sparkhosts"},
     "mld.reader_factory": {"mld.retrieval"},
     "mld.shard_coordinator": {"mld.consumer", "mld.leases", "mld.shards"},

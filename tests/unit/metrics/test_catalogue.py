@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from mld.metrics.catalogue import CATALOGUE, MetricKind, Metric
+from mld.metrics.catalogue import CATALOGUE, Metric, MetricKind
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.java import JAVA_METRICS
 from mld.metrics.registry import FetchResult, Metrics, ShardActivity
