@@ -56,6 +56,7 @@ ROOMS: dict[str, set[str]] = {
     "mld.price": {"mld.fleet", "mld.leases", "mld.shards"},
     "mld.sparkhosts": set(),
     "mld.siblings": set(),
+    "mld.systemd": set(),
     "mld.cli": {"mld.daemon", "mld.check", "mld.local", "mld.logs", "mld.quickstart", "mld.siblings"},
     "mld.__main__": {"mld.cli"},
 }
