@@ -46,6 +46,8 @@ class ShardMetrics:
         """By `FetchResult`."""
         self.fetch = Calls()
         self.iterator = Calls()
+        self.expired_iterators = Spread()
+        """1 for each."""
         self.subscriptions = Tally()
         """By how a subscription ended or was refused."""
         self.is_subscribed = False
@@ -91,7 +93,15 @@ class Operation:
 
     def __init__(self) -> None:
         self.calls = Calls()
+        self.steps: dict[str, Calls] = {}
         self.data: dict[str, Spread] = {}
+
+    def step(self, name: str, ok: bool, seconds: float) -> None:
+        """One attempt at a step of the operation, such as one renewal of all."""
+        calls = self.steps.get(name)
+        if calls is None:
+            calls = self.steps[name] = Calls()
+        calls.note(ok, seconds)
 
     def done(self, ok: bool, seconds: float) -> None:
         self.calls.note(ok, seconds)

@@ -1,0 +1,213 @@
+"""What CloudWatch is sent: KCL's names, units, levels and dimensions, filled with this worker's values. Pure.
+
+Rules: metrics#names, metrics#level-and-dimensions. Each value counts once: taking datums empties the statistic sets of
+the instruments. Where Java records a point of zero before each value, which halves its averages, we do not; sums and
+maxima are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from mld.metrics import java
+from mld.metrics.instruments import Calls, Spread, StatisticSet
+from mld.metrics.java import JAVA_METRICS, MILLIS, Dimension, JavaMetric
+from mld.metrics.registry import Metrics, Operation, ShardMetrics
+from properties.values import MetricsLevel
+
+MILLIS_PER_SECOND = 1000.0
+OPERATION = "Operation"
+ALL_DIMENSIONS = "ALL"
+_BY_NAME: Mapping[tuple[str, str], JavaMetric] = {(one.operation, one.name): one for one in JAVA_METRICS}
+_VALUE_MAX = 2.0**360
+"""CloudWatch refuses a request in which one value is larger, or not a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """One statistic set under one name; `dimensions` are sorted pairs of name and value."""
+
+    name: str
+    dimensions: tuple[tuple[str, str], ...]
+    unit: str
+    values: StatisticSet
+
+    @property
+    def series(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        return self.name, self.dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The settings: `metricsLevel`, `metricsEnabledDimensions`, and the values of the dimensions that exist here.
+
+    `worker` is None without a configured `workerId`: an id that is new with every start would make new metrics each
+    time. `stream` is None for a stream that is configured by name, as in KCL.
+    """
+
+    level: MetricsLevel
+    dimensions: frozenset[str]
+    worker: str | None = None
+    stream: str | None = None
+
+    def has(self, dimension: Dimension) -> bool:
+        return ALL_DIMENSIONS in self.dimensions or dimension.value in self.dimensions
+
+
+def take_datums(metrics: Metrics, wanted: Wanted) -> list[Datum]:
+    """Everything noted since the last call that is wanted, one datum for each series."""
+    merged: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
+    for datum in _all(metrics, wanted):
+        before = merged.get(datum.series)
+        merged[datum.series] = datum if before is None else replace(datum, values=before.values + datum.values)
+    return list(merged.values())
+
+
+def _all(metrics: Metrics, wanted: Wanted) -> Iterator[Datum]:
+    ended, metrics.ended = metrics.ended, []
+    for part in (*ended, *metrics.shards.values()):
+        yield from _of_shard(part, wanted)
+    for name, operation in metrics.worker.operations.items():
+        yield from _of_operation(name, operation, wanted)
+
+
+def _of_shard(part: ShardMetrics, wanted: Wanted) -> Iterator[Datum]:
+    process, key = java.PROCESS, part.key
+    behind = part.behind.take()
+    if behind is not None:
+        yield from _datum(process, "MillisBehindLatest", behind, wanted, key)
+        yield from _datum(java.TRACKER, "MillisBehindLatest", behind, wanted, key)
+    for name, spread in (
+        ("RecordsProcessed", part.batches),
+        ("DataBytesProcessed", part.record_bytes),
+        ("ExpiredIterator", part.expired_iterators),
+        ("RecordProcessor.processRecords.Time", part.process_records),
+    ):
+        yield from _taken(process, name, spread, wanted, key)
+    for prefix, calls in (
+        ("", part.tasks),
+        ("KinesisDataFetcher.getRecords.", part.fetch),
+        ("KinesisDataFetcher.getShardIterator.", part.iterator),
+        ("UpdateLease.", part.checkpoints),
+    ):
+        yield from _of_calls(process, prefix, calls, wanted, key)
+    yield from _taken(java.INITIALIZE, "RecordProcessor.initialize.Time", part.initialize, wanted)
+    yield from _taken(java.SHUTDOWN, "RecordProcessor.shutdown.Time", part.shutdown, wanted)
+
+
+def _of_operation(name: str, operation: Operation, wanted: Wanted) -> Iterator[Datum]:
+    yield from _of_calls(name, "", operation.calls, wanted)
+    for step, calls in operation.steps.items():
+        yield from _of_calls(name, f"{step}.", calls, wanted)
+    for value, spread in operation.data.items():
+        yield from _taken(name, value, spread, wanted)
+
+
+def _of_calls(operation: str, prefix: str, calls: Calls, wanted: Wanted, shard: str = "") -> Iterator[Datum]:
+    yield from _taken(operation, f"{prefix}Success", calls.ok, wanted, shard)
+    yield from _taken(operation, f"{prefix}Time", calls.seconds, wanted, shard)
+
+
+def _taken(operation: str, name: str, spread: Spread, wanted: Wanted, shard: str = "") -> Iterator[Datum]:
+    values = spread.take()
+    if values is not None:
+        metric = _BY_NAME.get((operation, name))
+        # Times are noted in seconds, except `MillisBehindLatest`, which is as Kinesis gives it.
+        scale = MILLIS_PER_SECOND if metric is not None and metric.unit == MILLIS else 1.0
+        yield from _datum(operation, name, values, wanted, shard, scale)
+
+
+def _datum(
+    operation: str, name: str, values: StatisticSet, wanted: Wanted, shard: str = "", scale: float = 1.0
+) -> Iterator[Datum]:
+    metric = _BY_NAME.get((operation, name))
+    if metric is None:  # a step that has only a success or only a time in KCL
+        return
+    if wanted.level is MetricsLevel.NONE:
+        return
+    if wanted.level is MetricsLevel.SUMMARY and metric.level is not MetricsLevel.SUMMARY:
+        return
+    if not max(abs(values.total), abs(values.least), abs(values.greatest)) * scale < _VALUE_MAX:
+        return
+    dimensions = [(OPERATION, operation)]
+    for dimension, text in (
+        (Dimension.SHARD, shard),
+        (Dimension.STREAM, wanted.stream),
+        (Dimension.WORKER, wanted.worker),
+    ):
+        if text and dimension in metric.dimensions and wanted.has(dimension):
+            dimensions.append((dimension.value, text))
+    yield Datum(name, tuple(sorted(dimensions)), metric.unit, _scaled(values, scale))
+
+
+def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
+    return StatisticSet(values.count, values.total * scale, values.least * scale, values.greatest * scale)
+
+
+class DatumQueue:
+    """Datums that wait to be sent, one for each series; those of one series merge. At most `series_max`."""
+
+    def __init__(self, series_max: int) -> None:
+        self._series_max = series_max
+        self._datums: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
+        self.dropped = 0
+
+    def put(self, datums: Iterable[Datum]) -> None:
+        for datum in datums:
+            before = self._datums.get(datum.series)
+            if before is not None:
+                self._datums[datum.series] = replace(datum, values=before.values + datum.values)
+            elif len(self._datums) < self._series_max:
+                self._datums[datum.series] = datum
+            else:
+                self.dropped += 1
+
+    def take(self) -> list[Datum]:
+        """Everything that waits, in the order of coming."""
+        taken, self._datums = list(self._datums.values()), {}
+        return taken
+
+
+DATUMS_PER_REQUEST_MAX = 1_000
+REQUEST_BYTES_MAX = 900_000
+"""Below the 1 MB of PutMetricData even if nothing is compressed."""
+_DATUM_OVERHEAD_BYTES = 450
+"""Of a datum in the query protocol, without its names: six parameters, and two for each dimension."""
+
+
+def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
+    """The datums in as few requests as CloudWatch takes."""
+    batch: list[Datum] = []
+    size = 0
+    for datum in datums:
+        bytes_ = _DATUM_OVERHEAD_BYTES + len(datum.name) + sum(120 + len(n) + 3 * len(v) for n, v in datum.dimensions)
+        if batch and (len(batch) == DATUMS_PER_REQUEST_MAX or size + bytes_ > REQUEST_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(datum)
+        size += bytes_
+    if batch:
+        yield batch
+
+
+def request_of(namespace: str, datums: Iterable[Datum], wall_s: float) -> dict[str, object]:
+    """Parameters of PutMetricData. `wall_s`: the time of the values, so that a late request lands in its minute."""
+    return {
+        "Namespace": namespace,
+        "MetricData": [
+            {
+                "MetricName": datum.name,
+                "Dimensions": [{"Name": name, "Value": value} for name, value in datum.dimensions],
+                "Timestamp": wall_s,
+                "Unit": datum.unit,
+                "StatisticValues": {
+                    "SampleCount": float(datum.values.count),
+                    "Sum": datum.values.total,
+                    "Minimum": datum.values.least,
+                    "Maximum": datum.values.greatest,
+                },
+            }
+            for datum in datums
+        ],
+    }

@@ -1,0 +1,130 @@
+"""Datums: KCL's names and dimensions, levels, scales, merging, packing. Rules: metrics#level-and-dimensions."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.metrics.instruments import StatisticSet
+from mld.metrics.registry import Metrics
+from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Wanted, packed, request_of, take_datums
+from properties.values import MetricsLevel
+
+SHARD, OTHER = "shardId-000000000000", "shardId-000000000001"
+EVERYTHING = Wanted(MetricsLevel.DETAILED, frozenset({"ALL"}), worker="worker-1")
+
+
+def busy() -> Metrics:
+    metrics = Metrics()
+    for key, records in ((SHARD, 500), (OTHER, 20)):
+        shard = metrics.begin(key, 0.0)
+        shard.batches.note(records)
+        shard.behind.note(records * 10)
+        shard.fetch.note(True, 0.25)
+        shard.process_records.note(0.5)
+    renewals = metrics.worker.operation("RenewAllLeases")
+    renewals.done(True, 0.1)
+    renewals.step("RenewLease", True, 0.02)
+    renewals.note("CurrentLeases", 2)
+    return metrics
+
+
+def taken(metrics: Metrics, wanted: Wanted = EVERYTHING) -> dict[tuple[str, tuple[str, ...]], Datum]:
+    """Datums by name and values of their dimensions."""
+    return {(datum.name, tuple(v for _, v in datum.dimensions)): datum for datum in take_datums(metrics, wanted)}
+
+
+def test_a_shards_datum_has_its_dimensions_and_java_s_unit() -> None:
+    datum = taken(busy())["RecordsProcessed", ("ProcessTask", SHARD)]
+    assert datum == Datum(
+        "RecordsProcessed", (("Operation", "ProcessTask"), ("ShardId", SHARD)), "Count", StatisticSet(1, 500, 500, 500)
+    )
+
+
+def test_times_are_milliseconds() -> None:
+    datum = taken(busy())["KinesisDataFetcher.getRecords.Time", ("ProcessTask", SHARD)]
+    assert (datum.unit, datum.values.total) == ("Milliseconds", 250.0)
+
+
+def test_the_application_s_lag_is_that_of_all_its_shards() -> None:
+    assert taken(busy())["MillisBehindLatest", ("ApplicationTracker",)].values == StatisticSet(2, 5200, 200, 5000)
+
+
+def test_nothing_is_sent_twice() -> None:
+    metrics = busy()
+    assert taken(metrics)
+    assert taken(metrics) == {}
+
+
+def test_the_last_values_of_a_lease_that_is_gone_are_sent() -> None:
+    metrics = busy()
+    metrics.end(SHARD)
+    assert ("RecordsProcessed", ("ProcessTask", SHARD)) in taken(metrics)
+    assert metrics.ended == []
+
+
+def test_summary_leaves_out_details_and_none_everything() -> None:
+    summary = taken(busy(), Wanted(MetricsLevel.SUMMARY, frozenset({"ALL"})))
+    assert {name for name, _ in summary} == {
+        "RecordsProcessed",
+        "MillisBehindLatest",
+        "RecordProcessor.processRecords.Time",
+        "Success",
+        "Time",
+        "CurrentLeases",
+    }
+    assert taken(busy(), Wanted(MetricsLevel.NONE, frozenset({"ALL"}))) == {}
+
+
+def test_a_dimension_that_is_not_enabled_merges_its_series() -> None:
+    merged = taken(busy(), Wanted(MetricsLevel.DETAILED, frozenset({"WorkerIdentifier"}), worker="worker-1"))
+    assert merged["RecordsProcessed", ("ProcessTask",)].values == StatisticSet(2, 520, 20, 500)
+    assert ("CurrentLeases", ("RenewAllLeases", "worker-1")) in merged
+
+
+def test_a_worker_without_a_configured_name_is_no_dimension() -> None:
+    anonymous = Wanted(MetricsLevel.DETAILED, frozenset({"ALL"}))
+    assert ("CurrentLeases", ("RenewAllLeases",)) in taken(busy(), anonymous)
+
+
+def test_a_value_that_cloudwatch_refuses_costs_only_itself() -> None:
+    metrics = busy()
+    metrics.shards[SHARD].process_records.note(float("nan"))
+    metrics.shards[OTHER].process_records.note(float("inf"))
+    names = {name for name, _ in taken(metrics)}
+    assert "RecordProcessor.processRecords.Time" not in names
+    assert "RecordsProcessed" in names
+
+
+def test_waiting_datums_of_one_series_merge_and_new_ones_are_bounded() -> None:
+    queue = DatumQueue(series_max=1)
+    one = Datum("A", (), "Count", StatisticSet(1, 2, 2, 2))
+    queue.put([one, one, Datum("B", (), "Count", StatisticSet(1, 1, 1, 1))])
+    assert queue.take() == [Datum("A", (), "Count", StatisticSet(2, 4, 2, 2))]
+    assert queue.dropped == 1
+    assert queue.take() == []
+
+
+@given(st.integers(0, 2_500), st.integers(1, 1_000))
+def test_requests_are_full_and_lose_nothing(count: int, name_length: int) -> None:
+    values = StatisticSet(1, 1, 1, 1)
+    datums = [Datum(str(n), (("ShardId", "s" * name_length),), "Count", values) for n in range(count)]
+    batches = list(packed(datums))
+    assert [datum for batch in batches for datum in batch] == datums
+    assert all(len(batch) <= DATUMS_PER_REQUEST_MAX for batch in batches)
+
+
+def test_a_request_says_when_its_values_were_measured() -> None:
+    request = request_of("clicks", [Datum("A", (("Operation", "X"),), "Count", StatisticSet(2, 4, 1, 3))], 1_000.0)
+    assert request == {
+        "Namespace": "clicks",
+        "MetricData": [
+            {
+                "MetricName": "A",
+                "Dimensions": [{"Name": "Operation", "Value": "X"}],
+                "Timestamp": 1_000.0,
+                "Unit": "Count",
+                "StatisticValues": {"SampleCount": 2.0, "Sum": 4, "Minimum": 1, "Maximum": 3},
+            }
+        ],
+    }
