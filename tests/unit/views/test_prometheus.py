@@ -1,0 +1,62 @@
+"""The text that a scraper gets, read back by the parsers of prometheus-client."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from mld.metrics.catalogue import CATALOGUE
+from mld.metrics.registry import Metrics
+from mld.metrics.snapshot import take_snapshot
+from mld.views.prometheus import exposition, process_collector
+from tests.unit.metrics.test_catalogue import ME, SHARD, busy_worker
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.mark.parametrize(
+    ("accept", "read", "content_type"),
+    [
+        pytest.param("", read_text, "text/plain", id="text"),
+        pytest.param(OPENMETRICS, read_openmetrics, "application/openmetrics-text", id="OpenMetrics"),
+    ],
+)
+def test_every_metric_can_be_read_back(accept: str, read: object, content_type: str) -> None:
+    assert callable(read)
+    told, text = exposition(busy_worker(), accept)
+    assert told.startswith(content_type)
+    families = {family.name: family for family in read(text.decode())}
+    assert {metric.name.removesuffix("_total") for metric in CATALOGUE} <= families.keys()
+    (behind,) = families["mld_shard_behind_seconds"].samples
+    assert behind.labels == {"application": ME.application, "stream": ME.stream, "shard": SHARD}
+    assert behind.value == 2.5
+
+
+def test_buckets_of_a_histogram_are_cumulative() -> None:
+    _, text = exposition(busy_worker(), "")
+    (family,) = (one for one in read_text(text.decode()) if one.name == "mld_process_records_seconds")
+    by_bound = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+    assert (by_bound["0.1"], by_bound["0.25"], by_bound["+Inf"]) == (0, 1, 1)
+
+
+def test_what_is_not_known_is_not_published() -> None:
+    metrics = Metrics()
+    metrics.begin(SHARD, 0.0)
+    _, text = exposition(take_snapshot(metrics, ME, 1.0, 1.0), "")
+    assert b"mld_shard_behind_seconds{" not in text
+    assert b"mld_workers{" not in text
+    assert b"mld_leases{" in text
+
+
+def test_the_process_is_described_too() -> None:
+    _, text = exposition(busy_worker(), "", process_collector())
+    assert b"process_resident_memory_bytes " in text
+
+
+def test_a_name_with_quotes_is_escaped() -> None:
+    metrics = Metrics()
+    metrics.begin('shard "one"\n', 0.0)
+    _, text = exposition(take_snapshot(metrics, ME, 1.0, 1.0), "")
+    names = {sample.labels.get("shard") for family in read_text(text.decode()) for sample in family.samples}
+    assert 'shard "one"\n' in names
