@@ -19,7 +19,7 @@ from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.clock import Clock
 from mld.errors import TableMissingError, TableThrottledError, TableUnavailableError
 from mld.leases import rows, writes
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.owner_index import FORBIDDEN_CODES, OwnerIndex
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import IndexStatus, Refusal, TableScan
@@ -236,10 +236,17 @@ class DynamoLeaseTable:
         return await self._try("PutItem", writes.create(lease))
 
     async def renew(
-        self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
+        self,
+        lease: Lease,
+        *,
+        resent: bool = False,
+        heartbeat: str | None = None,
+        failing: Failing | None = None,
+        status: ShardStatus | None = None,
     ) -> Lease | Refusal:
         judge = partial(writes.judge_refused, lease, resent=resent)
-        return await self._judged(writes.renew(lease, heartbeat, failing), lease.key, judge, self._renewal_timeout_s)
+        request = writes.renew(lease, heartbeat, failing, status)
+        return await self._judged(request, lease.key, judge, self._renewal_timeout_s)
 
     async def checkpoint(
         self, lease: Lease, position: Position, *, resent: bool = False, throughput_kbps: float | None = None

@@ -31,7 +31,7 @@ from mld.errors import LeaseLostError, MldError
 from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
 from mld.leases.holding import HeldLease, Holding, RowsWritten
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.resumer import Resumer
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
@@ -51,10 +51,15 @@ EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds t
 Send = Callable[[Lease, bool], Awaitable[Lease | Refusal]]
 
 
+def _no_status(_key: str) -> ShardStatus | None:
+    return None
+
+
 class LeaseKeeper:
     """Owner of the fact "which leases are ours now".
 
     `on_change` is called after every change of that set and after every news of a handoff. It must return at once.
+    `status_of` gives what a renewal tells people about a shard.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class LeaseKeeper:
         new_token: Callable[[], str],
         on_change: Callable[[], None],
         handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
+        status_of: Callable[[str], ShardStatus | None] = _no_status,
     ) -> None:
         assert 0 < renew_interval_s < validity.lease_duration_s, "leases must be renewed more often than they expire"
         self._table = table
@@ -81,6 +87,7 @@ class LeaseKeeper:
         self._new_token = new_token
         self._on_change = on_change
         self._handoff_timeout_s = handoff_timeout_s
+        self._status_of = status_of
         self._parting = Parting(table, clock, rng)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
@@ -323,6 +330,7 @@ class LeaseKeeper:
                                 resent=resent,
                                 heartbeat=self._validity.mark_for_renewal(holding),
                                 failing=seen.lacking(holding.failing),
+                                status=self._status_of(key),
                             ),
                         )
                     return

@@ -5,7 +5,7 @@ Values only. What a row looks like in DynamoDB is `rows`, what may be written is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mld.positions import Position
 from mld.streams import HashRange
@@ -40,6 +40,20 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """What the holder of a lease tells people with each renewal; nothing is decided by it."""
+
+    activity: str
+    """processing, idle, failing, parked or ending."""
+    at_s: int
+    """When this was so, in epoch seconds of the holder's clock."""
+    behind_ms: int | None = None
+    """How far the shard was behind; None if Kinesis has not said."""
+    delivered: Position | None = None
+    """The newest position that was given to the child."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One lease row. `owner` None means unassigned; `checkpoint_owner` is present only while a handoff is pending."""
 
@@ -57,6 +71,7 @@ class Lease:
     heartbeat: str | None = None
     """The epoch of the worker heartbeat that stands for the renewals of this lease; None if it is renewed by itself."""
     failing: Failing | None = None
+    status: ShardStatus | None = field(default=None, compare=False)
 
     @property
     def actual_owner(self) -> str | None:

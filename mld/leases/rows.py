@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from mld.errors import TableError
-from mld.leases.lease import Failing, Lease, PendingCheckpoint
+from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
 from mld.positions import SUB_MAX, Position
 from mld.streams import HASH_KEY_MAX, HashRange
 
@@ -44,6 +44,10 @@ HEARTBEAT = "mldHeartbeat"
 
 FAILING = "mldFailing"
 """Ours: the record processor fails on and on; see `lease.Failing`. Java keeps it as well."""
+
+STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered")
+STATE, BEHIND_AT, BEHIND_MS, DELIVERED = STATUS
+"""Ours: what the holder tells people; see `lease.ShardStatus`. Java keeps these, too."""
 
 LEASE_ENTITY = "LEASE"
 UNKNOWN_KEY = "(no leaseKey)"
@@ -146,6 +150,7 @@ def _parse(row: Row, key: str | None) -> Lease:
         throughput_kbps=_throughput(row),
         heartbeat=_heartbeat(row),
         failing=_failing(row),
+        status=_status(row),
     )
 
 
@@ -289,6 +294,38 @@ def _failing(row: Row) -> Failing | None:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError):
         return None
+
+
+def status_values(status: ShardStatus) -> dict[str, dict[str, Any]]:
+    """The attributes of a status, by name; those of what is not known must go from the row."""
+    values: dict[str, dict[str, Any]] = {STATE: {"S": status.activity}, BEHIND_AT: {"N": str(status.at_s)}}
+    if status.behind_ms is not None:
+        values[BEHIND_MS] = {"N": str(status.behind_ms)}
+    if status.delivered is not None:
+        values[DELIVERED] = {"S": str(status.delivered)}
+    return values
+
+
+def _status(row: Row) -> ShardStatus | None:
+    """Informational, so damage makes it unknown."""
+    try:
+        activity, at_s = row[STATE]["S"], int(row[BEHIND_AT]["N"])
+        behind_ms = int(row[BEHIND_MS]["N"]) if BEHIND_MS in row else None
+        if not (isinstance(activity, str) and len(activity) <= SHOWN_MAX and 0 <= at_s <= SINCE_S_MAX):
+            return None
+        if behind_ms is not None and not 0 <= behind_ms <= INTEGER_MAX:
+            return None
+        return ShardStatus(activity, at_s, behind_ms, _delivered(row))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _delivered(row: Row) -> Position | None:
+    text = row.get(DELIVERED, {}).get("S")
+    if not isinstance(text, str):
+        return None
+    sequence, _, sub = text.partition("/")
+    return Position(sequence, int(sub) if sub else 0)
 
 
 def _hash_attributes(key: str, hash_range: HashRange) -> dict[str, dict[str, Any]]:

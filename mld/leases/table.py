@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.positions import Position
 from mld.streams import HashRange
 
@@ -85,7 +85,13 @@ class LeaseTable(Protocol):
         ...
 
     async def renew(
-        self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
+        self,
+        lease: Lease,
+        *,
+        resent: bool = False,
+        heartbeat: str | None = None,
+        failing: Failing | None = None,
+        status: ShardStatus | None = None,
     ) -> Lease | Refusal:
         """Raise the counter by one if the row still is `lease`'s holding; returns the row as it is now.
 
@@ -93,6 +99,7 @@ class LeaseTable(Protocol):
         written if `lease` has one. `resent`: an earlier write of ours with this counter has an unknown outcome.
         `heartbeat`: mark the row as kept by the worker heartbeat of this epoch; None: take such a mark away.
         `failing`: note on the row that its record processor fails; None: leave the row's note alone.
+        `status`: what to tell people about the shard; None: leave what the row says.
         """
         ...
 

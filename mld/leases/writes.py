@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from mld.leases import rows
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.table import Refusal
 from mld.positions import SHARD_END_NAME, Position
 from mld.streams import HashRange
@@ -56,11 +56,14 @@ def create(lease: Lease) -> Request:
     }
 
 
-def renew(lease: Lease, heartbeat: str | None = None, failing: Failing | None = None) -> Request:
+def renew(
+    lease: Lease, heartbeat: str | None = None, failing: Failing | None = None, status: ShardStatus | None = None
+) -> Request:
     """The heartbeat; carries the throughput if the lease has one.
 
     `heartbeat` is the epoch of a worker heartbeat that stands for the renewals from now on. None: no heartbeat does,
     and a mark that says otherwise is taken away. `failing` is a note for the row; without one the row keeps its own.
+    `status` is for people; without one the row keeps its own, which grows old.
     """
     update = "SET #leaseCounter = :next"
     values = _guard_values(lease)
@@ -73,8 +76,14 @@ def renew(lease: Lease, heartbeat: str | None = None, failing: Failing | None = 
     if heartbeat is not None:
         update += f", #{rows.HEARTBEAT} = :heartbeat"
         values[":heartbeat"] = {"S": heartbeat}
-    elif lease.heartbeat is not None:
-        update += f" REMOVE #{rows.HEARTBEAT}"
+    gone = [rows.HEARTBEAT] if heartbeat is None and lease.heartbeat is not None else []
+    if status is not None:
+        told = rows.status_values(status)
+        update += "".join(f", #{name} = :{name}" for name in told)
+        values |= {f":{name}": value for name, value in told.items()}
+        gone += [name for name in rows.STATUS if name not in told]
+    if gone:
+        update += " REMOVE " + ", ".join(f"#{name}" for name in gone)
     return _update(lease.key, GUARD, update, values)
 
 

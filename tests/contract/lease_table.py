@@ -14,7 +14,7 @@ import pytest
 from mld.aws.service import Service
 from mld.clock import LoopClock
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import IndexStatus, LeaseTable, Refusal
 from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
@@ -88,6 +88,23 @@ class LeaseTableContract:
     @pytest.fixture
     def rows(self, service: Service, table_name: str) -> RawRows:
         return RawRows(service, table_name)
+
+    # --- what a renewal tells people
+
+    async def test_a_renewal_tells_the_status_and_takes_away_what_is_not_known_any_more(
+        self, lease_table: LeaseTable
+    ) -> None:
+        lease = await owned(lease_table)
+        told = ShardStatus("processing", 1_763_661_600, behind_ms=340, delivered=FIRST)
+        lease = held(await lease_table.renew(lease, status=told))
+        assert lease.status == told
+        lease = held(await lease_table.renew(lease))
+        assert lease.status == told, "a renewal that tells nothing leaves it alone"
+        unknown = ShardStatus("idle", 1_763_661_610)
+        lease = held(await lease_table.renew(lease, status=unknown, heartbeat="epoch"))
+        assert (lease.status, lease.heartbeat) == (unknown, "epoch")
+        lease = held(await lease_table.renew(lease, status=ShardStatus("idle", 1_763_661_620)))
+        assert lease.heartbeat is None, "both removals in one write"
 
     # --- the note of failures
 

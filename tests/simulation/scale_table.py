@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import Any
 
-from mld.leases.lease import Failing, Lease
+from mld.leases.lease import Failing, Lease, ShardStatus
 from mld.leases.rows import CorruptRowError
 from mld.leases.table import IndexStatus, Refusal, TableScan
 from mld.leases.writes import (
@@ -146,7 +146,13 @@ class LeanLeaseTable:
         return True
 
     async def renew(
-        self, lease: Lease, *, resent: bool = False, heartbeat: str | None = None, failing: Failing | None = None
+        self,
+        lease: Lease,
+        *,
+        resent: bool = False,
+        heartbeat: str | None = None,
+        failing: Failing | None = None,
+        status: ShardStatus | None = None,
     ) -> Lease | Refusal:
         await self._travel()
         self.bill.renewals += 1
@@ -157,7 +163,12 @@ class LeanLeaseTable:
         kbps = row.throughput_kbps if lease.throughput_kbps is None else lease.throughput_kbps
         return self._put(
             replace(
-                row, counter=row.counter + 1, throughput_kbps=kbps, heartbeat=heartbeat, failing=failing or row.failing
+                row,
+                counter=row.counter + 1,
+                throughput_kbps=kbps,
+                heartbeat=heartbeat,
+                failing=failing or row.failing,
+                status=status or row.status,
             )
         )
 

@@ -117,6 +117,7 @@ PURE = (
     "mld/leases/checkpoints.py",
     "mld/leases/retries.py",
     "mld/leases/throughput.py",
+    "mld/leases/packed_status.py",
     "mld/leases/carried.py",
     "mld/fleet/report/cpu.py",
     "mld/fleet/roster.py",

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mld.leases.lease import Failing, Lease, PendingCheckpoint
-from mld.leases.rows import FAILURES_KEPT_MAX, CorruptRowError, failing_value, new_row, number_text, parse_row
+from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
+from mld.leases.rows import (
+    FAILURES_KEPT_MAX,
+    CorruptRowError,
+    failing_value,
+    new_row,
+    number_text,
+    parse_row,
+    status_values,
+)
 from mld.positions import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from mld.streams import HASH_KEY_MAX, HashRange
 
@@ -313,3 +321,35 @@ def test_whatever_stands_in_the_place_of_a_note_does_not_hide_the_row(
     if lease.failing is not None:
         assert 1 <= lease.failing.failures <= FAILURES_KEPT_MAX
         assert parse_row(MINIMAL | {"mldFailing": failing_value(lease.failing)}) == lease
+
+
+STATUS = {"mldState": {"S": "idle"}, "mldBehindAt": {"N": "1763661600"}, "mldBehindMs": {"N": "340"}}
+
+
+def test_a_status_survives_the_row() -> None:
+    status = ShardStatus("processing", 1_763_661_600, 340, Position(SEQUENCE, 3))
+    lease = parse_row(MINIMAL | status_values(status))
+    assert lease is not None
+    assert lease.status == status
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param({"mldState": {"N": "1"}}, id="no text"),
+        pytest.param({"mldState": {"S": "x" * 400_000}}, id="long text"),
+        pytest.param({"mldBehindAt": {"N": "1e9"}}, id="exponent"),
+        pytest.param({"mldBehindAt": {"N": "-1"}}, id="before the epoch"),
+        pytest.param({"mldBehindMs": {"N": "-1"}}, id="negative lag"),
+        pytest.param({"mldDelivered": {"S": "nonsense"}}, id="no position"),
+        pytest.param({"mldDelivered": {"S": f"{SEQUENCE}/x"}}, id="no sub number"),
+    ],
+)
+def test_a_damaged_status_is_unknown_and_the_row_stays_readable(damage: dict[str, dict[str, Any]]) -> None:
+    lease = parse_row(MINIMAL | STATUS | damage)
+    assert lease is not None
+    assert lease.status is None
+
+
+def test_a_status_is_no_part_of_what_makes_two_leases_equal() -> None:
+    assert parse_row(MINIMAL | STATUS) == parse_row(MINIMAL)
