@@ -1,0 +1,268 @@
+"""A whole fleet as its tables show it: shards with owner, lag and verdict, workers with their shares. Pure.
+
+One scan of the lease table is enough, because each renewal also tells lag and activity (`leases.lease.ShardStatus`).
+What is older than two renewals is unknown, never zero, and so is everything about the shards of workers that tell
+nothing, such as Java's. The page of a daemon and the commands of an operator show the same values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mld.fleet.leader.lock import LockRow, SeenLock
+from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
+from mld.fleet.values import WorkerReport
+from mld.leases.lease import RENEWALS_PER_LEASE, Failing, Lease, ShardStatus
+from mld.shards.graph import id_order
+from mld.shards.holes import holes_in
+from mld.streams import HASH_KEY_MAX, HashRange
+
+RENEWALS_UNTIL_UNKNOWN = 2
+LAG_MAX_S = 60.0
+"""A shard that is further behind than this is lagging, unless the operator names another bound."""
+JAVA = "java"
+REPORT_RULES = ReportRules()
+
+
+class Verdict(Enum):
+    """How a shard is, in one word. All but OK and ENDED are for somebody to look at."""
+
+    OK = "ok"
+    LAGGING = "lagging"  # behind, and moving
+    STALLED = "stalled"  # behind, and nothing moves
+    FAILING = "failing"  # its record processor fails on and on
+    PARKED = "parked"  # it waits for an operator
+    STOPPED = "stopped"  # nobody works on it
+    UNKNOWN = "unknown"  # somebody works on it and does not say how far
+    ENDED = "ended"  # a closed shard, read to its end
+
+
+TROUBLE = frozenset(Verdict) - {Verdict.OK, Verdict.ENDED}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRules:
+    """The fleet's settings, as far as the view depends on them, and the operator's bound for lag."""
+
+    lease_duration_s: float
+    reports: ReportRules = REPORT_RULES
+    lag_max_s: float = LAG_MAX_S
+
+    @property
+    def fresh_s(self) -> float:
+        """How old a status may be."""
+        return RENEWALS_UNTIL_UNKNOWN * self.lease_duration_s / RENEWALS_PER_LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """One lease row. `status` is None if there is none that is fresh."""
+
+    lease: Lease
+    verdict: Verdict
+    status: ShardStatus | None
+    age_s: float | None
+    """How old what the row tells is; None if it tells nothing."""
+
+    @property
+    def key(self) -> str:
+        return self.lease.key
+
+    @property
+    def owner(self) -> str | None:
+        """Who works on it now."""
+        return self.lease.actual_owner
+
+    @property
+    def behind_s(self) -> float | None:
+        behind_ms = None if self.status is None else self.status.behind_ms
+        return None if behind_ms is None else behind_ms / 1000
+
+    @property
+    def failing(self) -> Failing | None:
+        return self.lease.failing_now
+
+    @property
+    def share(self) -> tuple[float, float] | None:
+        """Where its hash range begins and ends, as shares of all keys."""
+        keys = self.lease.hash_range
+        return None if keys is None else share_of(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker that reports or owns leases. `is_alive` None: it never reports, so that only its renewals could tell."""
+
+    worker: str
+    kind: str
+    """``mld`` with its version, or ``java``."""
+    leases: int
+    share: float
+    """Of all open leases."""
+    is_alive: bool | None
+    is_leader: bool
+    heard_s: float | None
+    """How long ago its report was written, by its clock; None without a report."""
+    cpu_percent: float | None
+    behind_s: float | None
+    """Of its shard that is furthest behind; None if none of them tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    taken_s: float
+    """Epoch seconds of whoever looked."""
+    shards: tuple[ShardView, ...]
+    """In the order of their ids."""
+    workers: tuple[WorkerView, ...]
+    holes: tuple[HashRange, ...]
+    corrupt: tuple[tuple[str, str], ...]
+    """Rows that cannot be read, with the reason."""
+    leader: str | None
+
+    @property
+    def open_shards(self) -> tuple[ShardView, ...]:
+        """All but those that were read to their end."""
+        return tuple(shard for shard in self.shards if shard.verdict is not Verdict.ENDED)
+
+    @property
+    def behind_s(self) -> float | None:
+        """How far the shard that is furthest behind is; None if none tells."""
+        return _furthest(self.open_shards)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(shard.verdict is verdict for shard in self.shards)
+
+
+def fleet_status(
+    leases: Iterable[Lease],
+    reports: Iterable[WorkerReport],
+    lock: SeenLock,
+    now_s: float,
+    rules: ViewRules,
+    *,
+    corrupt: Iterable[tuple[str, str]] = (),
+    carried: Mapping[str, ShardStatus] | None = None,
+) -> FleetStatus:
+    """The fleet of these rows at `now_s`, in epoch seconds of whoever looks.
+
+    `carried` has what workers tell of carried leases, by key; it replaces what is in their rows.
+    """
+    newest = {report.worker: report for report in newest_of_each(reports)}
+    dead = frozenset(worker for worker, report in newest.items() if is_expired(report, now_s, rules.reports))
+    told = carried or {}
+    rows = sorted(leases, key=lambda lease: id_order(lease.key))
+    shards = tuple(_view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules) for lease in rows)
+    unreadable = tuple(corrupt)
+    return FleetStatus(
+        taken_s=now_s,
+        shards=shards,
+        workers=_workers(shards, newest, dead, _leader(lock), now_s),
+        # An unreadable row covers keys that nobody knows.
+        holes=() if unreadable else _holes(shards),
+        corrupt=unreadable,
+        leader=_leader(lock),
+    )
+
+
+def _view_shard(
+    lease: Lease, told: ShardStatus | None, dead: Collection[str], now_s: float, rules: ViewRules
+) -> ShardView:
+    age_s = None if told is None else max(0.0, now_s - told.at_s)
+    fresh = told if age_s is not None and age_s <= rules.fresh_s else None
+    view = ShardView(lease, Verdict.UNKNOWN, fresh, age_s)
+    return replace(view, verdict=_verdict(view, dead, rules))
+
+
+def _verdict(shard: ShardView, dead: Collection[str], rules: ViewRules) -> Verdict:
+    if shard.lease.is_complete:
+        return Verdict.ENDED
+    if shard.owner is None or shard.owner in dead:
+        return Verdict.STOPPED
+    if shard.status is not None and shard.status.activity == Verdict.PARKED.value:
+        return Verdict.PARKED
+    if shard.failing is not None:
+        return Verdict.FAILING
+    if shard.behind_s is None:
+        return Verdict.UNKNOWN
+    return Verdict.LAGGING if shard.behind_s > rules.lag_max_s else Verdict.OK
+
+
+def _workers(
+    shards: Sequence[ShardView],
+    reports: Mapping[str, WorkerReport],
+    dead: Collection[str],
+    leader: str | None,
+    now_s: float,
+) -> tuple[WorkerView, ...]:
+    open_shards = [shard for shard in shards if not shard.lease.is_complete]
+    owned = Counter(shard.owner for shard in open_shards if shard.owner is not None)
+    views = []
+    for worker in sorted(owned.keys() | reports.keys()):
+        report = reports.get(worker)
+        views.append(
+            WorkerView(
+                worker=worker,
+                kind=JAVA if report is None or "version" not in report.mld else f"mld {report.mld['version']}",
+                leases=owned[worker],
+                share=owned[worker] / len(open_shards) if open_shards else 0.0,
+                is_alive=None if report is None else worker not in dead,
+                is_leader=worker == leader,
+                heard_s=None if report is None or report.updated_at_s is None else now_s - report.updated_at_s,
+                cpu_percent=_cpu(report),
+                behind_s=_furthest(shard for shard in open_shards if shard.owner == worker),
+            )
+        )
+    return tuple(views)
+
+
+def _cpu(report: WorkerReport | None) -> float | None:
+    """What a leader judges the worker by, if it measures its CPU."""
+    if report is None or is_default(report) or "C" not in report.samples:
+        return None
+    return average(report.samples["C"], REPORT_RULES.ema_alpha)
+
+
+def _leader(lock: SeenLock) -> str | None:
+    return lock.owner if isinstance(lock, LockRow) and not lock.is_released else None
+
+
+def _furthest(shards: Iterable[ShardView]) -> float | None:
+    return max((shard.behind_s for shard in shards if shard.behind_s is not None), default=None)
+
+
+def _holes(shards: Sequence[ShardView]) -> tuple[HashRange, ...]:
+    """What no open lease covers; nothing is known while an open row has no range."""
+    ranges = [shard.lease.hash_range for shard in shards if not shard.lease.is_complete]
+    known = [keys for keys in ranges if keys is not None]
+    return holes_in(known) if known and len(known) == len(ranges) else ()
+
+
+def share_of(keys: HashRange) -> tuple[float, float]:
+    """Begin and end of a hash range as shares of all keys, from 0 to 1."""
+    return keys.start / (HASH_KEY_MAX + 1), (keys.end + 1) / (HASH_KEY_MAX + 1)
+
+
+def with_stalls(view: FleetStatus, before: FleetStatus) -> FleetStatus:
+    """The view with the shards that stand still between the two looks: behind, further than before, and not moved."""
+    earlier = {shard.key: shard for shard in before.shards}
+    return replace(
+        view,
+        shards=tuple(
+            replace(shard, verdict=Verdict.STALLED) if _is_stalled(shard, earlier.get(shard.key)) else shard
+            for shard in view.shards
+        ),
+    )
+
+
+def _is_stalled(shard: ShardView, before: ShardView | None) -> bool:
+    if before is None or shard.verdict is not Verdict.LAGGING or before.status is None or shard.status is None:
+        return False
+    if shard.status.at_s <= before.status.at_s:
+        return False  # it has said nothing new
+    grows = (shard.behind_s or 0.0) >= (before.behind_s or 0.0)
+    moved = shard.lease.checkpoint != before.lease.checkpoint or shard.status.delivered != before.status.delivered
+    return grows and not moved

@@ -1,0 +1,136 @@
+"""A fleet as its tables show it: verdicts, what is unknown, shares, leader, holes, and what stands still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
+from mld.fleet.values import WorkerReport
+from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.operating.fleet_status import FleetStatus, Verdict, ViewRules, fleet_status, with_stalls
+from mld.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.streams import HASH_KEY_MAX, HashRange
+
+NOW_S = 1_763_661_600
+RULES = ViewRules(lease_duration_s=10.0)
+HALF = HASH_KEY_MAX // 2
+LEFT, RIGHT = HashRange(0, HALF), HashRange(HALF + 1, HASH_KEY_MAX)
+AT, LATER = Position("100"), Position("200")
+ALIVE = WorkerReport("w-1", NOW_S - 5, mld={"version": "0.2.0"}, samples={"C": (50.0,)}, ranges={"C": (100,)})
+
+
+def lease(key: str = "shardId-000000000000", **changes: object) -> Lease:
+    fresh = ShardStatus("idle", NOW_S - 1, behind_ms=0, delivered=AT)
+    base = Lease(key, AT, owner="w-1", hash_range=HashRange(0, HASH_KEY_MAX), status=fresh)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def view(*leases: Lease, lock: SeenLock = None, **more: object) -> FleetStatus:
+    return fleet_status(leases, (ALIVE,), lock, NOW_S, RULES, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        pytest.param(lease(), Verdict.OK, id="at the tip"),
+        pytest.param(lease(status=ShardStatus("processing", NOW_S, 61_000)), Verdict.LAGGING, id="beyond the bound"),
+        pytest.param(lease(status=ShardStatus("processing", NOW_S, 60_000)), Verdict.OK, id="just within it"),
+        pytest.param(lease(status=ShardStatus("idle", NOW_S - 7, 0)), Verdict.UNKNOWN, id="older than two renewals"),
+        pytest.param(lease(status=ShardStatus("idle", NOW_S)), Verdict.UNKNOWN, id="Kinesis has not said"),
+        pytest.param(lease(status=None), Verdict.UNKNOWN, id="a worker of Java"),
+        pytest.param(lease(owner=None), Verdict.STOPPED, id="nobody's"),
+        pytest.param(lease(status=ShardStatus("parked", NOW_S, 0)), Verdict.PARKED, id="parked"),
+        pytest.param(lease(failing=Failing(3, NOW_S, AT)), Verdict.FAILING, id="failing"),
+        pytest.param(lease(failing=Failing(3, NOW_S, TRIM_HORIZON)), Verdict.OK, id="failed before its checkpoint"),
+        pytest.param(lease(checkpoint=SHARD_END, owner=None), Verdict.ENDED, id="read to its end"),
+        pytest.param(lease(owner="w-2", checkpoint_owner="w-1"), Verdict.OK, id="handed over"),
+    ],
+)
+def test_verdict(row: Lease, verdict: Verdict) -> None:
+    assert [shard.verdict for shard in view(row).shards] == [verdict]
+
+
+def test_the_leases_of_a_dead_worker_are_stopped() -> None:
+    dead = WorkerReport("w-2", NOW_S - 61)
+    seen = fleet_status([lease(owner="w-2")], [ALIVE, dead], None, NOW_S, RULES)
+    assert [shard.verdict for shard in seen.shards] == [Verdict.STOPPED]
+    assert {worker.worker: worker.is_alive for worker in seen.workers} == {"w-1": True, "w-2": False}
+
+
+def test_a_lag_that_is_not_fresh_is_unknown() -> None:
+    seen = view(lease(status=ShardStatus("idle", NOW_S - 100, 0)))
+    assert seen.behind_s is None
+    assert seen.shards[0].age_s == 100
+
+
+def test_workers_have_shares_kinds_and_figures() -> None:
+    rows = [lease(f"shardId-00000000000{n}", owner=owner) for n, owner in enumerate(("w-1", "w-1", "w-2"))]
+    rows.append(lease("shardId-000000000009", checkpoint=SHARD_END, owner="w-2"))
+    one, other = view(*rows, lock=LockRow("w-2", 120.0, "v")).workers
+    assert (one.leases, one.share, one.kind, one.cpu_percent, one.heard_s) == (2, 2 / 3, "mld 0.2.0", 50.0, 5)
+    assert (other.leases, other.is_leader, other.kind, other.is_alive) == (1, True, "java", None)
+
+
+@pytest.mark.parametrize(
+    ("lock", "leader"),
+    [
+        (LockRow("w-1", 120.0, "v"), "w-1"),
+        (LockRow("w-1", 120.0, "v", is_released=True), None),
+        (DamagedLock({}, "no owner"), None),
+        (None, None),
+    ],
+    ids=["held", "released", "damaged", "none"],
+)
+def test_leader(lock: SeenLock, leader: str | None) -> None:
+    assert view(lease(), lock=lock).leader == leader
+
+
+def test_holes_are_what_no_open_lease_covers() -> None:
+    assert view(lease(hash_range=LEFT)).holes == (RIGHT,)
+    assert view(lease(hash_range=LEFT), lease("shardId-000000000001", hash_range=RIGHT)).holes == ()
+    ended = lease("shardId-000000000001", hash_range=RIGHT, checkpoint=SHARD_END)
+    assert view(lease(hash_range=LEFT), ended).holes == (RIGHT,)
+
+
+def test_no_hole_is_claimed_where_a_range_is_not_known() -> None:
+    assert view(lease(hash_range=LEFT), lease("shardId-000000000001", hash_range=None)).holes == ()
+    assert view(lease(hash_range=LEFT), corrupt=[("shardId-000000000001", "damaged")]).holes == ()
+    assert view().holes == ()
+
+
+def test_what_a_worker_tells_of_carried_leases_replaces_their_rows() -> None:
+    old = lease(status=ShardStatus("idle", NOW_S - 900, 0))
+    seen = view(old, carried={old.key: ShardStatus("processing", NOW_S, 5_000)})
+    assert seen.behind_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("later", "verdict"),
+    [
+        pytest.param(lease(status=ShardStatus("processing", NOW_S + 20, 110_000, AT)), Verdict.STALLED, id="grows"),
+        pytest.param(
+            lease(status=ShardStatus("processing", NOW_S + 20, 110_000, LATER)), Verdict.LAGGING, id="delivered more"
+        ),
+        pytest.param(
+            lease(checkpoint=LATER, status=ShardStatus("processing", NOW_S + 20, 110_000, AT)),
+            Verdict.LAGGING,
+            id="checkpointed more",
+        ),
+        pytest.param(lease(status=ShardStatus("processing", NOW_S + 20, 80_000, AT)), Verdict.LAGGING, id="catches up"),
+        pytest.param(
+            lease(status=ShardStatus("processing", NOW_S, 90_000, AT)), Verdict.LAGGING, id="has said nothing new"
+        ),
+    ],
+)
+def test_what_stands_still_between_two_looks_is_stalled(later: Lease, verdict: Verdict) -> None:
+    rules = replace(RULES, lease_duration_s=60.0)
+    before = fleet_status([lease(status=ShardStatus("processing", NOW_S, 90_000, AT))], [ALIVE], None, NOW_S, rules)
+    after = fleet_status([later], [replace(ALIVE, updated_at_s=NOW_S + 20)], None, NOW_S + 20, rules)
+    assert [shard.verdict for shard in with_stalls(after, before).shards] == [verdict]
+
+
+def test_shards_are_in_the_order_of_their_numbers() -> None:
+    rows = [lease(f"shardId-{number:012}") for number in (10, 2, 1)]
+    assert [shard.key[-2:] for shard in view(*rows).shards] == ["01", "02", "10"]
