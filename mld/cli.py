@@ -12,37 +12,50 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
 import mld
 from mld.errors import ImportedSiblingError, MldError
 from mld.siblings import check_siblings
-
-if TYPE_CHECKING:
-    from properties.remarks import ConfigurationError
+from mld.terminal import EXIT_FAILURE, chosen_file, complain, properties_file, say
 
 logger = logging.getLogger(__name__)
-
-EXIT_FAILURE = 1
-EXIT_CONFIGURATION = 2
 
 _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
-class _RunByDefault(click.Group):
+_ELSEWHERE = {
+    "lag": "mld.operating.commands",
+    "leases": "mld.operating.commands",
+    "workers": "mld.operating.commands",
+}
+"""Commands that are defined in other modules, which are imported for them only."""
+
+
+class _Commands(click.Group):
     """Inserts `run` where the first word is no command: a properties file, or an option of `run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in _GROUP_OPTIONS:
+        if args and args[0] not in self.list_commands(ctx) and args[0] not in _GROUP_OPTIONS:
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
+        return found
+
 
 @click.group(
-    cls=_RunByDefault,
+    cls=_Commands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Consume a Kinesis stream with one child process per shard. `mld APP.properties` runs the daemon.",
@@ -62,39 +75,14 @@ def main() -> NoReturn:
     raise AssertionError("click exits by itself")
 
 
-_define = click.option(
-    "-D",
-    "--define",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key of the properties file; may be repeated.",
-)
-_properties_option = click.option(
-    "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
-)
-_properties_argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
-
-
-def _chosen_file(option_file: str | None, argument_file: str | None) -> str:
-    if option_file and argument_file:
-        _say(f"both -p {option_file} and {argument_file} are given; -p is used")
-    chosen = option_file or argument_file
-    if not chosen:
-        raise click.UsageError("give a properties file")
-    return chosen
-
-
 @commands.command()
-@_properties_argument
-@_properties_option
+@properties_file
 @click.option(
     "-l",
     "--log-configuration",
     metavar="FILE",
     help="Logging configuration: logback XML (levels only), Python INI or JSON.",
 )
-@_define
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level",
@@ -118,7 +106,7 @@ def run(
     from properties.loader import load
     from properties.remarks import ConfigurationError
 
-    file = _chosen_file(option_file, argument_file)
+    file = chosen_file(option_file, argument_file)
     try:
         scrub = logs.configure(log_format, log_level, log_configuration, os.environ)
         started_at = time.monotonic()
@@ -132,13 +120,11 @@ def run(
 
         sys.exit(asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute()), overrides)))
     except ConfigurationError as error:
-        _complain(error)
+        complain(error)
 
 
 @commands.command()
-@_properties_argument
-@_properties_option
-@_define
+@properties_file
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--all", "show_all", is_flag=True, help="Show keys at their defaults too.")
 @click.option("--leases", type=click.IntRange(min=1), help="Price of a fleet with this many leases (shards).")
@@ -159,7 +145,7 @@ def check(
     """
     from mld.check import print_check
 
-    file = _chosen_file(option_file, argument_file)
+    file = chosen_file(option_file, argument_file)
     sys.exit(print_check(file, overrides, as_json=as_json, show_all=show_all, leases=leases, workers=workers))
 
 
@@ -210,24 +196,5 @@ def _guarded(action: Callable[[], int]) -> int:
     try:
         return action()
     except (MldError, OSError) as error:
-        _say(str(error))
+        say(str(error))
         return EXIT_FAILURE
-
-
-def _say(text: str) -> None:
-    """Print one line to stderr, without secrets and line breaks that the text may repeat."""
-    from properties.printable import printable
-    from properties.scrubbing import Scrubber
-
-    click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
-
-
-def _complain(error: ConfigurationError) -> NoReturn:
-    """Print every problem on a line of its own, then how to see more, and exit."""
-    from properties.printable import printable
-
-    click.echo("mld: the configuration cannot be used:", err=True)
-    for problem in error.problems:
-        click.echo(f"  {printable(str(problem))}", err=True)
-    click.echo("`mld check` on the same file shows every value and where it comes from.", err=True)
-    sys.exit(EXIT_CONFIGURATION)

@@ -35,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "mld.consumer": {"mld.leases", "mld.retrieval"},
     "mld.fleet": {"mld.leases"},
     "mld.local": set(),
-    "mld.operating": {"mld.fleet", "mld.leases", "mld.shards", "mld.views"},
+    "mld.operating": {"mld.fleet", "mld.leases", "mld.shards", "mld.terminal", "mld.views"},
     "mld.serving": {"mld.operating", "mld.views"},
     "mld.views": set(),
     "mld.quickstart": {"mld.leases", "mld.local", "mld.sparkhosts"},
@@ -59,7 +59,8 @@ ROOMS: dict[str, set[str]] = {
     "mld.sparkhosts": set(),
     "mld.siblings": set(),
     "mld.systemd": set(),
-    "mld.cli": {"mld.daemon", "mld.check", "mld.local", "mld.logs", "mld.quickstart", "mld.siblings"},
+    "mld.cli": {"mld.daemon", "mld.check", "mld.local", "mld.logs", "mld.quickstart", "mld.siblings", "mld.terminal"},
+    "mld.terminal": set(),
     "mld.__main__": {"mld.cli"},
 }
 # The same within `mld.fleet`, each after those that it may import; `fleet` and `wiring` may import all others.

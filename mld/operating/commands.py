@@ -1,0 +1,211 @@
+"""The commands that look at a fleet: `mld leases`, `mld workers`, `mld lag`. Options and printing only.
+
+All take the properties file, print a table for people or JSON for machines, and end with 0, with 1 if what was asked
+about is not so, or with 2 if the configuration cannot be used. They only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mld.errors import MldError
+from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, properties_file, say
+
+if TYPE_CHECKING:
+    from mld.operating.fleet_status import FleetStatus
+    from mld.operating.listings import Listing
+    from properties.settings import Settings
+
+WATCH_PERIOD_S = 5.0
+LOOK_AGAIN_S = 10.0
+F = TypeVar("F", bound=Callable[..., Any])
+
+_output = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+_watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until interrupted.")
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class Duration(click.ParamType[float]):
+    """``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        number = text.rstrip("msdh")
+        try:
+            seconds = float(number) * _UNITS[text[len(number) :] or "s"]
+        except (ValueError, KeyError):
+            self.fail(f"{text!r} is no duration: give a number with s, m, h or d, such as 5m", param, ctx)
+        if not 0 <= seconds < float("inf"):
+            self.fail(f"{text!r} is no duration: it must not be negative", param, ctx)
+        return seconds
+
+
+@click.command()
+@properties_file
+@click.option("--by", type=click.Choice(["worker", "host"]), help="How the open shards are shared out instead.")
+@click.option("--all", "show_all", is_flag=True, help="Show the rows of ended shards too.")
+@_output
+@_watch
+def leases(
+    argument_file: str | None,
+    option_file: str | None,
+    overrides: Sequence[str],
+    by: str | None,
+    show_all: bool,
+    output: str,
+    watch: bool,
+) -> None:
+    """Show every shard: state, owner, how far behind, checkpoint; and holes in the hash range.
+
+    The answer comes from one scan of the lease table, so it needs no access to the stream or to a daemon.
+    """
+    from mld.operating import listings
+
+    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+        shards = status.shards if show_all else status.open_shards
+        value = listings.fleet_value(status, shards)
+        return listings.shares_listing(status, by) if by else listings.leases_listing(status, shards), value
+
+    _look(chosen_file(option_file, argument_file), overrides, shown, output, watch=watch)
+
+
+@click.command()
+@properties_file
+@_output
+@_watch
+def workers(
+    argument_file: str | None, option_file: str | None, overrides: Sequence[str], output: str, watch: bool
+) -> None:
+    """Show every worker: version, leases, CPU, when it was last heard, who leads."""
+    from mld.operating import listings
+
+    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+        value = {"leader": status.leader, "workers": [listings.worker_value(worker) for worker in status.workers]}
+        return listings.workers_listing(status), value
+
+    _look(chosen_file(option_file, argument_file), overrides, shown, output, watch=watch)
+
+
+@click.command()
+@properties_file
+@click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
+@click.option("--stalled", is_flag=True, help=f"Look twice, {LOOK_AGAIN_S:g} s apart, to see what stands still.")
+@_output
+@_watch
+def lag(
+    argument_file: str | None,
+    option_file: str | None,
+    overrides: Sequence[str],
+    lag_max_s: float | None,
+    stalled: bool,
+    output: str,
+    watch: bool,
+) -> None:
+    """Show how far behind each shard is, with a verdict: ok, lagging, stalled, failing, parked, stopped or unknown.
+
+    Exit code 1 with --max, if a shard is further behind, stands still, has no owner, or does not say how far it is.
+    """
+    from mld.operating import listings
+    from mld.operating.fleet_status import LAG_MAX_S, TROUBLE
+
+    def shown(status: FleetStatus) -> tuple[Listing, Any]:
+        value = {
+            "behindSeconds": status.behind_s,
+            "shards": [listings.shard_value(shard) for shard in status.open_shards],
+        }
+        return listings.lag_listing(status), value
+
+    def is_met(status: FleetStatus) -> bool:
+        return lag_max_s is None or not any(shard.verdict in TROUBLE for shard in status.open_shards)
+
+    _look(
+        chosen_file(option_file, argument_file),
+        overrides,
+        shown,
+        output,
+        watch=watch,
+        lag_max_s=LAG_MAX_S if lag_max_s is None else lag_max_s,
+        twice=stalled,
+        is_met=is_met,
+    )
+
+
+def _look(
+    file: str,
+    overrides: Sequence[str],
+    shown: Callable[[FleetStatus], tuple[Listing, Any]],
+    output: str,
+    *,
+    watch: bool,
+    lag_max_s: float | None = None,
+    twice: bool = False,
+    is_met: Callable[[FleetStatus], bool] = lambda _: True,
+) -> None:
+    """Look at the fleet, print, and exit."""
+    from mld.operating.fleet_status import LAG_MAX_S
+    from mld.operating.printing import print_listing
+
+    settings = _settings(file, overrides)
+    bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
+
+    def show(status: FleetStatus) -> None:
+        listing, value = shown(status)
+        if output == "json":
+            click.echo(json.dumps(value, indent=None if watch else 2))
+        else:
+            print_listing(listing, clear=watch)
+
+    async def looking() -> int:
+        from mld.operating.fleet_status import with_stalls
+        from mld.operating.tables import fleet_reader
+
+        async with fleet_reader(settings, bound_s) as reader:
+            status = await reader.look()
+            if twice:
+                await asyncio.sleep(LOOK_AGAIN_S)
+                status = with_stalls(await reader.look(), status)
+            show(status)
+            while watch:
+                await asyncio.sleep(WATCH_PERIOD_S)
+                status = with_stalls(await reader.look(), status)
+                show(status)
+            return EXIT_OK if is_met(status) else EXIT_FAILURE
+
+    sys.exit(_guarded(looking))
+
+
+def _settings(file: str, overrides: Sequence[str]) -> Settings:
+    import os
+
+    from properties.remarks import ConfigurationError
+    from properties.loader import load
+
+    try:
+        return load(file, overrides, os.environ).settings
+    except ConfigurationError as error:
+        complain(error)
+
+
+def _guarded(action: Callable[[], Any]) -> int:
+    try:
+        code: int = asyncio.run(action())
+        return code
+    except KeyboardInterrupt:
+        return EXIT_OK
+    except (MldError, OSError) as error:
+        say(str(error))
+        return EXIT_FAILURE

@@ -1,0 +1,267 @@
+"""What the commands that look at a fleet print: rows of text for people, plain values for machines. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mld.operating.fleet_status import FleetStatus, ShardView, Verdict, WorkerView
+from mld.positions import Position
+
+SECONDS = ((2.0, "s", 1.0), (120.0, "s", 1.0), (7_200.0, "min", 60.0), (172_800.0, "h", 3_600.0))
+DAY_S = 86_400.0
+UNKNOWN = "unknown"
+NOBODY = "nobody"
+CHECKPOINT_DIGITS = 12
+"""Shown of a sequence number: its end, where two of one shard differ."""
+WORST_FIRST = (
+    Verdict.STOPPED,
+    Verdict.PARKED,
+    Verdict.FAILING,
+    Verdict.STALLED,
+    Verdict.LAGGING,
+    Verdict.UNKNOWN,
+    Verdict.OK,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A table: `columns` with a mark for those that are aligned to the right, rows of text, lines that follow."""
+
+    title: str
+    columns: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def duration(seconds: float | None) -> str:
+    """A time in words of one unit, ``340 ms``, ``12 s``, ``3 h``; ``unknown`` for None."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for bound, unit, size in SECONDS:
+        if seconds < bound:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / DAY_S:.1f} d"
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def leases_listing(status: FleetStatus, shards: Sequence[ShardView]) -> Listing:
+    """One row for each of `shards`, and what is wrong with the table as a whole."""
+    return Listing(
+        "",
+        (
+            ("shard", False),
+            ("state", False),
+            ("owner", False),
+            ("behind", True),
+            ("KB/s", True),
+            ("checkpoint", False),
+            ("note", False),
+        ),
+        tuple(_lease_row(shard) for shard in shards),
+        (*_totals(status), *_faults(status)),
+    )
+
+
+def _lease_row(shard: ShardView) -> tuple[str, ...]:
+    lease = shard.lease
+    kbps = "" if lease.throughput_kbps is None else f"{lease.throughput_kbps:.1f}"
+    ended = shard.verdict is Verdict.ENDED
+    return (
+        shard.key,
+        _state(shard),
+        "" if ended and shard.owner is None else shard.owner or NOBODY,
+        "" if ended else duration(shard.behind_s),
+        "" if ended else kbps,
+        short(lease.checkpoint),
+        note(shard),
+    )
+
+
+def _state(shard: ShardView) -> str:
+    if shard.verdict is Verdict.OK and shard.status is not None:
+        return shard.status.activity
+    return shard.verdict.value
+
+
+def note(shard: ShardView) -> str:
+    """What an operator should know about a shard, in a few words; empty for most."""
+    parts = []
+    if shard.lease.handoff_to is not None:
+        parts.append(f"goes to {shard.lease.handoff_to}")
+    if shard.failing is not None:
+        parts.append(f"failed {shard.failing.failures} times at {short(shard.failing.checkpoint)}")
+    if shard.verdict is Verdict.UNKNOWN and shard.age_s is not None:
+        parts.append(f"silent for {duration(shard.age_s)}")
+    if shard.verdict is Verdict.STOPPED and shard.owner is not None:
+        parts.append("its owner is dead")
+    if shard.lease.parents and shard.verdict is not Verdict.ENDED:
+        parts.append("child of " + ", ".join(sorted(_number(parent) for parent in shard.lease.parents)))
+    return "; ".join(parts)
+
+
+def _totals(status: FleetStatus) -> list[str]:
+    counts = Counter(shard.verdict for shard in status.open_shards)
+    words = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    ended = status.count(Verdict.ENDED)
+    more = f"; {ended} ended" if ended else ""
+    if not status.open_shards:
+        return [f"no open shard{more}"]
+    return [f"{len(status.open_shards)} open shards: {words}{more}; furthest behind: {duration(status.behind_s)}"]
+
+
+def _faults(status: FleetStatus) -> list[str]:
+    faults = [f"row {key} cannot be read: {why}" for key, why in status.corrupt]
+    faults += [f"no open lease covers the hash keys {hole.start} to {hole.end}" for hole in status.holes]
+    return faults
+
+
+def shares_listing(status: FleetStatus, by: str, hosts: dict[str, str] | None = None) -> Listing:
+    """How the open shards are shared out, by worker or by host."""
+    owners = Counter(_holder(shard, by, hosts or {}) for shard in status.open_shards)
+    total = sum(owners.values())
+    rows = tuple(
+        (name, str(count), f"{count / total:.0%}", _sum_kbps(status, name, by, hosts or {}))
+        for name, count in sorted(owners.items(), key=lambda item: (-item[1], item[0]))
+    )
+    spread = max(owners.values(), default=0) - min(owners.values(), default=0)
+    balance = "balanced" if spread <= 1 else f"unbalanced: the largest share has {spread} leases more than the smallest"
+    return Listing("", ((by, False), ("leases", True), ("share", True), ("KB/s", True)), rows, (balance,))
+
+
+def _holder(shard: ShardView, by: str, hosts: dict[str, str]) -> str:
+    owner = shard.owner
+    if owner is None:
+        return NOBODY
+    return owner if by == "worker" else hosts.get(owner, host_of(owner))
+
+
+def host_of(worker: str) -> str:
+    """The host in a worker's id as KCL makes them, ``host:uuid``; else the id itself."""
+    return worker.rsplit(":", 1)[0] if ":" in worker else worker
+
+
+def _sum_kbps(status: FleetStatus, name: str, by: str, hosts: dict[str, str]) -> str:
+    kbps = sum(s.lease.throughput_kbps or 0.0 for s in status.open_shards if _holder(s, by, hosts) == name)
+    return f"{kbps:.1f}"
+
+
+def workers_listing(status: FleetStatus) -> Listing:
+    """One row for each worker."""
+    columns = (
+        ("worker", False),
+        ("kind", False),
+        ("leases", True),
+        ("share", True),
+        ("CPU", True),
+        ("furthest behind", True),
+        ("last heard", True),
+        ("note", False),
+    )
+    alive = sum(worker.is_alive is not False for worker in status.workers)
+    leader = f"led by {status.leader}" if status.leader else "nobody leads"
+    return Listing("", columns, tuple(map(_worker_row, status.workers)), (f"{alive} live workers, {leader}",))
+
+
+def _worker_row(worker: WorkerView) -> tuple[str, ...]:
+    notes = []
+    if worker.is_leader:
+        notes.append("leader")
+    if worker.is_alive is False:
+        notes.append("dead")
+    return (
+        worker.worker,
+        worker.kind,
+        str(worker.leases),
+        f"{worker.share:.0%}",
+        "" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %",
+        duration(worker.behind_s) if worker.leases else "",
+        "no report" if worker.heard_s is None else f"{duration(max(0.0, worker.heard_s))} ago",
+        ", ".join(notes),
+    )
+
+
+def lag_listing(status: FleetStatus) -> Listing:
+    """The open shards with their verdicts, the worst first."""
+    worst_first = sorted(
+        status.open_shards, key=lambda shard: (WORST_FIRST.index(shard.verdict), -(shard.behind_s or 0.0))
+    )
+    rows = tuple(
+        (shard.key, shard.verdict.value, duration(shard.behind_s), shard.owner or NOBODY, note(shard))
+        for shard in worst_first
+    )
+    columns = (("shard", False), ("verdict", False), ("behind", True), ("owner", False), ("note", False))
+    return Listing("", columns, rows, tuple(_totals(status)))
+
+
+def short(position: Position) -> str:
+    """A position in a few characters."""
+    if position.is_sentinel:
+        return position.sequence
+    sub = f"/{position.sub}" if position.sub else ""
+    return f"…{position.sequence[-CHECKPOINT_DIGITS:]}{sub}"
+
+
+def _number(shard_id: str) -> str:
+    return shard_id.rsplit("-", 1)[-1].lstrip("0") or "0"
+
+
+# --- for machines -----------------------------------------------------------------------------------------------------
+
+
+def shard_value(shard: ShardView) -> dict[str, Any]:
+    """One shard, in plain values; times in seconds, None for what is unknown."""
+    share = shard.share
+    return {
+        "shard": shard.key,
+        "verdict": shard.verdict.value,
+        "state": _state(shard),
+        "owner": shard.owner,
+        "handoffTo": shard.lease.handoff_to,
+        "behindSeconds": shard.behind_s,
+        "toldSecondsAgo": shard.age_s,
+        "checkpoint": str(shard.lease.checkpoint),
+        "delivered": None if shard.status is None or shard.status.delivered is None else str(shard.status.delivered),
+        "kbPerSecond": shard.lease.throughput_kbps,
+        "parents": sorted(shard.lease.parents),
+        "children": sorted(shard.lease.children),
+        "from": None if share is None else share[0],
+        "to": None if share is None else share[1],
+        "failures": 0 if shard.failing is None else shard.failing.failures,
+        "note": note(shard),
+    }
+
+
+def worker_value(worker: WorkerView) -> dict[str, Any]:
+    """One worker, in plain values."""
+    return {
+        "worker": worker.worker,
+        "kind": worker.kind,
+        "leases": worker.leases,
+        "share": worker.share,
+        "isAlive": worker.is_alive,
+        "isLeader": worker.is_leader,
+        "heardSeconds": worker.heard_s,
+        "cpu": worker.cpu_percent,
+        "behindSeconds": worker.behind_s,
+    }
+
+
+def fleet_value(status: FleetStatus, shards: Iterable[ShardView] | None = None) -> dict[str, Any]:
+    """The whole fleet, in plain values; `shards` if not all of them are wanted."""
+    return {
+        "takenAt": status.taken_s,
+        "leader": status.leader,
+        "behindSeconds": status.behind_s,
+        "shards": [shard_value(shard) for shard in (status.shards if shards is None else shards)],
+        "workers": [worker_value(worker) for worker in status.workers],
+        "holes": [{"from": str(hole.start), "to": str(hole.end)} for hole in status.holes],
+        "corrupt": [{"key": key, "reason": why} for key, why in status.corrupt],
+    }

@@ -1,0 +1,128 @@
+"""Reads what a fleet's tables hold, with the credentials and endpoints of a properties file, and no daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mld.aws.service import Service
+from mld.aws.services import service_of
+from mld.aws.sessions import client_factory
+from mld.clock import Clock, LoopClock
+from mld.errors import TableMissingError
+from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
+from mld.fleet.leader.lock_table import LockTable
+from mld.fleet.report.reports import ReportRules, parse_rows
+from mld.fleet.report.reports_table import ReportsTable
+from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.table import FleetScan
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status
+from properties.settings import Settings
+
+REQUEST_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
+THREADS = 4  # segments of a large table are scanned beside each other
+
+
+@asynccontextmanager
+async def dynamo_of(settings: Settings) -> AsyncIterator[Service]:
+    """The DynamoDB service of a properties file. Raises errors of `mld.errors`."""
+    service = service_of(
+        client_factory(settings),
+        "dynamodb",
+        label="DynamoDB",
+        lean=False,
+        threads_max=THREADS,
+        calls_max=THREADS,
+        read_timeout_s=REQUEST_TIMEOUT_S,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+    )
+    await service.open()
+    try:
+        yield service
+    finally:
+        await service.close()
+
+
+def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
+    """The rules by which this fleet is judged."""
+    return ViewRules(
+        lease_duration_s=settings.failover_time_millis / 1000,
+        reports=ReportRules(
+            report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
+            stale_after_s=settings.stale_worker_metrics_entry_cleanup_duration.total_seconds(),
+            ema_alpha=settings.worker_metrics_ema_alpha,
+        ),
+        lag_max_s=lag_max_s,
+    )
+
+
+class FleetReader:
+    """Looks at a fleet's tables: one scan, and where the fleet still has its legacy tables, these as well."""
+
+    def __init__(self, settings: Settings, service: Service, clock: Clock, rules: ViewRules) -> None:
+        self._settings = settings
+        self._service = service
+        self._clock = clock
+        self._rules = rules
+        self._table = DynamoLeaseTable(
+            service,
+            clock,
+            table_name=settings.table_name,
+            scan_segments=settings.lease_table_scan_total_segments,
+            request_timeout_s=REQUEST_TIMEOUT_S,
+        )
+
+    async def look(self) -> FleetStatus:
+        """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
+        scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.fleet_scan(), self._legacy())
+        return self.status_of(scan, legacy_reports, legacy_lock)
+
+    def status_of(
+        self, scan: FleetScan, more_reports: Iterable[WorkerReport] = (), legacy_lock: SeenLock = None
+    ) -> FleetStatus:
+        """The fleet as a scan shows it."""
+        found = parse_rows(scan.others, LEASE_TABLE_KEY)
+        lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
+        return fleet_status(
+            scan.leases,
+            (*found.reports, *more_reports),
+            lock if lock is not None else legacy_lock,
+            self._clock.wall(),
+            self._rules,
+            corrupt=scan.corrupt,
+        )
+
+    async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:
+        reports, lock = await asyncio.gather(self._legacy_reports(), self._legacy_lock())
+        return reports, lock
+
+    async def _legacy_reports(self) -> tuple[WorkerReport, ...]:
+        place = Place(self._settings.worker_metrics_table_name, REPORTS_TABLE_KEY)
+        try:
+            return (await ReportsTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).scan()).reports
+        except TableMissingError:
+            return ()
+
+    async def _legacy_lock(self) -> SeenLock:
+        place = Place(self._settings.coordinator_state_table_name, COORDINATOR_TABLE_KEY)
+        try:
+            return await LockTable(self._service, place, request_timeout_s=REQUEST_TIMEOUT_S).read()
+        except TableMissingError:
+            return None
+
+
+@asynccontextmanager
+async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> AsyncIterator[FleetReader]:
+    """A reader of the fleet that a properties file names."""
+    async with dynamo_of(settings) as service:
+        yield FleetReader(settings, service, LoopClock(), view_rules(settings, lag_max_s))
+
+
+def _row(
+    rows: Iterable[Mapping[str, Mapping[str, Any]]], key: str, name: str
+) -> Mapping[str, Mapping[str, Any]] | None:
+    return next((row for row in rows if row.get(key, {}).get("S") == name), None)

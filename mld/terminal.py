@@ -1,0 +1,66 @@
+"""What the commands share: the options that name a properties file, messages to stderr, and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from properties.remarks import ConfigurationError
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+"""Something failed, or a condition that was asked about is not met."""
+EXIT_CONFIGURATION = 2
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_define = click.option(
+    "-D",
+    "--define",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the properties file; may be repeated.",
+)
+_option = click.option(
+    "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
+)
+_argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
+
+
+def properties_file(command: F) -> F:
+    """Adds the parameters `argument_file`, `option_file` and `overrides`; see `chosen_file`."""
+    return _argument(_option(_define(command)))
+
+
+def chosen_file(option_file: str | None, argument_file: str | None) -> str:
+    """The file that was named. Raises click.UsageError if there is none."""
+    if option_file and argument_file:
+        say(f"both -p {option_file} and {argument_file} are given; -p is used")
+    chosen = option_file or argument_file
+    if not chosen:
+        raise click.UsageError("give a properties file")
+    return chosen
+
+
+def say(text: str) -> None:
+    """Print one line to stderr, without secrets and line breaks that the text may repeat."""
+    from properties.printable import printable
+    from properties.scrubbing import Scrubber
+
+    click.echo(f"mld: {printable(Scrubber()(text))}", err=True)
+
+
+def complain(error: ConfigurationError) -> NoReturn:
+    """Print every problem on a line of its own, then how to see more, and exit."""
+    from properties.printable import printable
+
+    click.echo("mld: the configuration cannot be used:", err=True)
+    for problem in error.problems:
+        click.echo(f"  {printable(str(problem))}", err=True)
+    click.echo("`mld check` on the same file shows every value and where it comes from.", err=True)
+    sys.exit(EXIT_CONFIGURATION)

@@ -1,0 +1,158 @@
+"""What an operator reads: one worked fleet, as text, and the same as values."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from mld.fleet.leader.lock import LockRow
+from mld.fleet.values import WorkerReport
+from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.operating import listings, printing
+from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.streams import HASH_KEY_MAX, HashRange
+
+NOW_S = 1_763_661_600
+SEQUENCE = "49039857314204006299212589664082056738427629321519628402"
+
+
+def shard_id(number: int) -> str:
+    return f"shardId-{number:012}"
+
+
+def ranges(count: int) -> list[HashRange]:
+    step = (HASH_KEY_MAX + 1) // count
+    return [HashRange(n * step, (n + 1) * step - 1 if n < count - 1 else HASH_KEY_MAX) for n in range(count)]
+
+
+@pytest.fixture
+def fleet() -> FleetStatus:
+    """Two live workers, a dead one, one of Java; a split; a failing, a parked and a handed-over shard; a hole."""
+    own = ranges(8)
+    at = Position(SEQUENCE)
+
+    def told(activity: str, behind_ms: int | None, age_s: int = 2) -> ShardStatus:
+        return ShardStatus(activity, NOW_S - age_s, behind_ms)
+
+    leases = [
+        Lease(shard_id(0), SHARD_END, children=frozenset({shard_id(1), shard_id(2)})),
+        Lease(
+            shard_id(1),
+            at,
+            owner="a:1",
+            hash_range=own[0],
+            parents=frozenset({shard_id(0)}),
+            status=told("processing", 340),
+            throughput_kbps=512.25,
+        ),
+        Lease(shard_id(2), at, owner="a:1", hash_range=own[1], status=told("idle", 7_300_000)),
+        Lease(
+            shard_id(3),
+            at,
+            owner="a:2",
+            hash_range=own[2],
+            status=told("failing", 0),
+            failing=Failing(7, NOW_S - 100, at),
+        ),
+        Lease(shard_id(4), at, owner="a:2", hash_range=own[3], status=told("parked", 0)),
+        Lease(shard_id(5), TRIM_HORIZON, owner="java", hash_range=own[4]),
+        Lease(shard_id(6), at, owner="b:3", hash_range=own[5], status=told("idle", 0, 90)),
+        Lease(shard_id(7), at, owner="a:2", checkpoint_owner="a:1", hash_range=own[6], status=told("idle", 0)),
+    ]
+    reports = [
+        WorkerReport("a:1", NOW_S - 5, mld={"version": "0.2.0"}, samples={"C": (42.0,)}, ranges={"C": (100,)}),
+        WorkerReport("a:2", NOW_S - 8, mld={"version": "0.2.0"}),
+        WorkerReport("b:3", NOW_S - 80, mld={"version": "0.2.0"}),
+    ]
+    lock = LockRow("a:2", 120.0, "v")
+    return fleet_status(leases, reports, lock, NOW_S, ViewRules(10.0), corrupt=[])
+
+
+def printed(listing: listings.Listing, monkeypatch: pytest.MonkeyPatch) -> str:
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    printing.print_listing(listing)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+LEASES = """\
+shard                 state       owner   behind   KB/s  checkpoint     note
+shardId-000000000001  processing  a:1     340 ms  512.2  …321519628402  child of 0
+shardId-000000000002  lagging     a:1        2 h         …321519628402
+shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times at …321519628402
+shardId-000000000004  parked      a:2       0 ms         …321519628402
+shardId-000000000005  unknown     java   unknown         TRIM_HORIZON
+shardId-000000000006  stopped     b:3    unknown         …321519628402 its owner is dead
+shardId-000000000007  idle        a:1       0 ms         …321519628402 goes to a:2
+7 open shards: 2 ok, 1 lagging, 1 failing, 1 parked, 1 stopped, 1 unknown; 1 ended; furthest behind: 2 h
+no open lease covers the hash keys 297747071055821155530452781502797185024 to 340282366920938463463374607431768211455"""
+
+WORKERS = """\
+worker  kind       leases  share   CPU  furthest behind  last heard  note
+a:1     mld 0.2.0       3    43%  42 %              2 h     5 s ago
+a:2     mld 0.2.0       2    29%                   0 ms     8 s ago  leader
+b:3     mld 0.2.0       1    14%                unknown    80 s ago  dead
+java    java            1    14%                unknown   no report
+3 live workers, led by a:2"""
+
+LAG = """\
+shard                 verdict   behind  owner  note
+shardId-000000000006  stopped  unknown  b:3    its owner is dead
+shardId-000000000004  parked      0 ms  a:2
+shardId-000000000003  failing     0 ms  a:2    failed 7 times at …321519628402
+shardId-000000000002  lagging      2 h  a:1
+shardId-000000000005  unknown  unknown  java
+shardId-000000000001  ok        340 ms  a:1    child of 0
+shardId-000000000007  ok          0 ms  a:1    goes to a:2
+7 open shards: 2 ok, 1 lagging, 1 failing, 1 parked, 1 stopped, 1 unknown; 1 ended; furthest behind: 2 h"""
+
+HOSTS = """\
+host  leases  share   KB/s
+a          5    71%  512.2
+b          1    14%    0.0
+java       1    14%    0.0
+unbalanced: the largest share has 4 leases more than the smallest"""
+
+
+def test_leases(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(listings.leases_listing(fleet, fleet.open_shards), monkeypatch) == LEASES
+
+
+def test_workers(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(listings.workers_listing(fleet), monkeypatch) == WORKERS
+
+
+def test_lag(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(listings.lag_listing(fleet), monkeypatch) == LAG
+
+
+def test_shares_by_host(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(listings.shares_listing(fleet, "host"), monkeypatch) == HOSTS
+
+
+def test_a_name_cannot_break_out_of_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = fleet_status([Lease("x\x1b[2J\nfake", TRIM_HORIZON, owner="w")], [], None, NOW_S, ViewRules(10.0))
+    text = printed(listings.leases_listing(evil, evil.shards), monkeypatch)
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 3
+
+
+def test_values_are_json(fleet: FleetStatus) -> None:
+    value = json.loads(json.dumps(listings.fleet_value(fleet)))
+    assert value["leader"] == "a:2"
+    by_shard = {shard["shard"]: shard for shard in value["shards"]}
+    assert by_shard[shard_id(5)]["behindSeconds"] is None
+    assert by_shard[shard_id(1)]["behindSeconds"] == 0.34
+    assert [worker["isAlive"] for worker in value["workers"]] == [True, True, False, None]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "unknown"), (0.0, "0 ms"), (0.34, "340 ms"), (1.0, "1 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h")]
+    + [(172_800.0, "2.0 d")],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert listings.duration(seconds) == text
