@@ -85,8 +85,8 @@ shardId-000000000002  lagging     a:1        2 h         …321519628402
 shardId-000000000003  failing     a:2       0 ms         …321519628402  failed 7 times at …321519628402
 shardId-000000000004  parked      a:2       0 ms         …321519628402
 shardId-000000000005  unknown     java   unknown         TRIM_HORIZON
-shardId-000000000006  stopped     b:3    unknown         …321519628402 its owner is dead
-shardId-000000000007  idle        a:1       0 ms         …321519628402 goes to a:2
+shardId-000000000006  stopped     b:3    unknown         …321519628402  its owner is dead
+shardId-000000000007  idle        a:1       0 ms         …321519628402  goes to a:2
 7 open shards: 2 ok, 1 lagging, 1 failing, 1 parked, 1 stopped, 1 unknown; 1 ended; furthest behind: 2 h
 no open lease covers the hash keys 297747071055821155530452781502797185024 to 340282366920938463463374607431768211455"""
 
