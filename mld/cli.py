@@ -29,9 +29,9 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
 _ELSEWHERE = {
-    "lag": "mld.operating.commands",
-    "leases": "mld.operating.commands",
-    "workers": "mld.operating.commands",
+    "lag": "mld.operating.see",
+    "leases": "mld.operating.see",
+    "workers": "mld.operating.see",
 }
 """Commands that are defined in other modules, which are imported for them only."""
 

@@ -170,8 +170,8 @@ def _look(
             print_listing(listing, clear=watch)
 
     async def looking() -> int:
+        from mld.operating.fleet_reader import fleet_reader
         from mld.operating.fleet_status import with_stalls
-        from mld.operating.tables import fleet_reader
 
         async with fleet_reader(settings, bound_s) as reader:
             status = await reader.look()
