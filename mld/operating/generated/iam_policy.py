@@ -1,0 +1,184 @@
+"""The least that an application has to be allowed, from its properties file, as an IAM policy. Pure.
+
+One statement for each thing that is called, named after it, so that a reviewer can see why it is there. Accounts and
+partitions that the file does not tell are `*`; an ARN in the file tells both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from properties.settings import Settings
+from properties.values import DeadLetterKind, MetricsLevel
+
+OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
+ANY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What may be called on what. `condition` as IAM writes it."""
+
+    sid: str
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    condition: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        value = {"Sid": self.sid, "Effect": "Allow", "Action": list(self.actions), "Resource": list(self.resources)}
+        return value if self.condition is None else value | {"Condition": self.condition}
+
+
+def policy(settings: Settings, *, create: bool = True, operate: bool = False) -> dict[str, Any]:
+    """The policy document.
+
+    `create` False: tables and index are made by somebody else, such as Terraform. `operate`: also what the commands
+    need that delete or export (`mld teardown`, `mld restore`).
+    """
+    statements = [one.to_json() for one in statements_of(settings, create=create, operate=operate)]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterator[Statement]:
+    yield from _stream(settings)
+    yield from _tables(settings, create=create, operate=operate)
+    yield from _dead_letter(settings)
+    if settings.metrics_level is not MetricsLevel.NONE:
+        namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
+        yield Statement("Metrics", ("cloudwatch:PutMetricData",), (ANY,), namespace)
+
+
+def _stream(settings: Settings) -> Iterator[Statement]:
+    stream = _stream_arn(settings)
+    read = ["kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:GetShardIterator"]
+    if not settings.reads_by_fan_out:
+        yield Statement("ReadStream", (*read, "kinesis:GetRecords"), (stream,))
+        return
+    consumer = settings.fanout_consumer_arn
+    given = consumer is not None
+    yield Statement("ReadStream", tuple(read), (stream,))
+    if not given:
+        consumer = f"{stream}/consumer/{settings.fanout_consumer_name}:*"
+        yield Statement("RegisterConsumer", ("kinesis:RegisterStreamConsumer",), (stream,))
+        if settings.deregister_consumer:
+            yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), (stream, consumer))
+    assert consumer is not None
+    # By name it is described on the stream, by ARN on the consumer.
+    yield Statement("DescribeConsumer", ("kinesis:DescribeStreamConsumer",), (stream, consumer))
+    yield Statement("Subscribe", ("kinesis:SubscribeToShard",), (consumer,))
+
+
+def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Statement]:
+    lease_table = _table_arn(settings, settings.table_name)
+    tables = [lease_table]
+    # A fleet that comes from KCL 2.x or 3.0 to 3.4 has these two; they are looked for in any case.
+    names = (settings.worker_metrics_table_name, settings.coordinator_state_table_name)
+    tables += [_table_arn(settings, name) for name in names]
+    rows = ("DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
+    yield Statement("LeaseRows", _dynamo(*rows, "BatchGetItem"), (lease_table,))
+    yield Statement("LeaseOwners", _dynamo("Query"), (f"{lease_table}/index/{OWNER_INDEX}",))
+    yield Statement("FleetRows", _dynamo(*rows), tuple(tables[1:]))
+    if create:
+        makers = ["CreateTable", "UpdateTable"]
+        if settings.lease_table_tags or settings.worker_metrics_tags or settings.coordinator_state_tags:
+            makers.append("TagResource")
+        if (
+            settings.lease_table_pitr_enabled
+            or settings.worker_metrics_point_in_time_recovery_enabled
+            or settings.coordinator_state_point_in_time_recovery_enabled
+        ):
+            makers += ["DescribeContinuousBackups", "UpdateContinuousBackups"]
+        yield Statement("CreateTables", _dynamo(*makers), tuple(tables))
+    if operate:
+        yield Statement("DeleteTables", _dynamo("DeleteTable"), tuple(tables))
+        if settings.reads_by_fan_out and settings.fanout_consumer_arn is None and not settings.deregister_consumer:
+            stream = _stream_arn(settings)
+            consumer = f"{stream}/consumer/{settings.fanout_consumer_name}:*"
+            yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), (stream, consumer))
+
+
+def _dead_letter(settings: Settings) -> Iterator[Statement]:
+    letters = settings.dead_letter
+    if letters is None:
+        return
+    partition = _whereabouts(settings)[0]
+    match letters.kind:
+        case DeadLetterKind.DIRECTORY:
+            return
+        case DeadLetterKind.S3:
+            under = f"{letters.prefix}/" if letters.prefix else ""
+            yield Statement("DeadLetters", ("s3:PutObject",), (f"arn:{partition}:s3:::{letters.name}/{under}*",))
+        case DeadLetterKind.KINESIS:
+            yield Statement("DeadLetters", ("kinesis:PutRecord",), (letters.name,))
+        case DeadLetterKind.SQS:
+            account, queue = letters.name.rstrip("/").split("/")[-2:]
+            arn = f"arn:{partition}:sqs:{letters.region or ANY}:{account}:{queue}"
+            yield Statement("DeadLetters", ("sqs:SendMessage",), (arn,))
+
+
+def _dynamo(*operations: str) -> tuple[str, ...]:
+    return tuple(f"dynamodb:{operation}" for operation in operations)
+
+
+def _stream_arn(settings: Settings) -> str:
+    if settings.stream_arn is not None:
+        return settings.stream_arn
+    partition, region, account = _whereabouts(settings)
+    return f"arn:{partition}:kinesis:{region}:{account}:stream/{settings.stream_name}"
+
+
+def _table_arn(settings: Settings, table: str) -> str:
+    partition, region, account = _whereabouts(settings)
+    region = settings.dynamo_db_region or region
+    # The stream may be another account's; the tables are the caller's own.
+    return f"arn:{partition}:dynamodb:{region}:{ANY if settings.stream_arn is not None else account}:table/{table}"
+
+
+def _whereabouts(settings: Settings) -> tuple[str, str, str]:
+    """Partition, region and account, as far as the file tells."""
+    if settings.stream_arn is not None:
+        _, partition, _, region, account, *_ = settings.stream_arn.split(":")
+        return partition, region, account
+    region = settings.region_name or ANY
+    return _partition(region), region, ANY
+
+
+def _partition(region: str) -> str:
+    for prefix, partition in (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov")):
+        if region.startswith(prefix):
+            return partition
+    return "aws"
+
+
+def as_json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2)
+
+
+def as_terraform(name: str, document: dict[str, Any]) -> str:
+    """The policy as an `aws_iam_policy_document` data source of Terraform."""
+    lines = [f'data "aws_iam_policy_document" "{name}" {{']
+    for statement in document["Statement"]:
+        lines += [
+            "  statement {",
+            f'    sid       = "{statement["Sid"]}"',
+            f"    actions   = {_list(statement['Action'])}",
+        ]
+        lines.append(f"    resources = {_list(statement['Resource'])}")
+        for test, variables in statement.get("Condition", {}).items():
+            for variable, value in variables.items():
+                lines += [
+                    "    condition {",
+                    f'      test     = "{test}"',
+                    f'      variable = "{variable}"',
+                    f"      values   = {_list([value])}",
+                    "    }",
+                ]
+        lines.append("  }")
+    return "\n".join([*lines, "}"])
+
+
+def _list(values: Sequence[str]) -> str:
+    return json.dumps(list(values))
