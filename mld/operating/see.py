@@ -191,8 +191,8 @@ def _look(
 def _settings(file: str, overrides: Sequence[str]) -> Settings:
     import os
 
-    from properties.remarks import ConfigurationError
     from properties.loader import load
+    from properties.remarks import ConfigurationError
 
     try:
         return load(file, overrides, os.environ).settings
