@@ -1,0 +1,246 @@
+"""What should wake somebody: one list of alerts, as rules of Prometheus and as alarms of CloudWatch. Pure.
+
+Each names metrics of the catalogue or of `mld.metrics.java` only, and says in its text what to do first.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from properties.settings import Settings
+
+OPERATIONS_PAGE = "docs/use/operations.md"
+RETENTION_DEFAULT_S = 86_400
+MINUTE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`expression` is PromQL; `{app}` in it stands for the label matcher of the application."""
+
+    name: str
+    expression: str
+    for_s: int
+    severity: str
+    summary: str
+    remedy: str
+
+
+def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tuple[Alert, ...]:
+    """The alerts of an application whose stream keeps records for `retention_s`."""
+    return (
+        Alert(
+            "MldFarBehind",
+            f"max by (shard) (mld_shard_behind_seconds{{app}}) > {retention_s // 4}",
+            5 * MINUTE_S,
+            "page",
+            "A shard is behind by a quarter of the retention: records will be lost if nothing changes.",
+            "mld lag says which and why; give its processor more room or a longer retention.",
+        ),
+        Alert(
+            "MldBehind",
+            "max by (shard) (mld_shard_behind_seconds{app}) > 300",
+            5 * MINUTE_S,
+            "ticket",
+            "A shard has been more than 5 minutes behind for 5 minutes.",
+            "mld lag; mld top shows whether it catches up.",
+        ),
+        Alert(
+            "MldStalled",
+            "max by (shard) (mld_shard_checkpoint_age_seconds{app}) > 600 "
+            "and max by (shard) (delta(mld_shard_behind_seconds{app}[10m])) > 0",
+            5 * MINUTE_S,
+            "page",
+            "A shard falls behind and has not checkpointed for 10 minutes.",
+            "mld leases shows its note; mld tap shows what its child says.",
+        ),
+        Alert(
+            "MldShardParked",
+            "sum(mld_shards_parked{app}) > 0",
+            0,
+            "page",
+            "A shard waits for an operator.",
+            "mld leases names it; repair the processor, or mld skip past the record.",
+        ),
+        Alert(
+            "MldLeasesWithoutOwner",
+            "max(mld_unassigned_leases{app}) > 0",
+            2 * MINUTE_S,
+            "page",
+            "Leases have had no live owner for 2 minutes.",
+            "mld workers: is there a leader, and are there enough workers (maxLeasesForWorker)?",
+        ),
+        Alert(
+            "MldChildRestarts",
+            "sum by (shard) (increase(mld_child_restarts_total{app}[10m])) > 3",
+            0,
+            "ticket",
+            "A child was restarted more than three times in 10 minutes.",
+            "The daemon's log has its last words.",
+        ),
+        Alert(
+            "MldChildBusy",
+            "max by (shard) (mld_child_busy_seconds{app}) > 600",
+            0,
+            "ticket",
+            "A child has had one batch in its hands for 10 minutes.",
+            "mld tap; set timeoutInSeconds if it should be ended.",
+        ),
+        Alert(
+            "MldLeasesLost",
+            "sum(increase(mld_leases_lost_total{app}[10m])) > 3",
+            0,
+            "ticket",
+            "Workers lose leases that they still want.",
+            "Look for stalls of the host and slow answers of DynamoDB; raise failoverTimeMillis.",
+        ),
+        Alert(
+            "MldHoles",
+            "max(mld_lease_table_holes{app}) > 0",
+            10 * MINUTE_S,
+            "page",
+            "A part of the hash range has no lease: its records are read by nobody.",
+            "mld leases shows the hole; the leader fills it unless rows were deleted by hand.",
+        ),
+        Alert(
+            "MldNoLeader",
+            "max(mld_leader{app}) < 1",
+            3 * MINUTE_S,
+            "page",
+            "Nobody leads: leases of dead workers go to nobody.",
+            "mld workers; mld doctor on one of them.",
+        ),
+        Alert(
+            "MldAggregatesDropped",
+            'sum by (shard) (increase(mld_aggregates_dropped_total{app_and_why="range"}[10m])) > 0',
+            0,
+            "page",
+            "Aggregated records were put to another shard than the one they were made for, and are not delivered.",
+            "Repair the producer (explicit hash keys, records copied between shards).",
+        ),
+        Alert(
+            "MldUnexpected",
+            "sum(increase(mld_unexpected_errors_total{app}[1h])) > 0",
+            0,
+            "ticket",
+            "The daemon survived an exception that nobody expected.",
+            "Report it, with the trace in the log.",
+        ),
+    )
+
+
+def prometheus_rules(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> str:
+    """A file of alerting rules, in YAML; JSON strings are YAML strings."""
+    lines = ["groups:", f"  - name: {json.dumps(f'mld {settings.application_name}')}", "    rules:"]
+    for alert in alerts_of(settings, retention_s):
+        lines += [
+            f"      - alert: {alert.name}",
+            f"        expr: {json.dumps(_filled(alert.expression, settings))}",
+            f"        for: {alert.for_s}s",
+            "        labels:",
+            f"          severity: {alert.severity}",
+            f"          application: {json.dumps(settings.application_name)}",
+            "        annotations:",
+            f"          summary: {json.dumps(alert.summary)}",
+            f"          description: {json.dumps(f'{alert.remedy} See {OPERATIONS_PAGE}.')}",
+        ]
+    return "\n".join(lines)
+
+
+def _filled(expression: str, settings: Settings) -> str:
+    matcher = f"application={json.dumps(settings.application_name)}"
+    return expression.replace('{app_and_why="range"}', f'{{{matcher},why="range"}}').replace("{app}", f"{{{matcher}}}")
+
+
+# --- CloudWatch -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One of KCL's metrics and its bound; `periods` of a minute."""
+
+    name: str
+    operation: str
+    metric: str
+    statistic: str
+    threshold: float
+    periods: int
+    summary: str
+    missing: str = "notBreaching"
+
+
+def alarms_of(retention_s: int = RETENTION_DEFAULT_S) -> tuple[Alarm, ...]:
+    quarter_ms = retention_s * 1000 // 4
+    return (
+        Alarm(
+            "far-behind",
+            "ApplicationTracker",
+            "MillisBehindLatest",
+            "Maximum",
+            quarter_ms,
+            5,
+            "A shard is behind by a quarter of the retention.",
+            missing="breaching",
+        ),
+        Alarm(
+            "behind",
+            "ApplicationTracker",
+            "MillisBehindLatest",
+            "Maximum",
+            300_000,
+            5,
+            "A shard is more than 5 minutes behind.",
+        ),
+        Alarm(
+            "holes",
+            "PeriodicShardSyncManager",
+            "NumStreamsWithPartialLeases",
+            "Maximum",
+            0,
+            10,
+            "A part of the hash range has no lease.",
+        ),
+        Alarm("leases-lost", "RenewAllLeases", "LostLeases", "Sum", 3, 10, "Workers lose leases that they still want."),
+        Alarm(
+            "iterators-expired",
+            "ProcessTask",
+            "ExpiredIterator",
+            "Sum",
+            10,
+            10,
+            "Iterators expire: processors take longer than 5 minutes a batch.",
+        ),
+    )
+
+
+def cloudformation_alarms(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> str:
+    """A template with the alarms, in JSON. Its parameter names the topic that is told."""
+    resources: dict[str, Any] = {}
+    for alarm in alarms_of(retention_s):
+        logical = "".join(part.capitalize() for part in alarm.name.split("-"))
+        resources[logical] = {
+            "Type": "AWS::CloudWatch::Alarm",
+            "Properties": {
+                "AlarmName": f"{settings.application_name}-{alarm.name}",
+                "AlarmDescription": alarm.summary,
+                "Namespace": settings.application_name,
+                "MetricName": alarm.metric,
+                "Dimensions": [{"Name": "Operation", "Value": alarm.operation}],
+                "Statistic": alarm.statistic,
+                "ComparisonOperator": "GreaterThanThreshold",
+                "Threshold": alarm.threshold,
+                "Period": MINUTE_S,
+                "EvaluationPeriods": alarm.periods,
+                "TreatMissingData": alarm.missing,
+                "AlarmActions": [{"Ref": "Topic"}],
+            },
+        }
+    template = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"Alarms of {settings.application_name}",
+        "Parameters": {"Topic": {"Type": "String", "Description": "ARN of the SNS topic that is told"}},
+        "Resources": resources,
+    }
+    return json.dumps(template, indent=2)
