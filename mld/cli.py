@@ -29,11 +29,11 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 
 
 _ELSEWHERE = {
-    "lag": "mld.operating.see",
-    "leases": "mld.operating.see",
-    "workers": "mld.operating.see",
+    "mld.operating.see": ("lag", "leases", "workers"),
+    "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "table"),
 }
-"""Commands that are defined in other modules, which are imported for them only."""
+"""Commands that other modules define, which are imported for them only."""
+_MODULE_OF = {command: module for module, commands in _ELSEWHERE.items() for command in commands}
 
 
 class _Commands(click.Group):
@@ -45,12 +45,12 @@ class _Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+        return sorted([*super().list_commands(ctx), *_MODULE_OF])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
+        if cmd_name not in _MODULE_OF:
             return super().get_command(ctx, cmd_name)
-        found: click.Command = getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
+        found: click.Command = getattr(import_module(_MODULE_OF[cmd_name]), cmd_name.replace("-", "_"))
         return found
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from properties.remarks import ConfigurationError
+    from properties.settings import Settings
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -45,6 +47,17 @@ def chosen_file(option_file: str | None, argument_file: str | None) -> str:
     if not chosen:
         raise click.UsageError("give a properties file")
     return chosen
+
+
+def settings_of(file: str, overrides: Sequence[str]) -> Settings:
+    """The settings of a properties file; prints what is wrong with it and exits with 2 otherwise."""
+    from properties.loader import load
+    from properties.remarks import ConfigurationError
+
+    try:
+        return load(file, overrides, os.environ).settings
+    except ConfigurationError as error:
+        complain(error)
 
 
 def say(text: str) -> None:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mld.errors import MldError
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, properties_file, say
+from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
 
 if TYPE_CHECKING:
     from mld.operating.fleet_status import FleetStatus
     from mld.operating.listings import Listing
-    from properties.settings import Settings
 
 WATCH_PERIOD_S = 5.0
 LOOK_AGAIN_S = 10.0
@@ -159,7 +158,7 @@ def _look(
     from mld.operating.fleet_status import LAG_MAX_S
     from mld.operating.printing import print_listing
 
-    settings = _settings(file, overrides)
+    settings = settings_of(file, overrides)
     bound_s = LAG_MAX_S if lag_max_s is None else lag_max_s
 
     def show(status: FleetStatus) -> None:
@@ -186,18 +185,6 @@ def _look(
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 
     sys.exit(_guarded(looking))
-
-
-def _settings(file: str, overrides: Sequence[str]) -> Settings:
-    import os
-
-    from properties.loader import load
-    from properties.remarks import ConfigurationError
-
-    try:
-        return load(file, overrides, os.environ).settings
-    except ConfigurationError as error:
-        complain(error)
 
 
 def _guarded(action: Callable[[], Any]) -> int:

@@ -1,0 +1,133 @@
+"""What is generated names only what exists, for any application, and says why each thing is there."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from mld.metrics.catalogue import CATALOGUE, MetricKind
+from mld.metrics.java import JAVA_METRICS
+from mld.operating.generated import alerts, dashboard, iam_policy, lease_table
+from tests.support.fleet import settings_of
+
+METRIC = re.compile(r"\bmld_[a-z_]+")
+STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
+
+
+def published() -> set[str]:
+    """Names of series as a scraper stores them."""
+    names = {"mld_build_info"}
+    for metric in CATALOGUE:
+        if metric.kind is MetricKind.HISTOGRAM:
+            names |= {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}
+        else:
+            names.add(metric.name)
+    return names
+
+
+def labels_of(name: str) -> set[str]:
+    plain = re.sub(r"_(bucket|sum|count)$", "", name)
+    (metric,) = (metric for metric in CATALOGUE if metric.name in {name, plain})
+    return {*metric.labels, "le"}
+
+
+def expressions() -> list[str]:
+    settings = settings_of()
+    rules = re.findall(r"^        expr: (.*)$", alerts.prometheus_rules(settings), re.MULTILINE)
+    panels = json.loads(dashboard.dashboard(settings))["panels"]
+    return [json.loads(rule) for rule in rules] + [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_names_published_metrics_of_this_application(expression: str) -> None:
+    names = set(METRIC.findall(expression))
+    assert names
+    assert names <= published()
+    for name in names:
+        assert f'{name}{{application="app"' in expression
+    for by in re.findall(r"by \(([a-z, ]+)\)", expression):
+        measured = [name for name in names if name != "mld_build_info"]
+        assert all(set(by.split(", ")) <= labels_of(name) for name in measured)
+
+
+def test_alarms_name_metrics_of_kcl_that_are_sent() -> None:
+    sent = {(metric.operation, metric.name) for metric in JAVA_METRICS if metric.is_sent}
+    assert {(alarm.operation, alarm.metric) for alarm in alerts.alarms_of()} <= sent
+    template = json.loads(alerts.cloudformation_alarms(settings_of()))
+    assert {one["Properties"]["Namespace"] for one in template["Resources"].values()} == {"app"}
+
+
+def test_bounds_follow_the_retention() -> None:
+    assert "> 151200" in alerts.prometheus_rules(settings_of(), retention_s=7 * 86_400)
+
+
+def actions(**keys: str) -> dict[str, list[str]]:
+    document = iam_policy.policy(settings_of(**keys))
+    return {statement["Sid"]: statement["Action"] for statement in document["Statement"]}
+
+
+def test_polling_and_fan_out_ask_for_what_they_call_only() -> None:
+    assert "kinesis:GetRecords" in actions()["ReadStream"]
+    fan_out = actions(retrievalMode="FANOUT")
+    assert "kinesis:GetRecords" not in fan_out["ReadStream"]
+    assert fan_out["Subscribe"] == ["kinesis:SubscribeToShard"]
+    assert "DeregisterConsumer" not in fan_out
+
+
+def test_an_arn_tells_account_and_partition_and_the_tables_stay_the_caller_s() -> None:
+    document = iam_policy.policy(
+        settings_of(streamArn=STREAM.replace("aws:", "aws-cn:").replace("eu-west", "cn-north"))
+    )
+    resources = {s["Sid"]: s["Resource"] for s in document["Statement"]}
+    assert resources["ReadStream"] == ["arn:aws-cn:kinesis:cn-north-1:123456789012:stream/clicks"]
+    assert resources["LeaseRows"] == ["arn:aws-cn:dynamodb:us-east-1:*:table/app"]
+
+
+def test_nothing_may_be_deleted_or_published_that_need_not() -> None:
+    plain = actions()
+    assert not any("DeleteTable" in action for group in plain.values() for action in group)
+    assert "Metrics" not in actions(metricsLevel="NONE")
+    operator = iam_policy.policy(settings_of(), operate=True)
+    assert any("dynamodb:DeleteTable" in statement["Action"] for statement in operator["Statement"])
+    fixed = iam_policy.policy(settings_of(), create=False)
+    assert not any("dynamodb:CreateTable" in statement["Action"] for statement in fixed["Statement"])
+
+
+@pytest.mark.parametrize(
+    ("place", "action", "resource"),
+    [
+        ("s3://letters/app", "s3:PutObject", "arn:aws:s3:::letters/app/*"),
+        (STREAM, "kinesis:PutRecord", STREAM),
+        (
+            "https://sqs.eu-west-1.amazonaws.com/123456789012/letters",
+            "sqs:SendMessage",
+            "arn:aws:sqs:eu-west-1:123456789012:letters",
+        ),
+    ],
+    ids=["bucket", "stream", "queue"],
+)
+def test_dead_letters_may_be_written_and_nothing_else(place: str, action: str, resource: str) -> None:
+    document = iam_policy.policy(settings_of(mld__deadLetter=place, mld__poisonAttempts="3"))
+    (letters,) = (statement for statement in document["Statement"] if statement["Sid"] == "DeadLetters")
+    assert (letters["Action"], letters["Resource"]) == ([action], [resource])
+
+
+def test_the_table_has_the_owner_index() -> None:
+    text = lease_table.terraform(settings_of())
+    template = json.loads(lease_table.cloudformation(settings_of()))["Resources"]["LeaseTable"]["Properties"]
+    assert "LeaseOwnerToLeaseKeyIndex" in text
+    assert template["BillingMode"] == "PAY_PER_REQUEST"
+    assert [index["IndexName"] for index in template["GlobalSecondaryIndexes"]] == ["LeaseOwnerToLeaseKeyIndex"]
+
+
+@pytest.mark.parametrize(
+    ("application", "name"), [("clicks", "clicks"), ("1st.app", "_1st_app"), ("a/b c", "a_b_c")], ids=str
+)
+def test_resource_names_are_those_terraform_takes(application: str, name: str) -> None:
+    assert lease_table.resource_name(application) == name
+
+
+def test_a_value_cannot_become_a_template_of_terraform() -> None:
+    assert lease_table.quoted('a "${x}" %{if}') == '"a \\"$${x}\\" %%{if}"'
