@@ -51,15 +51,11 @@ EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds t
 Send = Callable[[Lease, bool], Awaitable[Lease | Refusal]]
 
 
-def _no_status(_key: str) -> ShardStatus | None:
-    return None
-
-
 class LeaseKeeper:
     """Owner of the fact "which leases are ours now".
 
     `on_change` is called after every change of that set and after every news of a handoff. It must return at once.
-    `status_of` gives what a renewal tells people about a shard.
+    `status_of` gives what a renewal tells people.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class LeaseKeeper:
         new_token: Callable[[], str],
         on_change: Callable[[], None],
         handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
-        status_of: Callable[[str], ShardStatus | None] = _no_status,
+        status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
     ) -> None:
         assert 0 < renew_interval_s < validity.lease_duration_s, "leases must be renewed more often than they expire"
         self._table = table

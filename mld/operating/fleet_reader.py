@@ -18,7 +18,7 @@ from mld.fleet.report.reports import ReportRules, parse_rows
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.table import FleetScan
+from mld.leases.table import TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status
 from properties.settings import Settings
 
@@ -78,11 +78,11 @@ class FleetReader:
 
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
-        scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.fleet_scan(), self._legacy())
+        scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
         return self.status_of(scan, legacy_reports, legacy_lock)
 
     def status_of(
-        self, scan: FleetScan, more_reports: Iterable[WorkerReport] = (), legacy_lock: SeenLock = None
+        self, scan: TableScan, more_reports: Iterable[WorkerReport] = (), legacy_lock: SeenLock = None
     ) -> FleetStatus:
         """The fleet as a scan shows it."""
         found = parse_rows(scan.others, LEASE_TABLE_KEY)
