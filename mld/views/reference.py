@@ -1,0 +1,68 @@
+"""docs/use/metrics.md: `python -m mld.views.reference docs/use/metrics.md` writes its tables anew.
+
+They are rendered from the catalogue and from the table of KCL's names, and a test keeps them current; the prose around
+them is written by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mld.metrics.catalogue import CATALOGUE, MetricKind
+from mld.metrics.instruments import SECONDS_BOUNDS
+from mld.metrics.java import JAVA_METRICS, JavaMetric
+
+BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
+
+
+def tables() -> str:
+    """Both tables, with their headings."""
+    return "\n".join([*_ours(), "", *_java(), ""])
+
+
+def updated(page: str) -> str:
+    """The page with these tables in place of those that it has."""
+    return page[: page.index(BEGIN)] + BEGIN + "\n" + tables() + "\n" + page[page.index(END) :]
+
+
+def _ours() -> Iterator[str]:
+    yield "## Prometheus"
+    yield ""
+    yield "Every metric has the labels `application` and `stream`, and those of its row."
+    yield f"Histograms have buckets up to {', '.join(f'{bound:g}' for bound in SECONDS_BOUNDS)} seconds."
+    yield ""
+    yield "| Metric | Type | Labels | Meaning | KCL's name |"
+    yield "|---|---|---|---|---|"
+    for metric in CATALOGUE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        java = f"`{metric.java}`" if metric.java else ""
+        yield f"| `{metric.name}` | {_kind(metric.kind)} | {labels} | {metric.help} | {java} |"
+
+
+def _kind(kind: MetricKind) -> str:
+    return kind.value
+
+
+def _java() -> Iterator[str]:
+    yield "## CloudWatch"
+    yield ""
+    yield "Every metric has the dimension `Operation`, and those of its row that `metricsEnabledDimensions` enables."
+    yield ""
+    yield "| Operation | Metric | Unit | Level | Dimensions | Remarks |"
+    yield "|---|---|---|---|---|---|"
+    for metric in JAVA_METRICS:
+        yield _java_row(metric)
+
+
+def _java_row(metric: JavaMetric) -> str:
+    dimensions = ", ".join(f"`{dimension.value}`" for dimension in sorted(metric.dimensions, key=lambda one: one.value))
+    remark = "" if metric.is_sent else f"not sent: {metric.note}"
+    return f"| {metric.operation} | `{metric.name}` | {metric.unit} | {metric.level.value} | {dimensions} | {remark} |"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        file = Path(name)
+        file.write_text(updated(file.read_text(encoding="utf-8")), encoding="utf-8")
