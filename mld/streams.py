@@ -141,6 +141,11 @@ class ChildBatch(Protocol):
         ...
 
     @property
+    def count(self) -> int:
+        """How many user records; complete when `data_bytes` is."""
+        ...
+
+    @property
     def malformed(self) -> Mapping[str, str]:
         """KPL aggregates that are delivered as they came: sequence number to reason; complete when `data_bytes` is."""
         ...

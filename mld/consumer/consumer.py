@@ -22,6 +22,7 @@ from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, n
 from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
+from mld.consumer.shard_counters import ShardCounters
 from mld.consumer.stopping import Stopping
 from mld.errors import (
     LeaseLostError,
@@ -57,6 +58,7 @@ class ShardConsumer:
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
         self.aggregates = AggregateReports(self.key)
+        self.counters = ShardCounters(parts.metrics, self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
         self._settings = settings
@@ -99,6 +101,7 @@ class ShardConsumer:
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
             log.debug("%s -> %s", self.state.value, state.value, extra=self._about("consumer_state"))
+            self.counters.entered(state)
         self.state = state
 
     async def _perform_activity(self) -> ActivityOutcome:
@@ -225,6 +228,7 @@ class ShardConsumer:
 
     async def _deliver(self, page: Page) -> ActivityOutcome:
         """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
+        self.counters.fetched(page.millis_behind_latest)
         batch = page.after(self._delivered, self._lease.hash_range)
         await in_turns(batch.opening())
         if batch.largest is None and not self._settings.deliver_empty_batches:
@@ -254,10 +258,13 @@ class ShardConsumer:
             self._range = self._range.deliver(batch.largest)
             self._delivered = batch.largest
             self._ends_doubted = 0
+        since = self.counters.handed_over()
         try:
             await self._processor.process_records(batch.line(), self._checkpoint, holding)
         except ProcessorError as error:
+            self.counters.answered(None, since)
             return await self._child_failed(error, None if self._refused else batch, before)
+        self.counters.answered(batch, since)
         self._failures.accepted(batch.largest)
         self.aggregates.note(batch, self._lease.hash_range)
         self._parts.keeper.record_delivery(self.key, batch.data_bytes)
@@ -392,19 +399,24 @@ class ShardConsumer:
         return error
 
     async def _store(self, position: Position) -> CheckpointErrorName | None:
+        since = self._parts.clock.monotonic()
         try:
             position = await self._parts.keeper.checkpoint(self.key, self.token, position)
         except LeaseLostError as error:
+            self.counters.stored("refused", since)
             log.warning("%s", error, extra=self._about("checkpoint_lease_lost"))
             self.lose_lease()
             return CheckpointErrorName.SHUTDOWN
-        except TableThrottledError:
-            return CheckpointErrorName.THROTTLING
-        except TableMissingError:
-            return CheckpointErrorName.INVALID_STATE
         except TableError as error:
+            self.counters.stored("error", since)
+            match error:
+                case TableThrottledError():
+                    return CheckpointErrorName.THROTTLING
+                case TableMissingError():
+                    return CheckpointErrorName.INVALID_STATE
             log.warning("checkpoint failed: %s", error, extra=self._about("checkpoint_failed"))
             return CheckpointErrorName.DEPENDENCY
+        self.counters.stored("stored", since, position)
         self._range = self._range.written(position)
         log.debug("checkpoint", extra=self._about("checkpoint", position=str(position)))
         return None
@@ -418,6 +430,7 @@ class ShardConsumer:
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
+        self.counters.failed("start" if processor is None else "failed", str(error))
         await self._failures.note(str(error), words, self._range.last, batch, before or self._delivered)
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)
@@ -438,6 +451,7 @@ class ShardConsumer:
     async def _abandon(self) -> None:
         """Nothing may outlive the consumer, even when it is cancelled."""
         self.aggregates.close()
+        self.counters.close()
         self._stopping.close()
         processor, self._processor = self._processor, None
         if processor is not None:

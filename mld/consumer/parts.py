@@ -39,6 +39,10 @@ class Part:
         return sum(record.framed.data_bytes for record in self.records)
 
     @property
+    def count(self) -> int:
+        return len(self.records)
+
+    @property
     def largest(self) -> Position:
         return self.records[-1].position
 

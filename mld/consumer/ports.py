@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import Protocol
@@ -23,6 +23,7 @@ from mld.consumer.restarts import RestartPolicy
 from mld.errors import MldError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
+from mld.metrics.registry import Metrics
 from mld.positions import InitialPosition
 from mld.retrieval.reader import ShardReader
 from mld.streams import ChildShard
@@ -160,3 +161,4 @@ class ConsumerParts:
     letters: LetterBox | None = None
     """Where records are set aside; None: no record ever is."""
     sender: Sender = _UNKNOWN
+    metrics: Metrics = field(default_factory=Metrics)

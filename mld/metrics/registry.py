@@ -157,13 +157,14 @@ class Metrics:
 
     def begin(self, key: str, now: float) -> ShardMetrics:
         """The part of a shard whose lease is held from now on."""
-        self.end(key)
+        if key in self.shards:
+            self.end(self.shards[key])
         part = self.shards[key] = ShardMetrics(key, now)
         return part
 
-    def end(self, key: str) -> None:
-        """The lease is gone."""
-        part = self.shards.pop(key, None)
-        if part is not None:
+    def end(self, part: ShardMetrics) -> None:
+        """The lease is gone. A part that another one has followed has ended before."""
+        if self.shards.get(part.key) is part:
+            del self.shards[part.key]
             self.ended.append(part)
             del self.ended[:-ENDED_MAX]

@@ -177,6 +177,10 @@ class RawBatch:
     data_bytes: int
     millis_behind_latest: int | None
 
+    @property
+    def count(self) -> int:
+        return sum(end - start for _, start, end in self.spans)
+
     def opening(self) -> Steps[None]:
         """Nothing has to be opened."""
         yield from ()
@@ -264,7 +268,7 @@ def _frame(parts: list[bytes], columns: Columns) -> Iterator[bytes]:
 class RawAggregatesBatch:
     """User records of a page with aggregates, which are opened one by one while the line is framed.
 
-    `data_bytes`, `malformed` and `misrouted` are those of the records framed by the latest `line`, and grow with it.
+    `count`, `data_bytes`, `malformed` and `misrouted` are those of the latest `line`, and grow with it.
     """
 
     def __init__(
@@ -274,7 +278,7 @@ class RawAggregatesBatch:
         hash_range: HashRange | None,
         millis_behind_latest: int | None,
     ) -> None:
-        self.data_bytes = 0
+        self.count = self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
         self.malformed: dict[str, str] = {}
         self.misrouted: dict[str, Misrouted] = {}
@@ -308,7 +312,7 @@ class RawAggregatesBatch:
 
     def line(self) -> Iterator[bytes]:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
-        self.data_bytes = 0
+        self.count = self.data_bytes = 0
         parts = [RECORDS_HEAD]
         separator = b""
         size = 0
@@ -316,6 +320,7 @@ class RawAggregatesBatch:
             columns = run.columns(number)
             users = yield from _with_turns(self._user_records(columns))
             if isinstance(users, UserRecords):
+                self.count += len(users)
                 for payload, key, sub in users.columns():
                     self.data_bytes += len(payload)
                     parts.append(separator)
@@ -333,6 +338,7 @@ class RawAggregatesBatch:
                         parts.clear()
                         size = 0
             elif users:
+                self.count += 1
                 self.data_bytes += size_of(columns.data)
                 parts += (separator, _DATA)
                 yield from _frame(parts, columns)

@@ -95,6 +95,6 @@ def test_a_lag_that_nobody_knows_is_not_zero() -> None:
 def test_a_series_ends_with_its_lease() -> None:
     metrics = Metrics()
     metrics.begin(SHARD, 0.0).batches.note(7)
-    metrics.end(SHARD)
+    metrics.end(metrics.shards[SHARD])
     assert take_snapshot(metrics, ME, 1.0, 1.0).shards == ()
     assert [part.key for part in metrics.ended] == [SHARD], "its last values wait for the publisher"

@@ -1,0 +1,97 @@
+"""What a consumer tells about itself, as it happens: the shard's part of the worker's metrics.
+
+Verbs for the consumer's shell, so that it says what happened and not which instrument that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mld.clock import Clock
+from mld.consumer.lifecycle import ConsumerState
+from mld.metrics.registry import Metrics, ShardActivity
+from mld.positions import Position
+from mld.streams import ChildBatch
+
+_ACTIVITIES: Mapping[ConsumerState, ShardActivity] = {
+    ConsumerState.PARKED: ShardActivity.PARKED,
+    ConsumerState.SHARD_ENDING: ShardActivity.ENDING,
+    ConsumerState.BACKING_OFF: ShardActivity.FAILING,
+}
+
+
+class ShardCounters:
+    """One for each consumer; `close` ends its series."""
+
+    def __init__(self, metrics: Metrics, key: str, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._state = ConsumerState.WAITING_ON_PARENTS
+        self._is_failing = False
+        self.part = metrics.begin(key, clock.monotonic())
+
+    def close(self) -> None:
+        self._metrics.end(self.part)
+
+    def entered(self, state: ConsumerState) -> None:
+        """The consumer is in this state now."""
+        self._state = state
+        self._tell()
+
+    def fetched(self, millis_behind_latest: int | None) -> None:
+        """A page came from the reader."""
+        if millis_behind_latest is not None:
+            self.part.behind_ms = millis_behind_latest
+            self.part.behind_wall_s = self._clock.wall()
+
+    def handed_over(self) -> float:
+        """A batch goes to the child; returns the time, for `answered`."""
+        now = self._clock.monotonic()
+        self.part.busy_since = now
+        self._tell()
+        return now
+
+    def answered(self, batch: ChildBatch | None, since: float) -> None:
+        """The child has answered for `batch`; None: it did not, or not well."""
+        part = self.part
+        part.busy_since = None
+        seconds = self._clock.monotonic() - since
+        part.process_records.note(seconds)
+        part.tasks.note(batch is not None, seconds)
+        if batch is not None:
+            part.batches.note(batch.count)
+            part.record_bytes.note(batch.data_bytes)
+            self._metrics.worker.records += batch.count
+            self._metrics.worker.record_bytes += batch.data_bytes
+            if part.behind_ms is not None:
+                part.behind.note(part.behind_ms)
+            if batch.largest is not None:
+                part.delivered = str(batch.largest)
+        self._tell()
+
+    def stored(self, result: str, since: float, position: Position | None = None) -> None:
+        """The table has answered a checkpoint, sent at `since`, with this result: stored, refused or error."""
+        part, now = self.part, self._clock.monotonic()
+        part.checkpoints.note(result == "stored", now - since)
+        part.checkpoints_by.add(result)
+        if position is not None:
+            part.checkpoint_at = now
+            self._is_failing = False
+            self._tell()
+
+    def failed(self, reason: str, words: str) -> None:
+        """The child has failed; `reason` is one of a few."""
+        self.part.restarts.add(reason)
+        self.part.last_error = words
+        self.part.last_error_wall_s = self._clock.wall()
+        self._metrics.worker.child_restarts += 1
+        self._is_failing = True
+        self._tell()
+
+    def _tell(self) -> None:
+        activity = _ACTIVITIES.get(self._state)
+        if activity is None and self._is_failing:
+            activity = ShardActivity.FAILING
+        if activity is None:
+            activity = ShardActivity.IDLE if self.part.busy_since is None else ShardActivity.PROCESSING
+        self.part.activity = activity
