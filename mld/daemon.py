@@ -28,6 +28,7 @@ from mld.consumer.letters import Sender
 from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, Signal
 from mld.consumer.restarts import RestartPolicy
+from mld.consumer.shard_counters import status_of
 from mld.errors import MldError
 from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fleet, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -38,6 +39,7 @@ from mld.leases.table import LeaseTable
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
+from mld.metrics.registry import Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import fan_out_of, readers_of
 from mld.retrieval.rawpage import page_of
@@ -266,6 +268,7 @@ def assemble(
     polls_on_a_beat: bool = False,
     fan_out: FanOut | None = None,
     letters: LetterBox | None = None,
+    metrics: Metrics | None = None,
 ) -> Worker:
     """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
 
@@ -275,6 +278,7 @@ def assemble(
     lease_duration_s = settings.failover_time_millis / 1000
     initial = initial_position(settings)
     signals = WorkerSignals()
+    metrics = Metrics() if metrics is None else metrics
     by_heartbeat = (
         HeartbeatValidity(clock, rng, lease_duration_s) if settings.heartbeat is HeartbeatSetting.WORKER else None
     )
@@ -289,6 +293,7 @@ def assemble(
         new_token=lambda: str(uuid.uuid4()),
         on_change=signals.changed.set,
         handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
+        status_of=lambda key: status_of(metrics.shards.get(key), clock.wall()),
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
     needs = FleetNeeds(worker_id, dynamo, table, keeper, by_heartbeat, taker, clock, _apart(rng), detect_load)
@@ -336,6 +341,7 @@ def assemble(
         rng=rng,
         on_gave_up=signals.gave_up,
         letters=letters,
+        metrics=metrics,
         sender=Sender(settings.application_name, settings.stream_name, worker_id),
     )
     auditor = Auditor(

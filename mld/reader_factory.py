@@ -11,6 +11,7 @@ from mld.aws.service import RawService
 from mld.aws.wire.client import WireService
 from mld.clock import Clock
 from mld.errors import StartupError
+from mld.metrics.registry import ShardMetrics
 from mld.retrieval.buffer import Budget
 from mld.retrieval.fanout import FanOutReader
 from mld.retrieval.pacing import Pacing, beat_of
@@ -25,8 +26,8 @@ from properties.values import RetrievalMode
 
 log = logging.getLogger(__name__)
 
-NewReader = Callable[[str], ShardReader]
-"""Makes the reader of the shard with this id."""
+NewReader = Callable[[str, ShardMetrics], ShardReader]
+"""Makes the reader of the shard with this id, which counts there what it reads."""
 TakeDown = Callable[[], Awaitable[None]]
 """What the last worker of a fleet does when it ends."""
 _RENEWALS_PER_LEASE = 3
@@ -81,7 +82,7 @@ def fan_out_readers(
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
     yield_s = max(YIELD_S, 2 * settings.failover_time_millis / 1000 / _RENEWALS_PER_LEASE)
 
-    def new_reader(shard_id: str) -> FanOutReader:
+    def new_reader(shard_id: str, metrics: ShardMetrics) -> FanOutReader:
         return FanOutReader(
             fan_out,
             consumer,
@@ -91,6 +92,7 @@ def fan_out_readers(
             yield_s=yield_s,
             budget=budget,
             deliver_empty=settings.call_process_records_even_for_empty_record_list,
+            metrics=metrics,
         )
 
     return new_reader
@@ -107,7 +109,7 @@ def polling_readers(settings: Settings, streams: Streams, clock: Clock, rng: Ran
         beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
     )
 
-    def new_reader(shard_id: str) -> PollingReader:
+    def new_reader(shard_id: str, metrics: ShardMetrics) -> PollingReader:
         return PollingReader(
             streams,
             clock,
@@ -117,6 +119,7 @@ def polling_readers(settings: Settings, streams: Streams, clock: Clock, rng: Ran
             intervals=intervals,
             budget=budget,
             deliver_empty=settings.call_process_records_even_for_empty_record_list,
+            metrics=metrics,
         )
 
     return new_reader

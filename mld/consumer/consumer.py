@@ -176,7 +176,7 @@ class ShardConsumer:
         if self._processor is None:
             self._range = CheckpointRange.starting_at(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
-        reader = self._parts.new_reader(self.key)
+        reader = self._parts.new_reader(self.key, self.counters.part)
         self._reader = reader
         positioned, started = await asyncio.gather(
             reader.start(self._lease.checkpoint, self._settings.initial, self._anchor_s),

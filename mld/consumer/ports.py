@@ -23,7 +23,7 @@ from mld.consumer.restarts import RestartPolicy
 from mld.errors import MldError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import Metrics, ShardMetrics
 from mld.positions import InitialPosition
 from mld.retrieval.reader import ShardReader
 from mld.streams import ChildShard
@@ -152,7 +152,7 @@ class ConsumerParts:
 
     keeper: LeaseKeeper
     host: ProcessorHost
-    new_reader: Callable[[str], ShardReader]
+    new_reader: Callable[[str, ShardMetrics], ShardReader]
     care: ShardCare
     parents_changed: Signal
     clock: Clock

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from mld.clock import Clock
 from mld.consumer.lifecycle import ConsumerState
-from mld.metrics.registry import Metrics, ShardActivity
+from mld.leases.lease import ShardStatus
+from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
 from mld.positions import Position
 from mld.streams import ChildBatch
 
@@ -41,8 +42,7 @@ class ShardCounters:
     def fetched(self, millis_behind_latest: int | None) -> None:
         """A page came from the reader."""
         if millis_behind_latest is not None:
-            self.part.behind_ms = millis_behind_latest
-            self.part.behind_wall_s = self._clock.wall()
+            self.part.saw_lag(millis_behind_latest, self._clock.wall())
 
     def handed_over(self) -> float:
         """A batch goes to the child; returns the time, for `answered`."""
@@ -66,7 +66,7 @@ class ShardCounters:
             if part.behind_ms is not None:
                 part.behind.note(part.behind_ms)
             if batch.largest is not None:
-                part.delivered = str(batch.largest)
+                part.delivered = batch.largest
         self._tell()
 
     def stored(self, result: str, since: float, position: Position | None = None) -> None:
@@ -95,3 +95,24 @@ class ShardCounters:
         if activity is None:
             activity = ShardActivity.IDLE if self.part.busy_since is None else ShardActivity.PROCESSING
         self.part.activity = activity
+
+
+LAG_KNOWN_S = 60.0
+"""How long what Kinesis said of a shard that waits for records is believed: longer than the pauses between reads."""
+
+
+def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
+    """What the row of a shard tells people at `wall_s`; None if nobody works on it.
+
+    While a child works, or cannot, its lag grows with the time, whatever Kinesis said when the batch came.
+    """
+    if part is None:
+        return None
+    behind_ms = part.behind_ms
+    if behind_ms is not None:
+        passed_s = max(0.0, wall_s - part.behind_wall_s)
+        if part.activity is not ShardActivity.IDLE:
+            behind_ms += round(passed_s * 1000)
+        elif passed_s > LAG_KNOWN_S:
+            behind_ms = None
+    return ShardStatus(part.activity.value, int(wall_s), behind_ms, part.delivered)

@@ -7,9 +7,11 @@ sums.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 from mld.metrics.instruments import Calls, Spread, Tally
+from mld.positions import Position
 
 ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
@@ -35,6 +37,10 @@ class FetchResult(Enum):
     ERROR = "error"
 
 
+def _none_waits() -> int:
+    return 0
+
+
 class ShardMetrics:
     """What is counted for one shard while its lease is held. Times are monotonic seconds unless named otherwise."""
 
@@ -51,7 +57,8 @@ class ShardMetrics:
         self.subscriptions = Tally()
         """By how a subscription ended or was refused."""
         self.is_subscribed = False
-        self.prefetch_bytes = 0
+        self.waiting_bytes: Callable[[], int] = _none_waits
+        """Payload in the reader's buffer; its reader sets it."""
         self.behind_ms: int | None = None
         """How far the shard's newest answer was behind the tip; None until Kinesis has said."""
         self.behind_wall_s = 0.0
@@ -71,7 +78,7 @@ class ShardMetrics:
         self.process_records = Spread()
         self.initialize = Spread()
         self.shutdown = Spread()
-        self.delivered: str | None = None
+        self.delivered: Position | None = None
         """Position of the newest record given to the child."""
         self.restarts = Tally()
         """By why the child had to be restarted."""
@@ -86,6 +93,21 @@ class ShardMetrics:
         """By result: `stored`, `refused` or `error`."""
         self.checkpoint_at: float | None = None
         self.renewed_at = now
+
+    def saw_lag(self, behind_ms: int, wall_s: float) -> None:
+        """Kinesis said at `wall_s` how far behind the shard is, as its child sees it."""
+        self.behind_ms = behind_ms
+        self.behind_wall_s = wall_s
+
+    def fetched(self, result: FetchResult, seconds: float) -> None:
+        """A read of the shard has ended."""
+        self.fetches.add(result.value)
+        self.fetch.note(result in _ANSWERED, seconds)
+        if result is FetchResult.EXPIRED:
+            self.expired_iterators.note(1)
+
+
+_ANSWERED = (FetchResult.RECORDS, FetchResult.EMPTY)
 
 
 class Operation:

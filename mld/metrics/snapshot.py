@@ -124,7 +124,7 @@ def _shard(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
         checkpoint_age_s=_age(part.checkpoint_at, now),
         renewal_age_s=max(0.0, now - part.renewed_at),
         busy_s=_age(part.busy_since, now),
-        prefetch_bytes=part.prefetch_bytes,
+        prefetch_bytes=part.waiting_bytes(),
         is_subscribed=part.is_subscribed,
         process_records=part.process_records.value(),
         fetch=part.fetch.seconds.value(),
@@ -134,7 +134,7 @@ def _shard(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
         restarts=part.restarts.value(),
         subscriptions=part.subscriptions.value(),
         dropped_aggregates=part.dropped_aggregates.value(),
-        delivered=part.delivered,
+        delivered=None if part.delivered is None else str(part.delivered),
         last_error=part.last_error,
         last_error_wall_s=part.last_error_wall_s,
     )

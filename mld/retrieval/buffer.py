@@ -93,6 +93,15 @@ class PrefetchBuffer(Generic[T]):
             and memory_bytes(self._records, self._bytes) < self._budget.share // 2
         )
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._items
+
+    @property
+    def data_bytes(self) -> int:
+        """Payload of what is inside."""
+        return self._bytes
+
     def put(self, item: T, *, records: int, data_bytes: int) -> None:
         self._items.append((item, records, data_bytes))
         self._records += records

@@ -24,6 +24,7 @@ from mld.errors import (
     StreamNotFoundError,
     StreamUnavailableError,
 )
+from mld.metrics.registry import ShardMetrics
 from mld.positions import InitialPosition, Position
 from mld.retrieval import starting_points, subscribing
 from mld.retrieval.buffer import Budget
@@ -58,8 +59,11 @@ class FanOutReader(ShardReader):
         yield_s: float = subscribing.YIELD_S,
         budget: Budget,
         deliver_empty: bool = True,
+        metrics: ShardMetrics | None = None,
     ) -> None:
-        super().__init__(shard_id, clock, rng, budget, pages_max=EVENTS_MAX, deliver_empty=deliver_empty)
+        super().__init__(
+            shard_id, clock, rng, budget, pages_max=EVENTS_MAX, deliver_empty=deliver_empty, metrics=metrics
+        )
         self._fan_out = fan_out
         self._consumer = consumer
         self._yield_s = yield_s
@@ -139,6 +143,8 @@ class FanOutReader(ShardReader):
         previous, self._open = self._open, subscription
         if previous is not None:
             previous.close()
+        self._metrics.is_subscribed = True
+        self._metrics.subscriptions.add("opened" if previous is None else "renewed")
         self._renewal_due_s = subscribing.renewal_due_s(self._clock.monotonic(), self._rng.random())
         logger.debug(
             "subscribed to shard %s", self.shard_id,
@@ -228,6 +234,7 @@ class FanOutReader(ShardReader):
 
     async def _close(self) -> None:
         subscription, self._open = self._open, None
+        self._metrics.is_subscribed = False
         if subscription is not None:
             subscription.close()
         renewal, self._renewal = self._renewal, None
@@ -244,6 +251,7 @@ class FanOutReader(ShardReader):
 
     async def _recover(self, error: StreamError, where: Where) -> None:
         self._course = subscribing.failed(self._at, error, where, self._clock.monotonic())
+        self._metrics.subscriptions.add("refused" if where is Where.OPENING else "broken")
         reaction = self._course.reaction
         logger.log(
             self._level_of(error),

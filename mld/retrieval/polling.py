@@ -24,8 +24,10 @@ from mld.errors import (
     PositionRefusedError,
     StreamError,
     StreamNotFoundError,
+    StreamThrottledError,
     StreamUnavailableError,
 )
+from mld.metrics.registry import FetchResult, ShardMetrics
 from mld.positions import InitialPosition, Position
 from mld.retrieval import buffer, pacing, starting_points
 from mld.retrieval.faults import PollingReaction, reaction_to
@@ -57,8 +59,12 @@ class PollingReader(ShardReader):
         intervals: pacing.Pacing,
         budget: buffer.Budget,
         deliver_empty: bool = True,
+        metrics: ShardMetrics | None = None,
     ) -> None:
-        super().__init__(shard_id, clock, rng, budget, pages_max=buffer.PAGES_MAX, deliver_empty=deliver_empty)
+        pages_max = buffer.PAGES_MAX
+        super().__init__(
+            shard_id, clock, rng, budget, pages_max=pages_max, deliver_empty=deliver_empty, metrics=metrics
+        )
         self._streams = streams
         self._max_records = max_records
         self._pacing = intervals
@@ -111,7 +117,14 @@ class PollingReader(ShardReader):
         iterator = await self._fresh_iterator()
         asked_s, asked_wall_s = self._clock.monotonic(), self._clock.wall()
         limit = buffer.records_wanted(self._max_records, self._budget.share, self._record_bytes)
-        page = await self._bounded(self._streams.get_records(iterator, limit), "GetRecords")
+        try:
+            page = await self._bounded(self._streams.get_records(iterator, limit), "GetRecords")
+        except StreamError as error:
+            self._metrics.fetched(_result_of(error), self._clock.monotonic() - asked_s)
+            raise
+        self._metrics.fetched(
+            FetchResult.RECORDS if page.count else FetchResult.EMPTY, self._clock.monotonic() - asked_s
+        )
         logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
         verdict = self._judge(page, "GetRecords")
         self._accept(page, asked_s, asked_wall_s)
@@ -161,12 +174,16 @@ class PollingReader(ShardReader):
         issued_s = self._clock.monotonic()
         try:
             iterator = await self._bounded(self._streams.shard_iterator(self.shard_id, point), "GetShardIterator")
-        except InvalidStreamArgumentError as error:
+        except StreamError as error:
+            self._metrics.iterator.note(False, self._clock.monotonic() - issued_s)
+            if not isinstance(error, InvalidStreamArgumentError):
+                raise
             if point.sequence is None:
                 if self._state is not None:
                     self._state = starting_points.refused(self._state)
                 raise
             raise PositionRefusedError(str(error)) from error
+        self._metrics.iterator.note(True, self._clock.monotonic() - issued_s)
         self._iterator, self._iterator_issued_s = iterator, issued_s
         logger.debug("iterator of shard %s", self.shard_id, extra=self._about("reader_positioned", issued_s))
         return iterator
@@ -181,3 +198,13 @@ class PollingReader(ShardReader):
         except TimeoutError:
             reason = f"{operation} of shard {self.shard_id}: no answer within {CALL_TIMEOUT_S:g} s"
             raise StreamUnavailableError(reason) from None
+
+
+def _result_of(error: StreamError) -> FetchResult:
+    match error:
+        case StreamThrottledError():
+            return FetchResult.THROTTLED
+        case IteratorExpiredError():
+            return FetchResult.EXPIRED
+        case _:
+            return FetchResult.ERROR

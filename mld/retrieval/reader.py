@@ -15,6 +15,7 @@ from random import Random
 
 from mld.clock import Clock
 from mld.errors import InvalidStreamResponseError, StreamError
+from mld.metrics.registry import ShardMetrics
 from mld.positions import InitialPosition, Position
 from mld.retrieval.buffer import Budget, PrefetchBuffer
 from mld.retrieval.faults import AnswerVerdict, judge
@@ -72,11 +73,14 @@ class ShardReader(ABC):
         *,
         pages_max: int,
         deliver_empty: bool,
+        metrics: ShardMetrics | None,
     ) -> None:
         self.shard_id = shard_id
+        self._metrics = ShardMetrics(shard_id, clock.monotonic()) if metrics is None else metrics
         self._clock = clock
         self._rng = rng
         self._buffer = PrefetchBuffer[Delivery](budget, pages_max)
+        self._metrics.waiting_bytes = lambda: self._buffer.data_bytes
         self._budget = budget
         self._deliver_empty = deliver_empty
         self._ends_without_children = 0
@@ -185,6 +189,9 @@ class ShardReader(ABC):
         """Deliver a page, and the end of the shard if it ended there; True if it did."""
         if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
             self._deliver(Records(page), page)
+        elif page.millis_behind_latest is not None and self._buffer.is_empty:
+            # Nothing waits for the child, so this is the lag of the shard; else the next page tells.
+            self._metrics.saw_lag(page.millis_behind_latest, self._clock.wall())
         if verdict is AnswerVerdict.GOES_ON:
             return False
         self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))
