@@ -76,7 +76,7 @@ class ShardReader(ABC):
         metrics: ShardMetrics | None,
     ) -> None:
         self.shard_id = shard_id
-        self._metrics = ShardMetrics(shard_id, clock.monotonic()) if metrics is None else metrics
+        self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._clock = clock
         self._rng = rng
         self._buffer = PrefetchBuffer[Delivery](budget, pages_max)
