@@ -67,6 +67,7 @@ _UNBUILDABLE = {
     "ClasspathPropertiesFileCredentialsProvider": "put the keys into a profile and use "
     "ProfileCredentialsProvider|<profile>",
 }
+_ARGUMENTS_MAX = {ProviderKind.PROFILE: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def _parse_provider(text: str, complaints: list[Complaint], reveal_names: bool) 
     if kind is ProviderKind.ASSUME_ROLE:
         role = _parse_role(arguments, complaints)
         return None if role is None else Provider(kind, role=role)
-    allowed = 1 if kind is ProviderKind.PROFILE else 0
+    allowed = _ARGUMENTS_MAX.get(kind, 0)
     if len(arguments) > allowed:
         complaints.append(
             Complaint(f"{kind.value} takes {allowed or 'no'} argument{'s' * (allowed != 1)}, {len(arguments)} given",
@@ -210,12 +211,12 @@ def _parse_role(arguments: list[str], complaints: list[Complaint]) -> AssumeRole
         complaints.append(Complaint(f"{name}: endpointRegion is no region name", "write one as eu-west-1", True))
         return None
     if "endpoint" in nested:
-        url, hat, region = nested["endpoint"].partition("^")
-        if not hat or not url or not _REGION.fullmatch(region):
+        endpoint = _parse_endpoint(nested["endpoint"])
+        if endpoint is None:
             remedy = "write endpoint=<URL or host>^<signing region>"
             complaints.append(Complaint(f"{name}: malformed endpoint", remedy, True))
             return None
-        url = url if "://" in url else f"https://{url}"
+        url, region = endpoint
     return AssumeRole(arguments[0], arguments[1], nested.get("externalId"), region, url)
 
 
@@ -231,3 +232,10 @@ def _collect_nested(argument: str, position: int, nested: dict[str, str], compla
         if "=" in value:
             complaints.append(Complaint(f"the value of {key} contains '='; Java ignores this argument"))
         nested[key] = value
+
+
+def _parse_endpoint(text: str) -> tuple[str, str] | None:
+    url, hat, region = text.partition("^")
+    if not hat or not url or not _REGION.fullmatch(region):
+        return None
+    return (url if "://" in url else f"https://{url}"), region

@@ -19,6 +19,7 @@ from properties.values import (
     HeartbeatSetting,
     InitialPositionSetting,
     MetadataLayout,
+    MetricsLevel,
     RetrievalMode,
     WireClient,
 )
@@ -30,8 +31,8 @@ Tags = tuple[tuple[str, str], ...]
 class Settings:
     """What a properties file means. `worker_id` is None when absent: the daemon then makes one up at each start.
 
-    `region_name` is the general region, None if only a profile or instance metadata can tell; `kinesis_region` and
-    `dynamo_db_region` are what each client uses. `stream_name` is resolved from the ARN.
+    `region_name` is the general region, None if only a profile or instance metadata can tell; `kinesis_region`,
+    `dynamo_db_region` and `cloud_watch_region` are what each client uses. `stream_name` is resolved from the ARN.
     """
 
     executable_name: str
@@ -46,9 +47,11 @@ class Settings:
 
     aws_credentials_provider: CredentialsChain
     aws_credentials_provider_dynamo_db: CredentialsChain
+    aws_credentials_provider_cloud_watch: CredentialsChain
     region_name: str | None
     kinesis_endpoint: str | None
     dynamo_db_endpoint: str | None
+    cloud_watch_endpoint: str | None
     kinesis_region: str | None
     kinesis_dualstack_enabled: bool
     kinesis_fips_enabled: bool
@@ -57,6 +60,10 @@ class Settings:
     dynamo_db_dualstack_enabled: bool
     dynamo_db_fips_enabled: bool
     dynamo_db_proxy_url: str | None = field(repr=False)
+    cloud_watch_region: str | None
+    cloud_watch_dualstack_enabled: bool
+    cloud_watch_fips_enabled: bool
+    cloud_watch_proxy_url: str | None = field(repr=False)
 
     failover_time_millis: int
     lease_assignment_interval_millis: int
@@ -116,6 +123,11 @@ class Settings:
     task_backoff_time_millis: int
     log_warning_for_task_after_millis: int
     call_process_records_even_for_empty_record_list: bool
+
+    metrics_level: MetricsLevel
+    metrics_enabled_dimensions: tuple[str, ...]
+    metrics_buffer_time_millis: int
+    metrics_max_queue_size: int
 
     retrieval_mode: RetrievalMode
     max_records: int

@@ -1,7 +1,7 @@
 """Settings -> botocore clients: credentials, region and endpoint of each service.
 
-Rules: configuration#region-choice, configuration#credentials-in-use. DynamoDB falls
-back to those of Kinesis if it has none of its own. The SDK's retries are off: retries belong to our callers. All
+Rules: configuration#region-choice, configuration#credentials-in-use. Kinesis, DynamoDB and CloudWatch each have their
+own, the last two falling back to those of Kinesis. The SDK's retries are off: retries belong to our callers. All
 clients share what is known of AWS's clock (`servicetime`).
 
 Importing this module is cheap, creating the first client is not (it imports botocore and reads service models: about
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ServiceName = Literal["kinesis", "dynamodb"]
+ServiceName = Literal["kinesis", "dynamodb", "cloudwatch"]
 BesideName = Literal["kinesis", "s3", "sqs"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
 
@@ -67,6 +67,14 @@ def access_of(settings: Settings) -> dict[ServiceName, Access]:
             settings.dynamo_db_dualstack_enabled,
             settings.dynamo_db_fips_enabled,
             settings.dynamo_db_proxy_url,
+        ),
+        "cloudwatch": Access(
+            settings.aws_credentials_provider_cloud_watch,
+            settings.cloud_watch_region,
+            settings.cloud_watch_endpoint,
+            settings.cloud_watch_dualstack_enabled,
+            settings.cloud_watch_fips_enabled,
+            settings.cloud_watch_proxy_url,
         ),
     }
 

@@ -153,7 +153,7 @@ def test_the_region_comes_from_key_arn_or_environment(
 ) -> None:
     settings = configure(text, env=env, without=["regionName"]).settings
     assert settings.region_name == expected
-    assert (settings.kinesis_region, settings.dynamo_db_region) == (expected, expected)
+    assert (settings.kinesis_region, settings.dynamo_db_region, settings.cloud_watch_region) == (expected,) * 3
 
 
 def test_a_client_may_have_a_region_and_an_endpoint_of_its_own(configure: Configure) -> None:
