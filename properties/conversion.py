@@ -13,7 +13,14 @@ from enum import Enum
 from urllib.parse import SplitResult, urlsplit
 
 from properties.keytypes import INT_MAX, LONG_MAX, Key, ValueKind
-from properties.values import DeadLetter, DeadLetterKind, InitialPositionKind, InitialPositionSetting, StreamArn
+from properties.values import (
+    DeadLetter,
+    DeadLetterKind,
+    InitialPositionKind,
+    InitialPositionSetting,
+    ListenAddress,
+    StreamArn,
+)
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim() removes
 _TRUE = frozenset({"true", "yes", "y", "on", "1"})
@@ -29,6 +36,9 @@ _DURATION = re.compile(
 _REGION = re.compile(r"[A-Za-z0-9][-A-Za-z0-9]*", re.ASCII)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _REGION_IN_SQS_HOST = re.compile(r"(?:.*\.)?sqs\.(?P<region>[a-z]{2}[-a-z0-9]+-[0-9]+)\..+", re.ASCII)
+_LISTEN = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})", re.ASCII)
+_HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+PORT_MAX = 65_535
 _DIMENSION_SEPARATORS = re.compile(r"[\s,{}'\"]+")
 # Epoch seconds beyond the year 5138 are milliseconds of a date after 1973.
 EPOCH_SECONDS_MAX = 10**11
@@ -92,6 +102,10 @@ def convert(key: Key, text: str) -> object:
             return _stream_arn(text)
         case ValueKind.DEAD_LETTER:
             return _dead_letter(text)
+        case ValueKind.LISTEN:
+            return _listen_address(text)
+        case ValueKind.HOSTS:
+            return _host_names(text)
         case ValueKind.CREDENTIALS:
             raise AssertionError("credentials have a parser of their own")
 
@@ -180,6 +194,23 @@ def _stream_arn(text: str) -> StreamArn | None:
         remedy = "write it as arn:aws:kinesis:<region>:<12 digits>:stream/<name>"
         raise BadValue("is not the ARN of a Kinesis stream", remedy)
     return arn
+
+
+def _listen_address(text: str) -> ListenAddress | None:
+    if not text:
+        return None
+    match = _LISTEN.fullmatch(text)
+    if match is None or int(match["port"]) > PORT_MAX:
+        raise BadValue("is not host:port", "write it as 127.0.0.1:9404, [::1]:9404 or localhost:9404")
+    return ListenAddress(match["address"] or match["host"], int(match["port"]))
+
+
+def _host_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    for number, name in enumerate(names, start=1):
+        if not _HOST_NAME.fullmatch(name):
+            raise BadValue(f"name {number} is not a host name", "write names without port, separated by commas")
+    return names
 
 
 def _dead_letter(text: str) -> DeadLetter:

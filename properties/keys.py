@@ -344,6 +344,12 @@ _OWN = (
     Key("mld.prefetchBytesMax", LONG, Section.OWN,
         "Most memory of records that wait for their children, in bytes, over all shards; each has an equal share.",
         default=PREFETCH_BYTES_MAX, boxed=True, minimum=1),
+    Key("mld.http", ValueKind.LISTEN, Section.OWN,
+        "Where the status page, the probes and the metrics are served: host:port. They only read, and ask for no "
+        "password.", default_text="none, off"),
+    Key("mld.httpHosts", ValueKind.HOSTS, Section.OWN,
+        "Host names by which mld.http may be called, besides localhost and its address.", default=(),
+        default_text="none"),
     Key("mld.wireClient", CHOICE, Section.OWN,
         "What sends GetRecords, GetShardIterator and the requests to the lease table: lean costs a tenth of botocore.",
         default=WireClient.LEAN, choices=WireClient,

@@ -37,6 +37,8 @@ class ValueKind(Enum):
     REGION = "region"
     STREAM_ARN = "ARN"
     DEAD_LETTER = "directory, s3:// URL, stream ARN or queue URL"
+    LISTEN = "host:port"
+    HOSTS = "host names"
     CREDENTIALS = "credentials"
 
 

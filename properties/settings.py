@@ -18,6 +18,7 @@ from properties.values import (
     DeadLetter,
     HeartbeatSetting,
     InitialPositionSetting,
+    ListenAddress,
     MetadataLayout,
     MetricsLevel,
     RetrievalMode,
@@ -153,6 +154,8 @@ class Settings:
     child_stop_timeout_millis: int
     catch_up_interval_millis: int
     prefetch_bytes_max: int
+    http: ListenAddress | None
+    http_hosts: tuple[str, ...]
     wire_client: WireClient
     deregister_consumer: bool
     lease_table_billing_mode: BillingMode

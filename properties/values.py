@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -72,6 +73,25 @@ class ChildFailurePolicy(Enum):
     PARK = "park"
     RESTART = "restart"
     EXIT = "exit"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where a server of ours listens. Port 0 leaves the choice to the system."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody outside this machine can call."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class DeadLetterKind(Enum):

@@ -81,6 +81,7 @@ SAMPLE_TEXTS = {
     ValueKind.URL: "http://localhost:4567", ValueKind.REGION: "us-east-2",
     ValueKind.STREAM_ARN: "arn:aws:kinesis:eu-west-1:123456789012:stream/other",
     ValueKind.CREDENTIALS: "EnvironmentVariableCredentialsProvider", ValueKind.DEAD_LETTER: "s3://bucket/letters",
+    ValueKind.LISTEN: "127.0.0.1:9404", ValueKind.HOSTS: "worker.internal,other",
 }  # fmt: skip
 COMPANIONS = {"mld.poisonAttempts": "mld.deadLetter=letters"}
 """Lines without which a key is an error."""
