@@ -18,7 +18,7 @@ from mld.fleet.report.reports import ReportRules, parse_rows
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
-from mld.leases.table import TableScan
+from mld.leases.table import LeaseTable, TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status
 from properties.settings import Settings
 
@@ -63,18 +63,12 @@ def view_rules(settings: Settings, lag_max_s: float = LAG_MAX_S) -> ViewRules:
 class FleetReader:
     """Looks at a fleet's tables: one scan, and where the fleet still has its legacy tables, these as well."""
 
-    def __init__(self, settings: Settings, service: Service, clock: Clock, rules: ViewRules) -> None:
+    def __init__(self, settings: Settings, service: Service, table: LeaseTable, clock: Clock, rules: ViewRules) -> None:
         self._settings = settings
         self._service = service
+        self._table = table
         self._clock = clock
         self._rules = rules
-        self._table = DynamoLeaseTable(
-            service,
-            clock,
-            table_name=settings.table_name,
-            scan_segments=settings.lease_table_scan_total_segments,
-            request_timeout_s=REQUEST_TIMEOUT_S,
-        )
 
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
@@ -118,8 +112,16 @@ class FleetReader:
 @asynccontextmanager
 async def fleet_reader(settings: Settings, lag_max_s: float = LAG_MAX_S) -> AsyncIterator[FleetReader]:
     """A reader of the fleet that a properties file names."""
+    clock = LoopClock()
     async with dynamo_of(settings) as service:
-        yield FleetReader(settings, service, LoopClock(), view_rules(settings, lag_max_s))
+        table = DynamoLeaseTable(
+            service,
+            clock,
+            table_name=settings.table_name,
+            scan_segments=settings.lease_table_scan_total_segments,
+            request_timeout_s=REQUEST_TIMEOUT_S,
+        )
+        yield FleetReader(settings, service, table, clock, view_rules(settings, lag_max_s))
 
 
 def _row(
