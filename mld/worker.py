@@ -113,6 +113,7 @@ class Worker:
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
         self._releasing: set[asyncio.Task[bool]] = set()
+        self._is_initialized = False
 
     @property
     def failure(self) -> str | None:
@@ -121,6 +122,15 @@ class Worker:
     @property
     def fleet(self) -> Fleet:
         return self._parts.fleet
+
+    @property
+    def table(self) -> LeaseTable:
+        return self._parts.table
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether initialization is over, and no stop has been asked for."""
+        return self._is_initialized and not self._signals.stop_asked.is_set()
 
     def held(self) -> frozenset[str]:
         """Keys of the leases this worker believes to hold now."""
@@ -149,6 +159,7 @@ class Worker:
             for task in (renewing, *background):
                 task.add_done_callback(self._on_loop_ended)
             await self._parts.fleet.run(self._on_fleet_loop_ended)
+            self._is_initialized = True
             while not self._signals.stop_asked.is_set():
                 self._changed.clear()
                 self._reconcile()

@@ -32,11 +32,13 @@ from mld.leases.confirmer import Confirmer
 from mld.leases.handoff import Parting
 from mld.leases.holding import HeldLease, Holding, RowsWritten
 from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.leases.lease_counters import LeaseCounters
 from mld.leases.resumer import Resumer
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.throughput import Throughput
 from mld.leases.validity import Validity
+from mld.metrics.registry import Metrics
 from mld.positions import Position
 from mld.surviving import survived
 
@@ -72,6 +74,7 @@ class LeaseKeeper:
         on_change: Callable[[], None],
         handoff_timeout_s: float = HANDOFF_TIMEOUT_S,
         status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
+        metrics: Metrics | None = None,
     ) -> None:
         assert 0 < renew_interval_s < validity.lease_duration_s, "leases must be renewed more often than they expire"
         self._table = table
@@ -84,6 +87,7 @@ class LeaseKeeper:
         self._on_change = on_change
         self._handoff_timeout_s = handoff_timeout_s
         self._status_of = status_of
+        self._counters = LeaseCounters(Metrics() if metrics is None else metrics, clock)
         self._parting = Parting(table, clock, rng)
         self._rows = RowsWritten()
         self._holdings: dict[str, Holding] = {}
@@ -140,6 +144,7 @@ class LeaseKeeper:
         holding.token = self._new_token()
         self._holdings[lease.key] = holding
         self._resumer.adopted(lease.key)
+        self._counters.gained()
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self._on_change()
@@ -277,8 +282,6 @@ class LeaseKeeper:
         """Read carried leases of ours to see that they still are. A read that fails is logged and changes nothing."""
         await self._confirmer.confirm(keys)
 
-    # --- loops --------------------------------------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Renew and expire until cancelled. Nothing in the table changes when it ends."""
         async with asyncio.TaskGroup() as tasks:
@@ -291,6 +294,7 @@ class LeaseKeeper:
         """Start the renewals at a fixed rate; ticks that were slept through are skipped, not made up for."""
         tick_at = self._clock.monotonic()
         while True:
+            self._counters.ticked(len(self._holdings), self._renew_interval_s)
             await self._start_renewals(tasks)
             # A loop may wake its timers a hair early; a negative "late" would make this tick its own next one.
             late_s = max(0.0, self._clock.monotonic() - tick_at)
@@ -315,10 +319,11 @@ class LeaseKeeper:
             kbps = self._validity.kbps_for_renewal(holding)
             while True:
                 attempt += 1
+                sent_at = self._clock.monotonic()
                 try:
                     async with self._slots:
                         if holding.leaving:
-                            return
+                            return None
                         await self._write(
                             holding,
                             lambda seen, resent: self._table.renew(
@@ -329,16 +334,17 @@ class LeaseKeeper:
                                 status=self._status_of(key),
                             ),
                         )
-                    return
+                    return self._counters.renewed(key, ok=True, sent_at=sent_at)
                 except LeaseLostError:
-                    return
+                    return None
                 except Exception as error:
                     failure = survived(error, "renewing a lease", key)
+                    self._counters.renewed(key, ok=False, sent_at=sent_at)
                     delay_s = self._retry_delay_s(holding, attempt, None)
                     level = logging.WARNING if attempt == 1 or delay_s is None else logging.DEBUG
                     log.log(level, "renewal of %s failed: %s", key, failure, extra=self._about(key, "renew_failed"))
                     if delay_s is None:
-                        return
+                        return None
                 await self._clock.sleep(delay_s)
         except Exception as error:  # nothing was sent; the next tick tries again
             survived(error, "renewing a lease", key)
@@ -429,8 +435,6 @@ class LeaseKeeper:
         self._times_changed.set()
         self._on_change()
 
-    # --- ends ---------------------------------------------------------------------------------------------------------
-
     def _holding(self, key: str, token: str) -> Holding | None:
         holding = self._holdings.get(key)
         return holding if holding is not None and holding.token == token else None
@@ -452,20 +456,20 @@ class LeaseKeeper:
         log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
         if not holding.leaving:
             self._resumer.lapsed(holding.lease)
+        self._counters.lost("expired")
         self.forget(holding)
         return False
 
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             self._resumer.note_loss(holding.lease.key, refusal)
+            self._counters.lost("taken")
             self.forget(holding)
 
     def forget(self, holding: Holding) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
             self._on_change()
-
-    # --- small helpers ------------------------------------------------------------------------------------------------
 
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:
         if attempts_max is not None and attempt >= attempts_max:

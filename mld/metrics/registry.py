@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from mld.metrics.instruments import Calls, Spread, Tally
+from mld.metrics.liveness import Progress
 from mld.positions import Position
 
 ENDED_MAX = 1_000
@@ -173,6 +174,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.worker = WorkerMetrics()
+        self.progress = Progress()
         self.shards: dict[str, ShardMetrics] = {}
         self.ended: list[ShardMetrics] = []
         """Parts whose lease is gone and whose last values nobody has published; emptied by the publisher."""

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from mld.aws.client_factory import client_factory
 from mld.aws.service import Service
-from mld.aws.services import service_of
-from mld.aws.sessions import client_factory
+from mld.aws.wire_or_boto import service_of
 from mld.clock import Clock, LoopClock
 from mld.errors import TableMissingError
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock

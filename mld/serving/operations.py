@@ -1,7 +1,7 @@
-"""What a daemon answers about itself and its fleet: probes, metrics, the status page. Joins views with the server.
+"""What a daemon answers about itself and its fleet: probes, metrics, the status page. Joins views and server.
 
-Nothing here changes anything, and nothing here is needed: an answer that fails costs nobody but who asked. Liveness asks
-the loops of this process only. The tables are read at most every few seconds, and only while somebody looks.
+Nothing here changes anything, and nothing here is needed: an answer that fails costs nobody but who asked. Liveness
+asks the loops of this process only. The tables are read at most every few seconds, and only while somebody looks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from importlib import resources
 
 from mld.clock import Clock
 from mld.errors import MldError
-from mld.metrics.liveness import Progress
 from mld.metrics.registry import Metrics
 from mld.metrics.rings import PERIOD_S, History
 from mld.metrics.snapshot import Identity, Snapshot, take_snapshot
@@ -41,7 +40,6 @@ class Operations:
     def __init__(
         self,
         metrics: Metrics,
-        progress: Progress,
         identity: Identity,
         reader: FleetReader,
         clock: Clock,
@@ -51,7 +49,6 @@ class Operations:
         is_ready: Callable[[], bool],
     ) -> None:
         self._metrics = metrics
-        self._progress = progress
         self._identity = identity
         self._reader = reader
         self._clock = clock
@@ -90,7 +87,7 @@ class Operations:
         sampled_at = self._clock.monotonic()
         while True:
             asleep_at = self._clock.monotonic()
-            self._progress.step(LOOP, asleep_at, LOOP_STEP_S)
+            self._metrics.progress.step(LOOP, asleep_at, LOOP_STEP_S)
             await self._clock.sleep(LOOP_STEP_S)
             now = self._clock.monotonic()
             self._metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
@@ -120,7 +117,7 @@ class Operations:
         return HttpAnswer(200, JSON, json.dumps(value, separators=(",", ":")).encode())
 
     async def _live(self, _: Question) -> HttpAnswer:
-        overdue = self._progress.overdue(self._clock.monotonic())
+        overdue = self._metrics.progress.overdue(self._clock.monotonic())
         if not overdue:
             return text_answer(200, "ok")
         words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in overdue)
@@ -138,7 +135,7 @@ class Operations:
         return HttpAnswer(200, content_type, text)
 
     async def _look(self) -> FleetStatus | None:
-        """The fleet by its tables, as it was a few seconds ago at most; what was known before if they cannot be read."""
+        """The fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""
         async with self._looking:
             now = self._clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:
