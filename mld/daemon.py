@@ -13,12 +13,10 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from random import Random
 
-import mld
 from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.kinesis import KinesisStreams
 from mld.aws.letters import LetterBox, letter_box_of
@@ -31,7 +29,7 @@ from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, Signal
 from mld.consumer.restarts import RestartPolicy
 from mld.consumer.shard_counters import status_of
-from mld.errors import MldError, StartupError
+from mld.errors import MldError
 from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fleet, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
@@ -42,7 +40,6 @@ from mld.leases.take_plan import TakingRules
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
-from mld.metrics.snapshot import Identity
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import fan_out_of, readers_of
 from mld.retrieval.rawpage import page_of
@@ -53,6 +50,7 @@ from mld.shards.detector import ShardDetector
 from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
+from mld.surface import SurfaceParts, surface
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
@@ -120,47 +118,14 @@ async def run_daemon(settings: Settings, properties_file: str, overrides: Sequen
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
         metrics = Metrics()
         worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment, letters, metrics)
-        async with _serving(settings, worker, worker_id, dynamo, metrics):
+        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, LoopClock())
+        async with surface(parts):
             return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE
     finally:
         await asyncio.gather(*(one.close() for one in opened))
-
-
-@asynccontextmanager
-async def _serving(
-    settings: Settings, worker: Worker, worker_id: str, dynamo: Service, metrics: Metrics
-) -> AsyncIterator[None]:
-    """Serve what `mld.http` asks for while the worker runs. Raises StartupError if the address cannot be had."""
-    if settings.http is None:
-        yield
-        return
-    from mld.operating.fleet_reader import FleetReader, view_rules
-    from mld.serving.operations import Operations
-
-    identity = Identity(settings.application_name, settings.stream_name, worker_id, mld.__version__)
-    reader = FleetReader(settings, dynamo, worker.table, LoopClock(), view_rules(settings))
-    operations = Operations(
-        metrics,
-        identity,
-        reader,
-        LoopClock(),
-        prefetch_limit_bytes=settings.prefetch_bytes_max,
-        mode=lambda: worker.fleet.version.value,
-        is_ready=lambda: worker.is_ready,
-    )
-    try:
-        await operations.start(settings.http, settings.http_hosts)
-    except OSError as error:
-        raise StartupError(f"mld.http = {settings.http}: {error.strerror or error}; choose another address") from error
-    sampling = asyncio.create_task(operations.run())
-    try:
-        yield
-    finally:
-        sampling.cancel()
-        await operations.close()
 
 
 def _check_command(command: list[str], text: str, properties_file: str) -> None:

@@ -31,7 +31,7 @@ HOUR_S = 3600.0
 READ_UNIT_BYTES = 4096
 CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
 """Read units per `READ_UNIT_BYTES`."""
-LEASE_ROW_BYTES = 300
+LEASE_ROW_BYTES = 350
 REPORT_ROW_BYTES = 400
 INDEX_ROW_BYTES = 75
 """A row of the owner index, which has the keys only: a shard's id and a worker id of 36 characters."""

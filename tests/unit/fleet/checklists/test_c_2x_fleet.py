@@ -23,6 +23,10 @@ OF_A_LEASE = {
     "childShardIds",
     "throughputKBps",
     "entityType",
+    "mldBehindAt",
+    "mldBehindMs",
+    "mldDelivered",
+    "mldState",
 }
 TAKE = "SET leaseCounter = "
 

@@ -1,0 +1,75 @@
+"""The pages of a daemon: probes, metrics, the status page and its data. Routes over `DaemonStatus`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from importlib import resources
+
+from mld.serving.daemon_status import DaemonStatus
+from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
+from mld.webrule import WebRule
+from properties.values import ListenAddress
+
+log = logging.getLogger(__name__)
+
+PAGE = "page.html"
+HTML, JSON = "text/html; charset=utf-8", "application/json"
+
+
+class WebPages:
+    """What is served over HTTP; nothing of it changes anything."""
+
+    def __init__(self, status: DaemonStatus) -> None:
+        self._status = status
+        self._server: HttpServer | None = None
+
+    async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
+        """Serve; returns the port. Raises OSError if the address cannot be had."""
+        routes = {
+            "/": self._page,
+            "/status.json": self._document,
+            "/livez": self._live,
+            "/healthz": self._live,
+            "/readyz": self._ready,
+            "/metrics": self._exposition,
+        }
+        self._server = HttpServer(routes, WebRule(frozenset(hosts), "add the name to mld.httpHosts"))
+        port = await self._server.start(address.host, address.port)
+        shown = ListenAddress(address.host, port)
+        log.info("status page at http://%s/", shown, extra={"action": "http_serving", "address": str(shown)})
+        return port
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    async def _page(self, _: Question) -> HttpAnswer:
+        page = resources.files("mld.serving").joinpath(PAGE).read_bytes()
+        return HttpAnswer(200, HTML, page)
+
+    async def _document(self, _: Question) -> HttpAnswer:
+        value = await self._status.document()
+        return HttpAnswer(200, JSON, json.dumps(value, separators=(",", ":")).encode())
+
+    async def _live(self, _: Question) -> HttpAnswer:
+        overdue = self._status.overdue()
+        if not overdue:
+            return text_answer(200, "ok")
+        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in overdue)
+        return text_answer(503, f"no progress: {words}")
+
+    async def _ready(self, _: Question) -> HttpAnswer:
+        return text_answer(200, "ok") if self._status.is_ready else text_answer(503, "not initialized, or stopping")
+
+    async def _exposition(self, question: Question) -> HttpAnswer:
+        try:
+            from mld.views.prometheus import exposition, process_collector
+        except ImportError:
+            return text_answer(501, "install the extra: pip install 'mld[metrics]'")
+        content_type, text = exposition(
+            self._status.snapshot(), question.headers.get("accept", ""), process_collector()
+        )
+        return HttpAnswer(200, content_type, text)

@@ -1,0 +1,87 @@
+"""What a daemon shows of itself and how it is steered: started before its worker runs, stopped after it has ended.
+
+Everything here looks at one `DaemonStatus`. None of it is needed to consume a stream: what fails here is logged, and
+the worker goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import mld
+from mld.aws.client_factory import ClientFactory
+from mld.aws.service import Service
+from mld.clock import Clock
+from mld.errors import StartupError
+from mld.metrics.registry import Metrics
+from mld.metrics.snapshot import Identity
+from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.serving.daemon_status import DaemonStatus
+from mld.surviving import kept_running
+from mld.worker import Worker
+from properties.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceParts:
+    """What the surface is made of; `factory` makes clients for views that have a service of their own."""
+
+    settings: Settings
+    worker: Worker
+    worker_id: str
+    metrics: Metrics
+    dynamo: Service
+    factory: ClientFactory
+    clock: Clock
+
+
+@asynccontextmanager
+async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
+    """Show what the settings ask for while the worker runs. Raises StartupError if an address cannot be had."""
+    status = _status_of(parts)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_running(status, parts.clock))
+        if parts.settings.http is not None:
+            await stack.enter_async_context(_pages(parts.settings, status))
+        yield
+
+
+def _status_of(parts: SurfaceParts) -> DaemonStatus:
+    settings = parts.settings
+    return DaemonStatus(
+        parts.metrics,
+        Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
+        FleetReader(settings, parts.dynamo, parts.worker.table, parts.clock, view_rules(settings)),
+        parts.clock,
+        prefetch_limit_bytes=settings.prefetch_bytes_max,
+        mode=lambda: parts.worker.fleet.version.value,
+        is_ready=lambda: parts.worker.is_ready,
+    )
+
+
+@asynccontextmanager
+async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
+    sampling = asyncio.create_task(kept_running(status.run, "sampling metrics", clock))
+    try:
+        yield
+    finally:
+        sampling.cancel()
+
+
+@asynccontextmanager
+async def _pages(settings: Settings, status: DaemonStatus) -> AsyncIterator[None]:
+    from mld.serving.web_pages import WebPages
+
+    assert settings.http is not None
+    pages = WebPages(status)
+    try:
+        await pages.start(settings.http, settings.http_hosts)
+    except OSError as error:
+        raise StartupError(f"mld.http = {settings.http}: {error.strerror or error}; choose another address") from error
+    try:
+        yield
+    finally:
+        await pages.close()
