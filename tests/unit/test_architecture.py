@@ -114,6 +114,7 @@ PURE = (
     "mld/webrule.py",
     "mld/views/datums.py",
     "mld/operating/fleet_status.py",
+    "mld/operating/points.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/metrics").glob("*.py"))),
     "mld/leases/lease.py",
     "mld/leases/rows.py",

@@ -1,0 +1,146 @@
+"""Places in a stream as an operator names them on a command line. Pure.
+
+`trim-horizon`, `latest`, `checkpoint`, `now`, a sequence number (with ``/SUB`` for a user record inside a KPL
+aggregate), or a time: ISO 8601 with a zone, epoch seconds, or how long ago (``2h``, ``1h30m``, ``90s ago``). A time is
+turned into epoch seconds at once, so that one command means one moment everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+from mld.positions import SEQUENCE_DIGITS_MAX, SUB_MAX, Position
+
+EPOCH_DIGITS_MAX = 11
+"""Epoch seconds have no more digits for 3,000 years; milliseconds have 13."""
+SEQUENCE_DIGITS_MIN = 21
+"""Sequence numbers of Kinesis have 56 digits; no clock in any unit has as many as this."""
+
+_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_AGO = re.compile(
+    r"(?:(?P<d>[0-9]+)d)?(?:(?P<h>[0-9]+)h)?(?:(?P<m>[0-9]+)m)?(?:(?P<s>[0-9]+)s)?(?:\s*ago)?", re.ASCII | re.IGNORECASE
+)
+_EPOCH = re.compile(rf"[0-9]{{1,{EPOCH_DIGITS_MAX}}}(?:\.[0-9]+)?", re.ASCII)
+_SEQUENCE = re.compile(rf"(?P<sequence>[0-9]{{1,{SEQUENCE_DIGITS_MAX}}})(?:/(?P<sub>[0-9]{{1,19}}))?", re.ASCII)
+_FORMS = {
+    "trim-horizon": "trim-horizon",
+    "latest": "latest",
+    "checkpoint": "checkpoint",
+    "time": "a time (2026-01-31T12:00:00Z, epoch seconds, or how long ago: 2h)",
+    "sequence": "a sequence number",
+}
+
+
+class PointKind(Enum):
+    TRIM_HORIZON = "trim-horizon"  # the oldest record that is kept
+    LATEST = "latest"  # after the newest record
+    CHECKPOINT = "checkpoint"  # where the application's lease row stands
+    TIME = "time"
+    SEQUENCE = "sequence"
+
+
+ALL_KINDS = frozenset(PointKind)
+
+
+class PointError(ValueError):
+    """A text that names no place; the message says what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place in a stream, or in one shard of it. `time_s` (epoch) belongs to TIME, `position` to SEQUENCE."""
+
+    kind: PointKind
+    time_s: float | None = None
+    position: Position | None = None
+
+    def __str__(self) -> str:
+        if self.time_s is not None:
+            return datetime.fromtimestamp(self.time_s, UTC).isoformat()
+        return self.kind.value if self.position is None else str(self.position)
+
+
+TRIM_HORIZON_POINT = Point(PointKind.TRIM_HORIZON)
+LATEST_POINT = Point(PointKind.LATEST)
+CHECKPOINT_POINT = Point(PointKind.CHECKPOINT)
+
+
+def parse_point(text: str, now_s: float, kinds: Collection[PointKind] = ALL_KINDS) -> Point:
+    """The place that `text` names at `now_s` (epoch seconds), one of `kinds`. Raises PointError.
+
+    Names are not case-sensitive, and may be written as Kinesis does (``TRIM_HORIZON``).
+    """
+    point = _point(text.strip(), now_s)
+    if point.kind not in kinds:
+        raise PointError(f"{text!r} is not possible here: give {_choices(kinds)}")
+    return point
+
+
+def _point(text: str, now_s: float) -> Point:
+    name = text.lower().replace("_", "-")
+    if name in ("trim-horizon", "latest", "checkpoint"):
+        return Point(PointKind(name))
+    if name == "now":
+        return Point(PointKind.TIME, now_s)
+    sequence = _sequence(text)
+    return sequence if sequence is not None else Point(PointKind.TIME, _time_s(text, now_s))
+
+
+def _sequence(text: str) -> Point | None:
+    """Raises PointError for a number that may mean two things."""
+    found = _SEQUENCE.fullmatch(text)
+    if found is None or (len(found["sequence"]) <= EPOCH_DIGITS_MAX and found["sub"] is None):
+        return None
+    if len(found["sequence"]) < SEQUENCE_DIGITS_MIN:
+        raise PointError(
+            f"{text!r} is no sequence number, and too long for epoch seconds: if these are milliseconds, divide by 1000"
+        )
+    sub = int(found["sub"] or 0)
+    if sub > SUB_MAX:
+        raise PointError(f"{text!r}: the number after the slash is larger than a sub-sequence number may be")
+    return Point(PointKind.SEQUENCE, position=Position(found["sequence"], sub))
+
+
+def _time_s(text: str, now_s: float) -> float:
+    time_s = _epoch_or_ago_s(text, now_s)
+    if time_s is None:
+        time_s = _iso_s(text)
+    if time_s > now_s:
+        raise PointError(f"{text!r} lies in the future")
+    if time_s < 0:
+        raise PointError(f"{text!r} lies before 1970")
+    return time_s
+
+
+def _epoch_or_ago_s(text: str, now_s: float) -> float | None:
+    if _EPOCH.fullmatch(text):
+        return float(text)
+    ago = _AGO.fullmatch(text)
+    if ago is None or not any(ago[unit] for unit in _UNITS_S):
+        return None
+    try:
+        return (
+            now_s
+            - timedelta(seconds=sum(int(ago[unit] or 0) * size for unit, size in _UNITS_S.items())).total_seconds()
+        )
+    except OverflowError:
+        raise PointError(f"{text!r} lies before 1970") from None
+
+
+def _iso_s(text: str) -> float:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise PointError(f"{text!r} names no place in a stream: give {_choices(ALL_KINDS)}") from None
+    if time.tzinfo is None:
+        raise PointError(f"{text!r} has no zone: add Z for UTC, or an offset such as +01:00")
+    return time.timestamp()
+
+
+def _choices(kinds: Collection[PointKind]) -> str:
+    names = [_FORMS[kind.value] for kind in PointKind if kind in kinds]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
