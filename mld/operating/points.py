@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import Enum
 
 from mld.positions import SEQUENCE_DIGITS_MAX, SUB_MAX, Position
@@ -22,7 +22,7 @@ SEQUENCE_DIGITS_MIN = 21
 
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _AGO = re.compile(
-    r"(?:(?P<d>[0-9]+)d)?(?:(?P<h>[0-9]+)h)?(?:(?P<m>[0-9]+)m)?(?:(?P<s>[0-9]+)s)?(?:\s*ago)?", re.ASCII | re.IGNORECASE
+    "".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" for unit in _UNITS_S) + r"(?:\s*ago)?", re.ASCII | re.IGNORECASE
 )
 _EPOCH = re.compile(rf"[0-9]{{1,{EPOCH_DIGITS_MAX}}}(?:\.[0-9]+)?", re.ASCII)
 _SEQUENCE = re.compile(rf"(?P<sequence>[0-9]{{1,{SEQUENCE_DIGITS_MAX}}})(?:/(?P<sub>[0-9]{{1,19}}))?", re.ASCII)
@@ -122,13 +122,7 @@ def _epoch_or_ago_s(text: str, now_s: float) -> float | None:
     ago = _AGO.fullmatch(text)
     if ago is None or not any(ago[unit] for unit in _UNITS_S):
         return None
-    try:
-        return (
-            now_s
-            - timedelta(seconds=sum(int(ago[unit] or 0) * size for unit, size in _UNITS_S.items())).total_seconds()
-        )
-    except OverflowError:
-        raise PointError(f"{text!r} lies before 1970") from None
+    return now_s - sum(int(ago[unit] or 0) * size for unit, size in _UNITS_S.items())
 
 
 def _iso_s(text: str) -> float:
