@@ -33,7 +33,7 @@ from mld.errors import MldError
 from mld.fleet.wiring import DetectLoad, FleetNeeds, load_of_this_host, make_fleet, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import RENEWALS_PER_LEASE
+from mld.leases.lease import RENEWALS_PER_LEASE, ShardStatus
 from mld.leases.retries import renewal_timeout_s
 from mld.leases.table import LeaseTable
 from mld.leases.take_plan import TakingRules
@@ -285,6 +285,10 @@ def assemble(
     initial = initial_position(settings)
     signals = WorkerSignals()
     metrics = Metrics() if metrics is None else metrics
+
+    def status_of_shard(key: str) -> ShardStatus | None:
+        return status_of(metrics.shards.get(key), clock.wall())
+
     by_heartbeat = (
         HeartbeatValidity(clock, rng, lease_duration_s) if settings.heartbeat is HeartbeatSetting.WORKER else None
     )
@@ -299,11 +303,23 @@ def assemble(
         new_token=lambda: str(uuid.uuid4()),
         on_change=signals.changed.set,
         handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
-        status_of=lambda key: status_of(metrics.shards.get(key), clock.wall()),
+        status_of=status_of_shard,
         metrics=metrics,
     )
     taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
-    needs = FleetNeeds(worker_id, dynamo, table, keeper, by_heartbeat, taker, clock, _apart(rng), detect_load)
+    needs = FleetNeeds(
+        worker_id=worker_id,
+        service=dynamo,
+        table=table,
+        keeper=keeper,
+        heartbeat_validity=by_heartbeat,
+        taker=taker,
+        clock=clock,
+        rng=_apart(rng),
+        detect_load=detect_load,
+        status_of=status_of_shard,
+        metrics=metrics,
+    )
     fleet = make_fleet(settings, needs)
     detector = ShardDetector(
         streams,

@@ -81,7 +81,9 @@ class WorkerReport:
     legacy: bool = False
     """Read from the legacy worker-metrics table."""
     mld: Mapping[str, str] = field(default_factory=dict)
-    """What an mld worker adds about itself (attribute `mld`); empty for a Java worker."""
+    """What an mld worker adds about itself; empty for a Java worker."""
+    shards: bytes | None = None
+    """What it tells of the leases that its heartbeat carries (`leases.packed_status`)."""
 
 
 @dataclass(frozen=True, slots=True)

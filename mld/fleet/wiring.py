@@ -43,9 +43,11 @@ from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import TakeoverRules
 from mld.leases.discovery import LeaseDiscovery
 from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import ShardStatus
 from mld.leases.table import LeaseTable
 from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity
+from mld.metrics.registry import Metrics
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from properties.settings import Settings
 from properties.values import AssignmentStrategy, MetadataLayout
@@ -70,6 +72,9 @@ class FleetNeeds:
     clock: Clock
     rng: Random
     detect_load: DetectLoad
+    status_of: Callable[[str], ShardStatus | None]
+    """What people are told of a shard of this worker."""
+    metrics: Metrics
 
 
 def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
@@ -134,6 +139,8 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         interval_s=lease_duration_s / HEARTBEATS_PER_LEASE,
         leader=_reader_of_leader(needs, migration),
         java_peers=java_peers,
+        status_of=needs.status_of,
+        progress=needs.metrics.progress,
     )
     by_lock, by_shuffle = _elections(needs, migration, summaries, assigner)
     return Fleet(

@@ -1,61 +1,139 @@
-"""What a worker tells of its carried leases in one attribute of its report: two bytes a shard. Pure.
+"""What a worker tells of its carried leases in one attribute of its report: at most two bytes a shard. Pure.
 
 With `mld.heartbeat=worker` there are no renewals that could carry a `ShardStatus`, but there is the heartbeat, which
-writes the worker's report. The report has to stay within the write units that it costs anyway, so that lag and activity
-are packed: a digest of the keys, the time, and for each key, in order, three bits of activity and thirteen of lag, with
-eight significant bits. A reader knows the keys from the rows that bear the worker's mark; a digest that does not fit
-them (a lease has just come or gone) makes all of it unknown until the next heartbeat.
+writes the worker's report. The report must cost no more write units than without, so what does not fit stays out: first
+the precision of the lag, then everything. The attribute has
+
+    4 bytes  digest of the keys      1 byte  form      4 bytes  time in epoch seconds
+    for each key in order:           EXACT: 2 bytes, three bits of activity and thirteen of lag, to eight significant
+                                     bits; COARSE: 1 byte, three bits and five, within a factor of two, down; SQUEEZED:
+                                     the same, compressed
+
+A reader knows the keys from the rows that bear the worker's mark. A digest that does not fit them, because a lease has
+just come or gone, makes all of it unknown until the next heartbeat.
 """
 
 from __future__ import annotations
 
+import zlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from hashlib import blake2b
 
 from mld.leases.lease import ShardStatus
+from mld.steps import SLICE, Steps
 
 ACTIVITIES = ("idle", "processing", "failing", "parked", "ending")
+NO_ACTIVITY = len(ACTIVITIES)
 DIGEST_BYTES = 4
-TIME_BYTES = 5
-HEAD_BYTES = DIGEST_BYTES + TIME_BYTES
-SHARD_BYTES = 2
+FORM_AT, TIME_AT = DIGEST_BYTES, DIGEST_BYTES + 1
+TIME_BYTES = 4
+TIME_S_MAX = (1 << 8 * TIME_BYTES) - 1
+HEAD_BYTES = TIME_AT + TIME_BYTES
+
 UNKNOWN_LAG = 0x1FFF
 MANTISSA_BITS = 8
 EXPONENT_BITS = 5
-SHARDS_MAX = 250
-"""With more, the report would cost a write unit more; their lag is not told then."""
+LAG_BITS = MANTISSA_BITS + EXPONENT_BITS
+
+COARSE_LAG_BITS = 5
+COARSE_UNKNOWN = 0x1F
+COARSE_FIRST_MS, COARSE_STEP = 500, 1.9
+COARSE_LAGS_MS = (0, 1, *(round(COARSE_FIRST_MS * COARSE_STEP**step) for step in range(COARSE_UNKNOWN - 2)))
+"""The lags that a coarse byte can tell, in milliseconds, up to a year; each stands for all up to the next."""
 
 
-def pack(statuses: Mapping[str, ShardStatus | None], at_s: int) -> bytes | None:
-    """The statuses of all carried leases, by key; None if they are too many. One that is missing is told as unknown."""
-    if len(statuses) > SHARDS_MAX:
-        return None
+class Form(IntEnum):
+    """How the statuses are written."""
+
+    EXACT = 0
+    COARSE = 1
+    SQUEEZED = 2
+
+
+WIDTHS: Mapping[int, int] = {Form.EXACT: 2, Form.COARSE: 1}
+"""Bytes a shard."""
+
+
+def pack(statuses: Mapping[str, ShardStatus | None], at_s: int, room: int) -> Steps[bytes | None]:
+    """The statuses of all carried leases, by key, in at most `room` bytes; None if they do not fit.
+
+    One that is None is told as unknown.
+    """
     keys = sorted(statuses)
-    words = b"".join(_word(statuses[key]).to_bytes(SHARD_BYTES, "big") for key in keys)
-    return _digest(keys) + at_s.to_bytes(TIME_BYTES, "big") + words
+    yield
+    is_exact = HEAD_BYTES + 2 * len(keys) <= room
+    told = bytearray()
+    for number, key in enumerate(keys, start=1):
+        status = statuses[key]
+        told += _exact(status) if is_exact else _coarse(status)
+        if number % SLICE == 0:
+            yield
+    form, body = Form.EXACT if is_exact else Form.COARSE, bytes(told)
+    if HEAD_BYTES + len(body) > room:
+        form, body = Form.SQUEEZED, zlib.compress(body)
+    if HEAD_BYTES + len(body) > room:
+        return None
+    return _digest(keys) + bytes([form]) + _time(at_s) + body
 
 
 def unpack(packed: bytes, keys: Sequence[str]) -> dict[str, ShardStatus]:
     """The statuses of the leases `keys`; none if `packed` is about others, or damaged."""
     ordered = sorted(keys)
-    if len(packed) != HEAD_BYTES + SHARD_BYTES * len(ordered) or packed[:DIGEST_BYTES] != _digest(ordered):
+    if len(packed) < HEAD_BYTES or packed[:DIGEST_BYTES] != _digest(ordered):
         return {}
-    at_s = int.from_bytes(packed[DIGEST_BYTES:HEAD_BYTES], "big")
+    form, body = packed[FORM_AT], packed[HEAD_BYTES:]
+    if form == Form.SQUEEZED:
+        form, body = Form.COARSE, _unsqueezed(body, len(ordered))
+    width = WIDTHS.get(form)
+    if width is None or len(body) != width * len(ordered):
+        return {}
+    at_s = int.from_bytes(packed[TIME_AT:HEAD_BYTES], "big")
     found = {}
     for number, key in enumerate(ordered):
-        start = HEAD_BYTES + SHARD_BYTES * number
-        word = int.from_bytes(packed[start : start + SHARD_BYTES], "big")
-        activity, lag = word >> (MANTISSA_BITS + EXPONENT_BITS), word & UNKNOWN_LAG
-        if activity < len(ACTIVITIES):
-            found[key] = ShardStatus(ACTIVITIES[activity], at_s, None if lag == UNKNOWN_LAG else _millis(lag))
+        word = int.from_bytes(body[number * width : (number + 1) * width], "big")
+        activity, behind_ms = _read_exact(word) if width == 2 else _read_coarse(word)
+        if activity < NO_ACTIVITY:
+            found[key] = ShardStatus(ACTIVITIES[activity], at_s, behind_ms)
     return found
 
 
-def _word(status: ShardStatus | None) -> int:
-    if status is None:
-        return (len(ACTIVITIES) << (MANTISSA_BITS + EXPONENT_BITS)) | UNKNOWN_LAG
-    lag = UNKNOWN_LAG if status.behind_ms is None else _lag(status.behind_ms)
-    return ACTIVITIES.index(status.activity) << (MANTISSA_BITS + EXPONENT_BITS) | lag
+def _time(at_s: int) -> bytes:
+    return min(max(0, at_s), TIME_S_MAX).to_bytes(TIME_BYTES, "big")
+
+
+def _unsqueezed(body: bytes, length: int) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(body, length + 1)
+    except zlib.error:
+        return b""
+
+
+def _activity(status: ShardStatus | None) -> int:
+    return NO_ACTIVITY if status is None else ACTIVITIES.index(status.activity)
+
+
+def _exact(status: ShardStatus | None) -> bytes:
+    behind_ms = None if status is None else status.behind_ms
+    lag = UNKNOWN_LAG if behind_ms is None else _lag(behind_ms)
+    return (_activity(status) << LAG_BITS | lag).to_bytes(2, "big")
+
+
+def _coarse(status: ShardStatus | None) -> bytes:
+    behind_ms = None if status is None else status.behind_ms
+    lag = COARSE_UNKNOWN if behind_ms is None else bisect_right(COARSE_LAGS_MS, behind_ms) - 1
+    return bytes([_activity(status) << COARSE_LAG_BITS | lag])
+
+
+def _read_exact(word: int) -> tuple[int, int | None]:
+    lag = word & UNKNOWN_LAG
+    return word >> LAG_BITS, None if lag == UNKNOWN_LAG else _millis(lag)
+
+
+def _read_coarse(word: int) -> tuple[int, int | None]:
+    lag = word & COARSE_UNKNOWN
+    return word >> COARSE_LAG_BITS, None if lag == COARSE_UNKNOWN else COARSE_LAGS_MS[lag]
 
 
 def _lag(millis: int) -> int:

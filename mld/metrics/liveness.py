@@ -15,7 +15,7 @@ PERIODS = 3
 
 @dataclass(frozen=True, slots=True)
 class LateLoop:
-    """A loop that should have been heard of; `since_s` is how long ago its last step was."""
+    """A loop that should have been heard of; `since_s` is how long it has been silent, or was until a moment ago."""
 
     name: str
     since_s: float
@@ -26,9 +26,25 @@ class Progress:
 
     def __init__(self) -> None:
         self._promises: dict[str, tuple[float, float]] = {}
+        self._came_late: dict[str, tuple[float, int]] = {}  # how long a loop was silent; how many steps it is to prove
 
     def step(self, name: str, now: float, period_s: float) -> None:
         """The loop `name` made a step, and makes its next one within `period_s`."""
+        self._promises[name] = (now, period_s)
+
+    def timely_step(self, name: str, now: float, period_s: float) -> None:
+        """A step of a loop that waits for nothing but its timer, so that only a blocked event loop makes it late.
+
+        An event loop that hangs again and again answers a probe just when this loop gets its turn, too. So a step that
+        came late counts as overdue until `PERIODS` others have come in time.
+        """
+        before = self._promises.get(name)
+        if before is not None and now - before[0] > PERIODS * before[1]:
+            self._came_late[name] = (now - before[0], PERIODS)
+        elif name in self._came_late:
+            silent_s, left = self._came_late.pop(name)
+            if left > 1:
+                self._came_late[name] = (silent_s, left - 1)
         self._promises[name] = (now, period_s)
 
     def rest(self, name: str) -> None:
@@ -37,7 +53,6 @@ class Progress:
 
     def overdue(self, now: float) -> list[LateLoop]:
         """The loops that are overdue, the longest first."""
-        late = [
-            LateLoop(name, now - at) for name, (at, period_s) in self._promises.items() if now - at > PERIODS * period_s
-        ]
-        return sorted(late, key=lambda one: -one.since_s)
+        late = {name: silent_s for name, (silent_s, _) in self._came_late.items()}
+        late |= {name: now - at for name, (at, period_s) in self._promises.items() if now - at > PERIODS * period_s}
+        return sorted((LateLoop(name, since_s) for name, since_s in late.items()), key=lambda one: -one.since_s)

@@ -45,9 +45,11 @@ def _none_waits() -> int:
 class ShardMetrics:
     """What is counted for one shard while its lease is held. Times are monotonic seconds unless named otherwise."""
 
-    def __init__(self, key: str, now: float) -> None:
+    def __init__(self, key: str, now: float, progress: Progress | None = None) -> None:
         self.key = key
         self.since = now
+        self.progress = Progress() if progress is None else progress
+        """Of the whole worker; the shard's reader tells it of its steps."""
         # --- reading
         self.fetches = Tally()
         """By `FetchResult`."""
@@ -183,7 +185,7 @@ class Metrics:
         """The part of a shard whose lease is held from now on."""
         if key in self.shards:
             self.end(self.shards[key])
-        part = self.shards[key] = ShardMetrics(key, now)
+        part = self.shards[key] = ShardMetrics(key, now, self.progress)
         return part
 
     def end(self, part: ShardMetrics) -> None:

@@ -19,7 +19,7 @@ from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.table import LeaseTable, TableScan
-from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status, told_by_heartbeats
 from properties.settings import Settings
 
 REQUEST_TIMEOUT_S = 10.0
@@ -88,6 +88,7 @@ class FleetReader:
             self._clock.wall(),
             self._rules,
             corrupt=scan.corrupt,
+            carried=told_by_heartbeats(scan.leases, found.reports),
         )
 
     async def _legacy(self) -> tuple[tuple[WorkerReport, ...], SeenLock]:

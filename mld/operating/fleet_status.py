@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from mld.fleet.heartbeat.beats import epoch_of
 from mld.fleet.leader.lock import LockRow, SeenLock
 from mld.fleet.report.reports import ReportRules, average, is_default, is_expired, newest_of_each
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import RENEWALS_PER_LEASE, Failing, Lease, ShardStatus
+from mld.leases.packed_status import unpack
 from mld.shards.graph import id_order
 from mld.shards.holes import holes_in
 from mld.streams import HASH_KEY_MAX, HashRange
@@ -166,6 +168,23 @@ def fleet_status(
         corrupt=unreadable,
         leader=_leader(lock),
     )
+
+
+def told_by_heartbeats(leases: Iterable[Lease], reports: Iterable[WorkerReport]) -> dict[str, ShardStatus]:
+    """What workers tell of the leases that bear the mark of their heartbeats, by key."""
+    epochs = {
+        (report.worker, epoch): report.shards
+        for report in newest_of_each(reports)
+        if report.shards is not None and (epoch := epoch_of(report.mld.get("heartbeat"))) is not None
+    }
+    carried: dict[tuple[str, str], list[str]] = {}
+    for lease in leases:
+        if lease.actual_owner is not None and lease.heartbeat is not None:
+            carried.setdefault((lease.actual_owner, lease.heartbeat), []).append(lease.key)
+    told: dict[str, ShardStatus] = {}
+    for epoch_of_worker, shards in epochs.items():
+        told |= unpack(shards, carried.get(epoch_of_worker, ()))
+    return told
 
 
 def _view_shard(

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 30.0
 """Longest wait for an answer; Java's kinesisRequestTimeout."""
+EVENT_S_MAX = subscribing.IDLE_MAX_S + OPEN_TIMEOUT_S
+"""Longest time between two events, be it that a new subscription takes the place of the old one."""
 READING = "reading a subscription"
 EVENTS_MAX = 10
 """Events in the buffer, as in Java's queue. An event has at most 1 MB of ordinary records."""
@@ -104,6 +106,7 @@ class FanOutReader(ShardReader):
         await self._until_room()
         wait_s = subscribing.delay_s(self._at, self._clock.monotonic(), self._rng.random())
         if wait_s > 0:
+            self._goes_on_within(wait_s)
             await self._clock.sleep(wait_s)
         try:
             self._opened(await self._new_subscription())
@@ -120,8 +123,10 @@ class FanOutReader(ShardReader):
 
     async def _new_subscription(self) -> Subscription:
         self._arn = None
+        self._waits_for_others()  # for a registration, which all readers share
         arn = await self._consumer.arn()
         self._arn = arn
+        self._goes_on_within(EVENT_S_MAX)
         point = subscribing.point_of(self._at)
         self._course = subscribing.called(self._at, self._clock.monotonic())
         logger.debug(
@@ -155,6 +160,7 @@ class FanOutReader(ShardReader):
         """Read until the subscription is over (False) or the shard (True)."""
         while True:
             await self._until_room()
+            self._goes_on_within(EVENT_S_MAX)
             self._renew_if_due()
             page = await (self._next() if self._renewal is None else self._next_beside(self._renewal))
             if page is None:
@@ -250,6 +256,7 @@ class FanOutReader(ShardReader):
         return StreamUnavailableError(f"no event of shard {self.shard_id} for {subscribing.IDLE_MAX_S:g} s")
 
     async def _recover(self, error: StreamError, where: Where) -> None:
+        self._waits_for_others()
         self._course = subscribing.failed(self._at, error, where, self._clock.monotonic())
         self._metrics.subscriptions.add("refused" if where is Where.OPENING else "broken")
         reaction = self._course.reaction

@@ -104,7 +104,9 @@ class PollingReader(ShardReader):
         ended = False
         while not ended:
             await self._until_room()
-            wait_s = pacing.delay_s(self._pacing, self._pace, self._clock.monotonic(), self._rng.random())
+            now = self._clock.monotonic()
+            wait_s = pacing.delay_s(self._pacing, self._pace, now, self._rng.random())
+            self._goes_on_within(wait_s + CALL_TIMEOUT_S, now)
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
             try:

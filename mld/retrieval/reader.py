@@ -77,6 +77,7 @@ class ShardReader(ABC):
     ) -> None:
         self.shard_id = shard_id
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
+        self._promise = f"reader of {shard_id}"
         self._clock = clock
         self._rng = rng
         self._buffer = PrefetchBuffer[Delivery](budget, pages_max)
@@ -168,11 +169,21 @@ class ShardReader(ABC):
         self._budget.join()
 
     def _fetching_ended(self, _: asyncio.Task[None]) -> None:
+        self._waits_for_others()
         self._arrived.set()
         self._budget.leave()
 
+    def _goes_on_within(self, seconds: float, now: float | None = None) -> None:
+        """What the reader does next is over within `seconds`, whatever AWS does; for the probe of liveness."""
+        self._metrics.progress.step(self._promise, self._clock.monotonic() if now is None else now, seconds)
+
+    def _waits_for_others(self) -> None:
+        """For its consumer, or for what has no bound: nothing can be said of when it goes on."""
+        self._metrics.progress.rest(self._promise)
+
     async def _until_room(self) -> None:
         while not self._buffer.has_room:
+            self._waits_for_others()
             self._room.clear()
             await self._room.wait()
 
@@ -202,6 +213,7 @@ class ShardReader(ABC):
         self._arrived.set()
 
     async def _report_missing(self) -> None:
+        self._waits_for_others()
         self._asked_again.clear()
         self._deliver(ShardMissing())
         await self._asked_again.wait()

@@ -58,7 +58,7 @@ class DaemonStatus:
         sampled_at = self._clock.monotonic()
         while True:
             asleep_at = self._clock.monotonic()
-            self.metrics.progress.step(LOOP, asleep_at, LOOP_STEP_S)
+            self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
             await self._clock.sleep(LOOP_STEP_S)
             now = self._clock.monotonic()
             self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))

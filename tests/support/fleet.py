@@ -15,6 +15,7 @@ from mld.fleet.wiring import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
+from mld.metrics.registry import Metrics
 from properties.loader import load
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo
@@ -49,8 +50,9 @@ def settings_of(**keys: str):
 class Running:
     """One worker under way."""
 
-    def __init__(self, worker, task, host, streams, worker_id: str) -> None:
+    def __init__(self, worker, task, host, streams, worker_id: str, metrics: Metrics) -> None:
         self.worker = worker
+        self.metrics = metrics
         self.task = task
         self.host = host
         self.streams = streams
@@ -98,6 +100,7 @@ class Fleet:
         fan_out = streams if settings.reads_by_fan_out else None
         dynamo = self.dynamo.client(worker_id)
         table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
+        metrics = Metrics()
         worker = assemble(
             settings,
             worker_id,
@@ -110,9 +113,10 @@ class Fleet:
             detect_load=detect_load,
             fan_out=fan_out,
             letters=self.letters,
+            metrics=metrics,
         )
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
-        running = Running(worker, task, host, streams, worker_id)
+        running = Running(worker, task, host, streams, worker_id, metrics)
         self.running.append(running)
         return running
 

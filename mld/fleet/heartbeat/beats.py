@@ -7,6 +7,8 @@ Why it is safe: `leases.carried`. Nothing here concerns a fleet whose workers al
     fenced by <worker>                      its leases are being given to others; the epoch is over
     absent                                  this worker renews each lease
 
+`mldShards` beside it tells people how the carried shards are (`leases.packed_status`); nothing is decided by it.
+
 A leader that sees a Java worker tells each worker that sends heartbeats, by `mldStranger` on its report; the answer to
 the next heartbeat shows it. A Java leader tells nobody, so every such worker also looks at the leader's lock.
 """
@@ -15,18 +17,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mld.fleet.report import reports
 from mld.fleet.report.reports import ReportRules
 from mld.fleet.values import LEASE_TABLE_KEY, EntityType, WorkerReport
+from mld.leases.item_bytes import room_for
 from mld.leases.lease import Lease
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 Request: TypeAlias = dict[str, Any]
 
 HEARTBEAT = reports.HEARTBEAT
+SHARDS = reports.SHARDS
+GROWTH_BYTES = 128
+"""By how much a report may grow before the next heartbeat: a dozen samples more, or longer ones."""
 JAVA_PEER = "mldStranger"
 FENCED = "fenced by "
 EPOCH_BITS = 64
@@ -44,6 +50,8 @@ class HeartbeatRow:
     value: str | None
     java_peer: str | None = None
     is_mld: bool = True
+    room: int = field(default=0, compare=False)
+    """Bytes that `mldShards` may have on this row without costing a write unit."""
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -76,7 +84,8 @@ def is_news(before: str | None, value: str | None) -> bool:
 
 def parse(row: Row) -> HeartbeatRow:
     """Damage is as good as absence."""
-    return HeartbeatRow(_text(row, HEARTBEAT), _text(row, JAVA_PEER), _text(row, reports.VERSION) is not None)
+    is_mld = _text(row, reports.VERSION) is not None
+    return HeartbeatRow(_text(row, HEARTBEAT), _text(row, JAVA_PEER), is_mld, room_for(row, SHARDS, GROWTH_BYTES))
 
 
 def beats_among(rows: Iterable[Row]) -> dict[str, str]:
@@ -154,15 +163,21 @@ def claim(worker: str, seen: str | None, value: str) -> Request:
     return _update(worker, condition, f"SET #{HEARTBEAT} = :next REMOVE #{JAVA_PEER}", values)
 
 
-def beat(worker: str, last: str, value: str) -> Request:
-    """The next heartbeat, if the row still has the last one."""
-    values = {":last": {"S": last}, ":next": {"S": value}}
-    return _update(worker, f"#{HEARTBEAT} = :last", f"SET #{HEARTBEAT} = :next", values)
+def beat(worker: str, last: str, value: str, shards: bytes | None = None) -> Request:
+    """The next heartbeat, if the row still has the last one. `shards` None: nothing is told of them from now on."""
+    values: dict[str, Any] = {":last": {"S": last}, ":next": {"S": value}}
+    update = f"SET #{HEARTBEAT} = :next"
+    if shards is None:
+        update += f" REMOVE #{SHARDS}"
+    else:
+        update += f", #{SHARDS} = :shards"
+        values[":shards"] = {"B": shards}
+    return _update(worker, f"#{HEARTBEAT} = :last", update, values)
 
 
 def clear(worker: str, last: str) -> Request:
     """No heartbeats from now on."""
-    return _update(worker, f"#{HEARTBEAT} = :last", f"REMOVE #{HEARTBEAT}", {":last": {"S": last}})
+    return _update(worker, f"#{HEARTBEAT} = :last", f"REMOVE #{HEARTBEAT}, #{SHARDS}", {":last": {"S": last}})
 
 
 def fence(worker: str, seen: str, by: str) -> Request:

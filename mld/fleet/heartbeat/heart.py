@@ -7,6 +7,8 @@ Rules: `leases.carried` says why it is safe, `beats` what is written. What follo
     a Java worker is seen -> every lease is renewed by itself, the heartbeats go on until no lease rests on them, and
     end for good
 
+Each heartbeat also tells people how the carried shards are, as far as that fits (`leases.packed_status`).
+
 A heartbeat that somebody else left under our id is a predecessor's, or a twin's: it is taken over only when it has
 stood still for a lease duration. Until then, and whenever there is no epoch, leases are renewed one by one.
 """
@@ -21,14 +23,19 @@ from random import Random
 from mld.clock import Clock
 from mld.errors import StartupError
 from mld.fleet.heartbeat import beats
-from mld.fleet.heartbeat.heartbeat_table import BeatRefusal, HeartbeatTable
+from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, BeatRefusal, HeartbeatTable
 from mld.fleet.heartbeat.java_peers import JavaPeers
 from mld.fleet.values import LEASE_TABLE_KEY, ClientVersion, Place
 from mld.leases.carried import Beat
 from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import ShardStatus
+from mld.leases.packed_status import pack
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.validity import HeartbeatValidity
+from mld.metrics.liveness import Progress
+from mld.steps import SLICE
 from mld.surviving import survived
+from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +45,14 @@ UNREPORTED_SHARE = 0.45
 """How long a leader may go without a report, as young mld workers do, as a share of the lease duration. A leader that
 is still without one at the next look is a Java worker."""
 CLAIM_POLL_SHARE = 0.2
+HEARTBEATS = "heartbeats"
 
 
 class Heartbeat:
     """`run` it in a task from when the leases may be carried. `leader` reads who holds the lock now, None for nobody.
 
     `validity` is the keeper's, and None if the settings ask for no heartbeats: then nothing here does anything.
+    `status_of` gives what a heartbeat tells people of a shard.
     """
 
     def __init__(
@@ -59,6 +68,8 @@ class Heartbeat:
         interval_s: float,
         leader: Callable[[], Awaitable[str | None]],
         java_peers: JavaPeers,
+        status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
+        progress: Progress | None = None,
     ) -> None:
         self._table = table
         self._keeper = keeper
@@ -70,6 +81,9 @@ class Heartbeat:
         self._interval_s = interval_s
         self._leader = leader
         self._java_peers = java_peers
+        self._status_of = status_of
+        self._progress = Progress() if progress is None else progress
+        self._room = 0
         self._reported = asyncio.Event()
         self._java_peer: str | None = None
         self._known_leader: str | None = None
@@ -138,6 +152,7 @@ class Heartbeat:
             while self._java_peer is None:
                 value, sent_at = await self._claim()
                 await self._beat_on(value, sent_at)
+            self._progress.rest(HEARTBEATS)
             looking.cancel()
             await asyncio.Event().wait()
 
@@ -148,12 +163,15 @@ class Heartbeat:
         self._claims.clear()
         observed: tuple[str, float] | None = None
         while True:
+            self._progress.rest(HEARTBEATS)
             await self._reported.wait()
+            self._goes_on()
             try:
                 row = await self._table.read(self._worker_id)
                 if row is None or not row.is_mld:
                     self._reported.clear()  # it was deleted; the next report brings it back
                     continue
+                self._room = row.room
                 now = self._clock.monotonic()
                 if row.value is not None and row.value in self._claims:
                     return row.value, self._claims[row.value]
@@ -187,6 +205,7 @@ class Heartbeat:
         assert epoch is not None
         number = int(value.rpartition(".")[2])
         while True:
+            self._goes_on()
             self._validity.carry(Beat(epoch, sent_at))
             if self._java_peer is not None and not self._keeper.carried():
                 await self._end(value)
@@ -205,9 +224,11 @@ class Heartbeat:
         attempt, first_sent_at = 0, None
         while True:
             attempt += 1
+            self._goes_on()
+            shards = await self._shards()
             sent_at = self._clock.monotonic()
             try:
-                answer = await self._table.beat(self._worker_id, last, value)
+                answer = await self._table.beat(self._worker_id, last, value, shards)
             except Exception as error:
                 failure = survived(error, "sending a heartbeat")
                 if first_sent_at is None and may_be_applied(failure):
@@ -222,9 +243,23 @@ class Heartbeat:
                 if first_sent_at is not None and answer.seen is not None and answer.seen.value == value:
                     return first_sent_at
                 return None
+            self._room = answer.room
             if answer.java_peer is not None:
                 self.leave(answer.java_peer)
             return sent_at
+
+    async def _shards(self) -> bytes | None:
+        """What the next heartbeat tells of the carried shards; None if that would cost a write unit."""
+        told: dict[str, ShardStatus | None] = {}
+        for number, key in enumerate(self._keeper.carried(), start=1):
+            told[key] = self._status_of(key)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return await in_turns(pack(told, int(self._clock.wall()), self._room))
+
+    def _goes_on(self) -> None:
+        """There is a wait and a request before this is said again; for the probe of liveness."""
+        self._progress.step(HEARTBEATS, self._clock.monotonic(), self._interval_s + REQUEST_TIMEOUT_S_MAX)
 
     def _drop(self) -> None:
         self._validity.end_epoch()

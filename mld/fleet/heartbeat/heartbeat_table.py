@@ -44,9 +44,9 @@ class HeartbeatTable:
         """Begin an epoch. Raises TableError."""
         return await self._write(worker, beats.claim(worker, seen, value))
 
-    async def beat(self, worker: str, last: str, value: str) -> HeartbeatRow | BeatRefusal:
-        """One heartbeat; the row as it is then. Raises TableError."""
-        return await self._write(worker, beats.beat(worker, last, value))
+    async def beat(self, worker: str, last: str, value: str, shards: bytes | None = None) -> HeartbeatRow | BeatRefusal:
+        """One heartbeat, with what it tells of its shards; the row as it is then. Raises TableError."""
+        return await self._write(worker, beats.beat(worker, last, value, shards))
 
     async def clear(self, worker: str, last: str) -> bool:
         """End our epoch ourselves. Raises TableError."""

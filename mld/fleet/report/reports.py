@@ -2,7 +2,7 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion` and `mldHeartbeat` (`heartbeat.beats`).
+attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeat.beats`).
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -29,6 +29,7 @@ SUPPORT = "sup"
 SUPPORT_AT = "slu"
 VERSION = "mldVersion"
 HEARTBEAT = "mldHeartbeat"
+SHARDS = "mldShards"
 OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT}
 """Member of `WorkerReport.mld` -> attribute."""
 
@@ -104,6 +105,7 @@ def parse_row(row: Row, key: str) -> WorkerReport:
         mld={
             member: text for member, name in OWN_MEMBERS.items() if isinstance(text := row.get(name, {}).get("S"), str)
         },
+        shards=_binary(row, SHARDS),
     )
 
 
@@ -322,6 +324,11 @@ def _number(value: Mapping[str, Any], name: str) -> Decimal:
 def _integer(value: Mapping[str, Any] | None, name: str) -> int | None:
     """The whole part of a number; None if the attribute is absent or NULL."""
     return None if value is None or "NULL" in value else int(_number(value, name))
+
+
+def _binary(row: Row, name: str) -> bytes | None:
+    value = row.get(name, {}).get("B")
+    return bytes(value) if isinstance(value, bytes | bytearray) else None
 
 
 def _integer_or_none(row: Row, name: str) -> int | None:
