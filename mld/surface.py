@@ -7,6 +7,7 @@ the worker goes on.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mld.serving.daemon_status import DaemonStatus
 from mld.surviving import kept_running
 from mld.worker import Worker
 from properties.settings import Settings
+from properties.values import SOCKET_OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
         await stack.enter_async_context(_running(status, parts.clock))
         if parts.settings.http is not None:
             await stack.enter_async_context(_pages(parts.settings, status))
+        if parts.settings.control_socket != SOCKET_OFF:
+            await stack.enter_async_context(_control(parts, status))
         yield
 
 
@@ -85,3 +89,17 @@ async def _pages(settings: Settings, status: DaemonStatus) -> AsyncIterator[None
         yield
     finally:
         await pages.close()
+
+
+@asynccontextmanager
+async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
+    """Not to have a socket is no reason not to consume: it is a warning."""
+    from mld.serving.control import ControlServer, serve_control
+    from mld.serving.control_answers import ControlAnswers
+
+    server = ControlServer(ControlAnswers(status, parts.clock).routes())
+    await serve_control(server, parts.settings.application_name, parts.settings.control_socket, os.environ)
+    try:
+        yield
+    finally:
+        await server.close()

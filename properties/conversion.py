@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from properties.keytypes import INT_MAX, LONG_MAX, Key, ValueKind
 from properties.values import (
+    SOCKET_OFF,
     DeadLetter,
     DeadLetterKind,
     InitialPositionKind,
@@ -106,6 +107,8 @@ def convert(key: Key, text: str) -> object:
             return _listen_address(text)
         case ValueKind.HOSTS:
             return _host_names(text)
+        case ValueKind.SOCKET:
+            return _socket_path(text)
         case ValueKind.CREDENTIALS:
             raise AssertionError("credentials have a parser of their own")
 
@@ -211,6 +214,16 @@ def _host_names(text: str) -> tuple[str, ...]:
         if not _HOST_NAME.fullmatch(name):
             raise BadValue(f"name {number} is not a host name", "write names without port, separated by commas")
     return names
+
+
+def _socket_path(text: str) -> str | None:
+    if not text:
+        return None
+    if text.lower() == SOCKET_OFF:
+        return SOCKET_OFF
+    if not text.startswith("/") or text.endswith("/"):
+        raise BadValue("is neither off nor the path of a socket", "write it as /run/mld/app.sock, or off")
+    return text
 
 
 def _dead_letter(text: str) -> DeadLetter:

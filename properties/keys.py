@@ -350,6 +350,10 @@ _OWN = (
     Key("mld.httpHosts", ValueKind.HOSTS, Section.OWN,
         "Host names by which mld.http may be called, besides localhost and its address.", default=(),
         default_text="none"),
+    Key("mld.controlSocket", ValueKind.SOCKET, Section.OWN,
+        "Socket by which `mld status`, `mld tap` and the like reach the running daemon, in a directory of its user "
+        "alone (0700); off makes none.",
+        default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID"),
     Key("mld.wireClient", CHOICE, Section.OWN,
         "What sends GetRecords, GetShardIterator and the requests to the lease table: lean costs a tenth of botocore.",
         default=WireClient.LEAN, choices=WireClient,

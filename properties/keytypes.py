@@ -39,6 +39,7 @@ class ValueKind(Enum):
     DEAD_LETTER = "directory, s3:// URL, stream ARN or queue URL"
     LISTEN = "host:port"
     HOSTS = "host names"
+    SOCKET = "path, or off"
     CREDENTIALS = "credentials"
 
 
@@ -48,6 +49,7 @@ _SHOWN_UNLESS_DECLARED = {
     ValueKind.TAGS: Shown.NAMES,
     ValueKind.URL: Shown.ENDPOINT,
     ValueKind.DEAD_LETTER: Shown.PLACE,
+    ValueKind.SOCKET: Shown.PLACE,
     ValueKind.CREDENTIALS: Shown.PARSED,
 }
 """Converted values of all other kinds are numbers, or words that leave no room for a secret."""

@@ -114,6 +114,28 @@ def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str]
     return LoadedConfiguration(file_name, settings_of(derivation), tuple(remarks), effective, secrets)
 
 
+def load_some(
+    path: str | Path, names: Sequence[str], overrides: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """The values of a few keys, without those that are not given.
+
+    For commands that need no more, and may lack the environment that the rest of the file refers to. Raises
+    ConfigurationError with the problems of these keys, or of the file.
+    """
+    entries, _ = entries_of(str(path))
+    pairs, remarks = _pairs(overrides)
+    lines, _ = collect(str(path), entries, pairs)
+    checked = [check(lines[name], {} if env is None else env) for name in names if name in lines]
+    problems = [
+        remark
+        for remark in (*remarks, *(remark for one in checked for remark in one.remarks))
+        if remark.level is Level.ERROR
+    ]
+    if problems:
+        raise ConfigurationError(problems)
+    return {one.given.key.name: one.given.value for one in checked if one.given is not None}
+
+
 def _without_pipeline(program: Given | None, spark: SparkLines, file_name: str) -> list[Remark]:
     """`mld-spark` without an argument reads this file, and needs a pipeline in it."""
     if program is None or program.display.strip().rpartition("/")[2] != PROGRAM or spark.pipeline_is_given:

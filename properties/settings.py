@@ -156,6 +156,7 @@ class Settings:
     prefetch_bytes_max: int
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
+    control_socket: str | None
     wire_client: WireClient
     deregister_consumer: bool
     lease_table_billing_mode: BillingMode

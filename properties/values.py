@@ -75,6 +75,10 @@ class ChildFailurePolicy(Enum):
     EXIT = "exit"
 
 
+SOCKET_OFF = "off"
+"""The value of a SOCKET key that asks for none."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
     """Where a server of ours listens. Port 0 leaves the choice to the system."""

@@ -71,6 +71,21 @@ class DaemonStatus:
         """Whether initialization is over, and no stop has been asked for."""
         return self._is_ready()
 
+    @property
+    def mode(self) -> str:
+        """How the fleet works together, in the words of the log."""
+        return self._mode()
+
+    def why_not_ready(self) -> str | None:
+        """Why this daemon is not ready; None if it is."""
+        return None if self._is_ready() else "not initialized, or stopping"
+
+    def why_not_alive(self) -> str | None:
+        """Which loops make no progress, in words; None if this daemon lives."""
+        overdue = self.overdue()
+        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in overdue)
+        return f"no progress: {words}" if overdue else None
+
     def overdue(self) -> list[LateLoop]:
         """The loops that make no progress; none if this daemon lives."""
         return self.metrics.progress.overdue(self._clock.monotonic())

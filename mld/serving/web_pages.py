@@ -55,14 +55,12 @@ class WebPages:
         return HttpAnswer(200, JSON, json.dumps(value, separators=(",", ":")).encode())
 
     async def _live(self, _: Question) -> HttpAnswer:
-        overdue = self._status.overdue()
-        if not overdue:
-            return text_answer(200, "ok")
-        words = ", ".join(f"{one.name} (silent for {one.since_s:.0f} s)" for one in overdue)
-        return text_answer(503, f"no progress: {words}")
+        why_not = self._status.why_not_alive()
+        return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
 
     async def _ready(self, _: Question) -> HttpAnswer:
-        return text_answer(200, "ok") if self._status.is_ready else text_answer(503, "not initialized, or stopping")
+        why_not = self._status.why_not_ready()
+        return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
 
     async def _exposition(self, question: Question) -> HttpAnswer:
         try:

@@ -82,6 +82,7 @@ SAMPLE_TEXTS = {
     ValueKind.STREAM_ARN: "arn:aws:kinesis:eu-west-1:123456789012:stream/other",
     ValueKind.CREDENTIALS: "EnvironmentVariableCredentialsProvider", ValueKind.DEAD_LETTER: "s3://bucket/letters",
     ValueKind.LISTEN: "127.0.0.1:9404", ValueKind.HOSTS: "worker.internal,other",
+    ValueKind.SOCKET: "/run/mld/app.sock",
 }  # fmt: skip
 COMPANIONS = {"mld.poisonAttempts": "mld.deadLetter=letters"}
 """Lines without which a key is an error."""

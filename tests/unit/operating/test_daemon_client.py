@@ -1,0 +1,162 @@
+"""Commands find the daemon that is meant, and say in a sentence why they do not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mld import control_place
+from mld.control_place import ControlPlace
+from mld.operating.daemon_client import DaemonLink, DaemonRefusedError, NotReachedError, WantedDaemon, find_daemon
+from tests.support.patience import PATIENCE_S
+
+APPLICATION = "clicks-of-a-test"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    tmp_path.chmod(0o700)
+    return {"RUNTIME_DIRECTORY": str(tmp_path)}
+
+
+@contextmanager
+def listening(path: Path, answer: bytes | None) -> Iterator[None]:
+    """A server that sends `answer` for each line it gets; None: it never does."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen(8)
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            held.append(connection)
+            if answer is not None and connection.recv(4096):
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(PATIENCE_S)
+        for connection in held:
+            connection.close()
+
+
+def daemon(directory: Path, worker: str, pid: int, application: str = APPLICATION) -> Any:
+    words = f'{{"answer":{{"application":"{application}","worker":"{worker}","pid":{pid}}}}}\n'
+    return listening(directory / control_place.new_name(application), words.encode())
+
+
+def wanted(**more: Any) -> WantedDaemon:
+    fields: dict[str, Any] = {"application": APPLICATION, "setting": None, "pid": None, "worker": None}
+    return WantedDaemon(**{**fields, **more}, timeout_s=PATIENCE_S)
+
+
+def test_the_only_daemon_of_the_application_is_found(tmp_path: Path, environ: dict[str, str]) -> None:
+    with daemon(tmp_path, "w1", 11), daemon(tmp_path, "other", 12, "another application"):
+        assert find_daemon(wanted(), environ).ask("who")["pid"] == 11
+
+
+def test_a_dead_daemon_s_socket_is_passed_over(tmp_path: Path, environ: dict[str, str]) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / control_place.new_name(APPLICATION)))
+    with daemon(tmp_path, "w1", 11):
+        assert find_daemon(wanted(), environ).ask("who")["pid"] == 11
+
+
+def test_of_several_one_is_chosen_by_pid_or_worker(tmp_path: Path, environ: dict[str, str]) -> None:
+    with daemon(tmp_path, "w1", 11), daemon(tmp_path, "w2", 12):
+        assert find_daemon(wanted(pid=12), environ).ask("who")["worker"] == "w2"
+        assert find_daemon(wanted(worker="w1"), environ).ask("who")["pid"] == 11
+        with pytest.raises(
+            NotReachedError, match=r"there are 2 daemons, choose one by --pid or --worker: .*pid 1[12] .*w"
+        ):
+            find_daemon(wanted(), environ)
+        with pytest.raises(NotReachedError, match=r"no daemon with pid 13 answers here; there are: pid"):
+            find_daemon(wanted(pid=13), environ)
+
+
+def test_without_a_daemon_the_sentence_names_the_application(environ: dict[str, str]) -> None:
+    with pytest.raises(NotReachedError, match=f"no daemon of application {APPLICATION} answers"):
+        find_daemon(wanted(), environ)
+
+
+def test_a_chosen_path_is_the_only_place(tmp_path: Path, environ: dict[str, str]) -> None:
+    with daemon(tmp_path, "w1", 11), listening(tmp_path / "mine", b'{"answer":{"pid":99}}\n'):
+        assert find_daemon(wanted(setting=str(tmp_path / "mine")), environ).ask("who") == {"pid": 99}
+    with pytest.raises(NotReachedError, match=r"no daemon listens at .*/mine"):
+        find_daemon(wanted(setting=str(tmp_path / "mine")), environ).ask("who")
+
+
+def test_off_is_said(environ: dict[str, str]) -> None:
+    with pytest.raises(NotReachedError, match=r"mld\.controlSocket is off"):
+        find_daemon(wanted(setting="off"), environ)
+
+
+def link_to(tmp_path: Path, timeout_s: float = PATIENCE_S) -> DaemonLink:
+    tmp_path.chmod(0o700)
+    return DaemonLink(ControlPlace(tmp_path, "a.sock"), timeout_s)
+
+
+def test_a_daemon_that_hangs_is_named_within_the_time(tmp_path: Path) -> None:
+    with (
+        listening(tmp_path / "a.sock", None),
+        pytest.raises(NotReachedError, match=r"does not answer within 0.2 s: its event loop hangs"),
+    ):
+        link_to(tmp_path, 0.2).ask("live")
+
+
+def test_a_refusal_is_passed_on(tmp_path: Path) -> None:
+    with (
+        listening(tmp_path / "a.sock", b'{"error":"no such shard"}\n'),
+        pytest.raises(DaemonRefusedError, match="no such shard"),
+    ):
+        link_to(tmp_path).ask("tap")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\n", b"hello\n", b"[]\n", b"[" * 100_000 + b"\n", b'{"answer":1}\n', b"\xff\n", b"x"]
+)
+def test_what_is_no_answer_is_no_daemon(tmp_path: Path, answer: bytes) -> None:
+    with listening(tmp_path / "a.sock", answer), pytest.raises(NotReachedError, match="gave no answer"):
+        link_to(tmp_path).ask("live")
+
+
+def test_lines_after_the_answer_are_followed_to_the_end(tmp_path: Path) -> None:
+    with listening(tmp_path / "a.sock", b'{"answer":{"a":1}}\n{"b":2}\n{"b":3}\n'):
+        assert list(link_to(tmp_path).follow("tap")) == [{"a": 1}, {"b": 2}, {"b": 3}]
+
+
+def test_a_socket_in_an_open_directory_is_not_trusted(tmp_path: Path) -> None:
+    with listening(tmp_path / "a.sock", b'{"answer":{}}\n'):
+        link = link_to(tmp_path)
+        tmp_path.chmod(0o755)
+        with pytest.raises(NotReachedError, match="open to other users"):
+            link.ask("live")
+
+
+def test_a_long_path_is_reached(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir(0o700)
+    here = Path.cwd()
+    os.chdir(deep)
+    try:
+        with listening(Path("a.sock"), b'{"answer":{"a":1}}\n'):
+            assert DaemonLink(ControlPlace(deep, "a.sock"), PATIENCE_S).ask("who") == {"a": 1}
+    finally:
+        os.chdir(here)
