@@ -19,6 +19,7 @@ from properties.values import (
     HeartbeatSetting,
     InitialPositionSetting,
     ListenAddress,
+    LogLevel,
     MetadataLayout,
     MetricsLevel,
     RetrievalMode,
@@ -156,6 +157,7 @@ class Settings:
     prefetch_bytes_max: int
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
+    log_level: LogLevel
     wire_client: WireClient
     deregister_consumer: bool
     lease_table_billing_mode: BillingMode
