@@ -88,8 +88,7 @@ def main() -> NoReturn:
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    default="info",
-    show_default=True,
+    help="Wins over mld.logLevel of the file, whose default is info.",
 )
 def run(
     argument_file: str | None,
@@ -97,29 +96,36 @@ def run(
     log_configuration: str | None,
     overrides: Sequence[str],
     log_format: str,
-    log_level: str,
+    log_level: str | None,
 ) -> None:
     """Run the daemon until it is told to stop.
 
     Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before it was done.
     """
     from mld import logs
+    from mld.reload import LogOptions, Reloader
     from properties.loader import load
     from properties.remarks import ConfigurationError
+    from properties.values import LogLevel
 
     file = chosen_file(option_file, argument_file)
     try:
-        scrub = logs.configure(log_format, log_level, log_configuration, os.environ)
+        scrub = logs.configure(log_format, log_level or "info", log_configuration, os.environ)
         started_at = time.monotonic()
         loaded = load(file, overrides, os.environ)
         scrub.hide(loaded.secrets)
+        options = LogOptions(scrub, log_level, log_configuration)
+        if loaded.settings.log_level is not LogLevel.INFO:
+            options.apply(loaded.settings)
         took_ms = round((time.monotonic() - started_at) * 1000, 1)
         logger.debug("settings loaded", extra={"action": "settings_loaded", "took_ms": took_ms})
         logs.log_remarks(loaded.remarks)
 
         from mld.daemon import run_daemon
 
-        sys.exit(asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute()), overrides)))
+        path = str(Path(file).absolute())
+        reloader = Reloader(loaded, path, overrides, os.environ, options)
+        sys.exit(asyncio.run(run_daemon(loaded.settings, path, overrides, reloader)))
     except ConfigurationError as error:
         complain(error)
 

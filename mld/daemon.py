@@ -1,4 +1,4 @@
-"""The process around a worker: real adapters from settings, signals, exit codes.
+"""The process around a worker: real adapters from settings, exit codes. What signals mean is in `process_signals`.
 
 Exit codes (protocol#exit-codes): 0 after a graceful stop; 128 + signal when the grace was over or a second signal
 came; 1 for failures, failed initialization included; 2 for configuration errors, which `cli` reports.
@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,9 @@ from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.process_signals import EXIT_FAILURE, hang_up_here, run_under_signals
 from mld.reader_factory import fan_out_of, readers_of
+from mld.reload import Reloader
 from mld.retrieval.rawpage import page_of
 from mld.shard_coordinator import ShardCoordinator
 from mld.shards.auditor import Auditor
@@ -51,6 +52,7 @@ from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
 from mld.surface import SurfaceParts, surface
+from mld.systemd import ServiceManager, claim_supervision
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
@@ -61,11 +63,6 @@ from protocol.messages import Dialect
 
 log = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_FAILURE = 1
-EXIT_CONFIGURATION = 2
-EXIT_SIGNAL_BASE = 128
-
 EPSILON_S = 0.025  # Java's epsilonMillis
 KINESIS_THREADS_MAX = 24  # for what is large or new, and all calls through botocore
 KINESIS_CALLS_MAX = 64  # in flight, not shards: a thousand shards that are polled every 1.5 s, 100 ms away
@@ -74,16 +71,18 @@ KINESIS_READ_TIMEOUT_S = 30.0  # Java's kinesisRequestTimeout
 CONNECT_TIMEOUT_S = 3.0
 SWITCH_INTERVAL_S = 0.002  # a thread that reads a large body gives way this often; 0.5 ms costs an eighth more per GB
 COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a dozen collections
-SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def run_daemon(settings: Settings, properties_file: str, overrides: Sequence[str] = ()) -> int:
+async def run_daemon(
+    settings: Settings, properties_file: str, overrides: Sequence[str] = (), reloader: Reloader | None = None
+) -> int:
     """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
-    those `overrides` (``key=value`` of the command line) that are for the Spark processor.
+    those `overrides` (``key=value`` of the command line) that are for the Spark processor. `reloader` reads the file
+    again when asked to; None: nothing can change.
 
     Raises ConfigurationError if the record processor cannot be found.
     """
+    supervision = claim_supervision(os.environ, os.getpid())
     command = split_command(settings.executable_name)
     _check_command(command, settings.executable_name, properties_file)
     command = runnable(command)
@@ -118,14 +117,33 @@ async def run_daemon(settings: Settings, properties_file: str, overrides: Sequen
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
         metrics = Metrics()
         worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment, letters, metrics)
-        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, LoopClock())
+        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, LoopClock(), supervision)
+
+        def reload() -> None:
+            _reload(worker, reloader, supervision.manager)
+
+        hang_up = hang_up_here(is_supervised=supervision.manager.is_there)
         async with surface(parts):
-            return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
+            return await run_under_signals(worker, settings.shutdown_grace_millis / 1000, hang_up, reload)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE
     finally:
         await asyncio.gather(*(one.close() for one in opened))
+
+
+def _reload(worker: Worker, reloader: Reloader | None, manager: ServiceManager) -> None:
+    """Read the properties file again, and let the worker go on with what it says."""
+    if not worker.is_ready:  # it starts with the file as it is, or it ends anyway
+        log.warning("not reloaded: the worker is starting or stopping", extra={"action": "reload_failed"})
+        return
+    manager.reloading(LoopClock().monotonic())
+    try:
+        settings = None if reloader is None else reloader.reload()
+        if settings is not None:
+            worker.adjust(worker_settings(settings, initial_position(settings)).consumer)
+    finally:
+        manager.ready()
 
 
 def _check_command(command: list[str], text: str, properties_file: str) -> None:
@@ -169,38 +187,6 @@ def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, A
 def _request_timeout_s(settings: Settings) -> float:
     """Well below the lease duration, so that a slow reply cannot outlive the lease (leases#table-reads)."""
     return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.failover_time_millis / 1000 / RENEWALS_PER_LEASE)
-
-
-async def _run_under_signals(worker: Worker, grace_s: float) -> int:
-    loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(worker.run(grace_s))
-    received: list[signal.Signals] = []
-
-    first_at = 0.0
-
-    def on_signal(number: signal.Signals) -> None:
-        nonlocal first_at
-        if received and loop.time() - first_at < SIGNAL_ECHO_S:
-            return
-        received.append(number)
-        log.info("%s received", number.name, extra={"action": "signal", "count": len(received)})
-        if len(received) == 1:
-            first_at = loop.time()
-            worker.request_stop()
-        else:
-            running.cancel()
-
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        graceful = await running
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        graceful = False
-    if worker.failure is not None:
-        return EXIT_FAILURE
-    return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (received[0] if received else signal.SIGTERM)
 
 
 def build_worker(

@@ -21,6 +21,8 @@ from properties.scrubbing import Scrubber
 INDENT = "    "
 """Indentation of a trace. No event begins with a blank."""
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_LEAST_PRIORITY = 7
 _PLAIN = (int, float, bool, type(None))
 
 Fit = Callable[[str], str]
@@ -39,6 +41,23 @@ class TextFormatter(logging.Formatter):
         fields = " ".join(f"{name}={_field_text(value)}" for name, value in fields_of(fit).items())
         line = f"{stamp} {printable(fit.levelname):<7} {fit.name} {fit.msg}" + (f"  {fields}" if fields else "")
         return "\n".join([line, *filter(None, (fit.exc_text, fit.stack_info))])
+
+
+class WithPriority(logging.Formatter):
+    """The lines of `inner`, each with its priority before it as sd-daemon(3) says, which the journal takes away."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        mark = f"<{_priority(record.levelno)}>"
+        return "\n".join(mark + line for line in self._inner.format(record).split("\n"))
+
+
+def _priority(level: int) -> int:
+    """Of syslog(3); what is between two levels counts as the lower one."""
+    return next((priority for least, priority in _PRIORITIES if level >= least), _LEAST_PRIORITY)
 
 
 class JsonLines(JsonFormatter):

@@ -10,13 +10,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TextIO
 
-from mld.loglines import Guarded, JsonLines, TextFormatter
+from mld.loglines import Guarded, JsonLines, TextFormatter, WithPriority
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.scrubbing import Scrubber, secrets_of_environment
 
@@ -34,12 +36,9 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")  # whatever the locale, no line is lost
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(scrub) if log_format == "json" else TextFormatter(scrub))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    for name in _QUIET_LIBRARIES:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    handler.setFormatter(_formatter(log_format, scrub, env))
+    logging.getLogger().handlers[:] = [handler]
+    _set_level(level)
     if configuration_file is not None:
         _apply_file(Path(configuration_file))
         _guard_handlers(scrub)
@@ -47,11 +46,60 @@ def configure(log_format: str, level: str, configuration_file: str | None, env: 
     return scrub
 
 
+def change_level(level: str, configuration_file: str | None) -> None:
+    """Log from `level` on, which a file given by `-l` overrules.
+
+    The levels of a logback file are read again; nothing changes if it cannot be used. Any other file sets all levels
+    itself, at the start only.
+    """
+    if configuration_file is None:
+        _set_level(level)
+        return
+    try:
+        text = Path(configuration_file).read_text(encoding="utf-8", errors="replace")
+        levels = list(_logback_levels(text)) if text.lstrip().startswith("<") else None
+    except (OSError, SyntaxError) as error:
+        logging.getLogger(__name__).warning(
+            "the levels of the log stay as they are: %s cannot be used: %s",
+            configuration_file,
+            error,
+            extra={"action": "log_configuration", "file": configuration_file},
+        )
+        return
+    if levels is not None:
+        _set_level(level)
+        for name, wanted in levels:
+            logging.getLogger(name).setLevel(wanted)
+
+
+def _set_level(level: str) -> None:
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    for name in _QUIET_LIBRARIES:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logging.Formatter:
+    if log_format == "json":
+        return JsonLines(scrub)
+    text = TextFormatter(scrub)
+    return WithPriority(text) if is_journal(env, sys.stderr) else text
+
+
+def is_journal(env: Mapping[str, str], stream: TextIO) -> bool:
+    """Whether what is written to `stream` goes to the journal of systemd, which says so in JOURNAL_STREAM."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # closed, or no file
+        return False
+    return env.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
 def _guard_handlers(scrub: Scrubber) -> None:
     """Let a file's handlers keep their formats, but clean their events like ours."""
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
-        if not isinstance(handler.formatter, TextFormatter | JsonLines):
+        if not isinstance(handler.formatter, TextFormatter | JsonLines | WithPriority):
             handler.setFormatter(Guarded(handler.formatter or logging.Formatter(), scrub))
 
 
@@ -105,15 +153,20 @@ def _apply_file(path: Path) -> None:
 
 def _apply_logback(text: str, path: Path) -> None:
     """Take the levels of a logback file; its appenders and layouts belong to Java."""
+    for name, level in _logback_levels(text):
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger(__name__).warning(
+        "only the levels of a logback file are used; choose the layout with --log-format",
+        extra={"action": "log_configuration", "file": str(path)},
+    )
+
+
+def _logback_levels(text: str) -> Iterator[tuple[str, str]]:
+    """Logger and level, for each that the file names. Raises ElementTree.ParseError, a SyntaxError."""
     from xml.etree import ElementTree
 
     document = ElementTree.fromstring(text)  # noqa: S314 - the operator's own file, as trusted as the properties file
     for element in document.iter():
         if element.tag in ("root", "logger") and (level := element.get("level")):
-            name = "" if element.tag == "root" else element.get("name", "")
             wanted = level.upper()
-            logging.getLogger(name).setLevel(_LOGBACK_LEVELS.get(wanted, wanted))
-    logging.getLogger(__name__).warning(
-        "only the levels of a logback file are used; choose the layout with --log-format",
-        extra={"action": "log_configuration", "file": str(path)},
-    )
+            yield "" if element.tag == "root" else element.get("name", ""), _LOGBACK_LEVELS.get(wanted, wanted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import mld
@@ -22,6 +22,7 @@ from mld.metrics.snapshot import Identity
 from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.serving.daemon_status import DaemonStatus
 from mld.surviving import kept_running
+from mld.systemd import Supervision
 from mld.worker import Worker
 from properties.settings import Settings
 from properties.values import SOCKET_OFF
@@ -38,6 +39,7 @@ class SurfaceParts:
     dynamo: Service
     factory: ClientFactory
     clock: Clock
+    supervision: Supervision
 
 
 @asynccontextmanager
@@ -50,6 +52,8 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
             await stack.enter_async_context(_pages(parts.settings, status))
         if parts.settings.control_socket != SOCKET_OFF:
             await stack.enter_async_context(_control(parts, status))
+        if parts.supervision.manager.is_there:
+            await stack.enter_async_context(_announcing(parts, status))
         yield
 
 
@@ -73,6 +77,21 @@ async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
         yield
     finally:
         sampling.cancel()
+
+
+def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
+    from mld.supervised import announcing
+    from mld.views.status_line import status_line
+
+    return announcing(
+        parts.supervision,
+        parts.clock,
+        grace_s=parts.settings.shutdown_grace_millis / 1000,
+        initialized=parts.worker.signals.initialized,
+        stop_asked=parts.worker.signals.stop_asked,
+        overdue=status.overdue,
+        text=lambda: status_line(status.snapshot()),
+    )
 
 
 @asynccontextmanager

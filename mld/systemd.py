@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,10 @@ class ServiceManager:
         """The configuration is read again; `ready` says when that is over. `monotonic_s` is CLOCK_MONOTONIC."""
         self._tell(f"RELOADING=1\nMONOTONIC_USEC={round(monotonic_s * 1e6)}")
 
+    def starting(self, within_s: float) -> None:
+        """Initialization goes on, and may take `within_s` seconds from now, whatever the unit says."""
+        self._tell(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
+
     def stopping(self, within_s: float) -> None:
         """A stop has begun and may take `within_s` seconds from now, whatever the unit says."""
         self._tell(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
@@ -58,6 +63,22 @@ class ServiceManager:
                 out.sendto(state.encode(), self._address)
         except OSError as error:
             log.warning("cannot tell the service manager: %s", error, extra={"action": "notify_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Who supervises this process; `keepalive_s` is how often it wants a sign of life, None: it does not."""
+
+    manager: ServiceManager
+    keepalive_s: float | None = None
+
+
+def claim_supervision(environ: MutableMapping[str, str], pid: int) -> Supervision:
+    """The supervision of process `pid`; taken from the environment, so that no child speaks in our place."""
+    supervision = Supervision(manager_of(environ), keepalive_s(environ, pid))
+    for name in (SOCKET, WATCHDOG_MICROS, WATCHDOG_PID):
+        environ.pop(name, None)
+    return supervision
 
 
 def manager_of(environ: Mapping[str, str]) -> ServiceManager:

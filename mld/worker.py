@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mld.clock import Clock, millis_since, wait_for_event
 from mld.consumer.consumer import ShardConsumer
@@ -76,6 +76,8 @@ class WorkerSignals:
         """The set of held leases changed, or a stop was asked for."""
         self.sync_due = asyncio.Event()
         """Rows are missing in the table: make it true to the stream again, after `shardSyncIntervalMillis`."""
+        self.initialized = asyncio.Event()
+        """The worker has begun to work."""
         self.stop_asked = asyncio.Event()
         self.failure: str | None = None
 
@@ -113,7 +115,6 @@ class Worker:
         self._consumers: dict[str, _Running] = {}
         self._finished_tokens: set[str] = set()
         self._releasing: set[asyncio.Task[bool]] = set()
-        self._is_initialized = False
 
     @property
     def failure(self) -> str | None:
@@ -130,7 +131,12 @@ class Worker:
     @property
     def is_ready(self) -> bool:
         """Whether initialization is over, and no stop has been asked for."""
-        return self._is_initialized and not self._signals.stop_asked.is_set()
+        return self._signals.initialized.is_set() and not self._signals.stop_asked.is_set()
+
+    @property
+    def signals(self) -> WorkerSignals:
+        """What its parts tell it; whoever wants to know how its life goes waits for these events."""
+        return self._signals
 
     def held(self) -> frozenset[str]:
         """Keys of the leases this worker believes to hold now."""
@@ -138,6 +144,12 @@ class Worker:
 
     def request_stop(self) -> None:
         self._signals.request_stop()
+
+    def adjust(self, settings: ConsumerSettings) -> None:
+        """Let all consumers, those to come included, go on with these settings; only bounds and pauses may differ."""
+        self._settings = replace(self._settings, consumer=settings)
+        for running in self._consumers.values():
+            running.consumer.adjust(settings)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -159,7 +171,7 @@ class Worker:
             for task in (renewing, *background):
                 task.add_done_callback(self._on_loop_ended)
             await self._parts.fleet.run(self._on_fleet_loop_ended)
-            self._is_initialized = True
+            self._signals.initialized.set()
             while not self._signals.stop_asked.is_set():
                 self._changed.clear()
                 self._reconcile()

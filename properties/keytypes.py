@@ -90,7 +90,8 @@ class Key:
     `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
     `boxed` keys take 0 and false as they are. `minimum`/`maximum` bound numbers. `note` is what an operator should know
     about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE.
-    `shown_as` says how much of its value may be shown; None is the rule of its kind, which hides TEXT.
+    `shown_as` says how much of its value may be shown; None is the rule of its kind, which hides TEXT. `live` keys may
+    change while the daemon runs; all others are read at the start only.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Key:
     note: str = ""
     field_name: str = ""
     shown_as: Shown | None = None
+    live: bool = False
 
     def __post_init__(self) -> None:
         assert (self.choices is not None) == (self.kind is ValueKind.CHOICE), self.name

@@ -53,13 +53,15 @@ class EffectiveValue:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfiguration:
-    """The result of `load`; only `settings` and `secrets` may hold secrets, and neither is to be shown."""
+    """The result of `load`; only `settings`, `spark` and `secrets` may hold secrets, and none is to be shown."""
 
     path: str
     settings: Settings
     remarks: tuple[Remark, ...]
     effective: tuple[EffectiveValue, ...]
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The value of every given key of the Spark processor."""
 
     def to_json(self) -> dict[str, object]:
         """Everything fit to be shown, as plain JSON types."""
@@ -111,7 +113,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str]
         raise ConfigurationError(problems, remarks)
     secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
     effective = _effective(derivation, spark, remarks)
-    return LoadedConfiguration(file_name, settings_of(derivation), tuple(remarks), effective, secrets)
+    return LoadedConfiguration(file_name, settings_of(derivation), tuple(remarks), effective, secrets, spark.texts)
 
 
 def load_some(

@@ -79,6 +79,8 @@ def _remarks(key: Key, *, known_note: str, known_prefix: str) -> Iterator[str]:
         yield f"{bounds[0].upper()}{bounds[1:]}."
     if key.note and not known_note:
         yield key.note
+    if key.live:
+        yield "[May change](running.md#reload) while the daemon runs."
 
 
 if __name__ == "__main__":

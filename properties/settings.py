@@ -19,6 +19,7 @@ from properties.values import (
     HeartbeatSetting,
     InitialPositionSetting,
     ListenAddress,
+    LogLevel,
     MetadataLayout,
     MetricsLevel,
     RetrievalMode,
@@ -157,6 +158,7 @@ class Settings:
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
     control_socket: str | None
+    log_level: LogLevel
     wire_client: WireClient
     deregister_consumer: bool
     lease_table_billing_mode: BillingMode

@@ -151,6 +151,8 @@ class SparkLines:
     remarks: tuple[Remark, ...]
     shown: Mapping[str, tuple[str, str]]
     """Text fit for a log, and place, of every key given."""
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The value of every key given, which may be secret."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -168,6 +170,7 @@ def read(
     values: dict[str, object] = {key.name.removeprefix(PREFIX): key.default for key in _FIXED.values()}
     places: dict[str, str] = {}
     shown: dict[str, tuple[str, str]] = {}
+    texts: dict[str, str] = {}
     sinks: dict[str, SinkLines] = {}
     conf: dict[str, str] = {}
     secrets: list[str] = []
@@ -182,6 +185,7 @@ def read(
         if checked.given is None:
             continue
         shown[name] = (checked.given.display, place)
+        texts[name] = str(checked.given.value)
         secrets += checked.given.secrets
         value = checked.given.value
         if name.startswith(SINK_PREFIX):
@@ -192,7 +196,7 @@ def read(
             short = name.removeprefix(PREFIX)
             values[short], places[short] = value, place
     remarks += _together(values, places, file_name, sinks)
-    return SparkLines(values, tuple(sinks.values()), conf, tuple(remarks), shown, tuple(secrets))
+    return SparkLines(values, tuple(sinks.values()), conf, tuple(remarks), shown, texts=texts, secrets=tuple(secrets))
 
 
 def _key_of(name: str) -> Key | None:

@@ -60,6 +60,15 @@ class HeartbeatSetting(Enum):
     WORKER = "worker"
 
 
+class LogLevel(Enum):
+    """The least important events that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 class WireClient(Enum):
     """What sends the frequent calls: our own client, or botocore's."""
 

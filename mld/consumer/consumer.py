@@ -90,6 +90,13 @@ class ShardConsumer:
         """The lease is gone: nothing more is delivered; the child gets `leaseLost`."""
         self._stopping.ask(StopReason.LEASE_LOST)
 
+    def adjust(self, settings: ConsumerSettings) -> None:
+        """Go on with other bounds and pauses. A wait that is under way keeps those that it began with."""
+        self._settings = settings
+        self._failures.adjust(settings.restarts)
+        if self._processor is not None:
+            self._processor.adjust(settings.reply_timeout_s, settings.warn_after_s)
+
     async def run(self) -> None:
         try:
             while self.state is not ConsumerState.FINISHED:

@@ -16,6 +16,7 @@ from mld.consumer.bisecting import Bisecting
 from mld.consumer.letters import letter_of
 from mld.consumer.parts import PlacedRecord, records_of
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
+from mld.consumer.restarts import RestartPolicy
 from mld.consumer.stopping import Stopping
 from mld.errors import DeadLetterError
 from mld.leases.checkpoints import CheckpointRange, Write
@@ -49,6 +50,10 @@ class Failures:
         self._last_words: Sequence[str] = ()
         self._letters = 0
         self.why = ""
+
+    def adjust(self, policy: RestartPolicy) -> None:
+        """Judge by another policy from now on; what was counted stays."""
+        self._policy = policy
 
     # --- what happens -------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,20 @@ class Overdue:
         self.is_storing = False
         """Its checkpoint is being written: the child waits for us."""
 
+    def adjust(self, first_s: float, *, is_bounded: bool) -> None:
+        """Warn after `first_s` from now on; a request under way that was warned of is not warned of again for that."""
+        was_warned = self._due_s != self._first_s
+        self._is_bounded = is_bounded
+        if first_s == self._first_s:
+            return
+        self._first_s = first_s
+        if was_warned:
+            return
+        self._due_s = first_s
+        self._forget_timer()
+        if self._request is not None:
+            self._look_after(max(0.0, first_s - (self._clock.monotonic() - self._began_s)))
+
     def begin(self, request: str, holds: Holds) -> None:
         """The child gets a request."""
         self._request, self._holds = request, holds

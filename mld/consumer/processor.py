@@ -61,6 +61,11 @@ class Processor:
         self._reply_timeout_s = reply_timeout_s
         self.initialized = False
 
+    def adjust(self, reply_timeout_s: float | None, warn_after_s: float) -> None:
+        """Wait so long from the next wait on, and warn of the action under way by the new bound."""
+        self._reply_timeout_s = reply_timeout_s
+        self._overdue.adjust(warn_after_s, is_bounded=reply_timeout_s is not None)
+
     @property
     def description(self) -> str:
         return self._child.description

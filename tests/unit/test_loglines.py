@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mld import logs
 from mld.aws.boundary import Surprises
-from mld.loglines import INDENT, Guarded, JsonLines, TextFormatter
+from mld.loglines import INDENT, Guarded, JsonLines, TextFormatter, WithPriority
 from properties.scrubbing import Scrubber
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
@@ -204,3 +204,34 @@ def test_the_trace_of_a_surprise_shows_no_password_of_a_proxy(caplog: pytest.Log
     for formatter in (TextFormatter(Scrubber()), JsonLines(Scrubber())):
         text = formatter.format(record)
         assert "Traceback" in text and SECRET not in text
+
+
+@pytest.mark.parametrize(
+    ("level", "priority"),
+    [(logging.DEBUG, 7), (logging.INFO, 6), (logging.WARNING, 4), (45, 3), (logging.ERROR, 3), (logging.CRITICAL, 2)],
+)
+def test_each_line_for_the_journal_begins_with_its_priority(level: int, priority: int) -> None:
+    text = TextFormatter(Scrubber())
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        record = logging.LogRecord("mld.x", level, __file__, 1, "failed", (), sys.exc_info())
+    expected = [f"<{priority}>{line}" for line in text.format(record).split("\n")]
+    assert len(expected) > 3
+    assert WithPriority(text).format(record).split("\n") == expected
+
+
+def test_priorities_are_written_only_if_standard_error_is_the_journal() -> None:
+    script = (
+        "import logging, os, sys; from mld import logs; status = os.fstat(2); "
+        "stream = f'{status.st_dev}:{status.st_ino + int(sys.argv[1])}'; "
+        "logs.configure(sys.argv[2], 'info', None, {'JOURNAL_STREAM': stream}); logging.getLogger('mld').error('told')"
+    )
+
+    def written(other: int, log_format: str) -> str:
+        command = [sys.executable, "-c", script, str(other), log_format]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+    assert written(0, "text").startswith("<3>")
+    assert STAMP.match(written(1, "text"))
+    assert written(0, "json").startswith("{")

@@ -6,7 +6,9 @@ from itertools import pairwise
 import pytest
 
 from mld.consumer.overdue import REPEAT_MAX_S, next_warning_s
-from tests.support.fleet import fleet, in_fleet
+from mld.daemon import worker_settings
+from mld.positions import TRIM_HORIZON, InitialPosition
+from tests.support.fleet import fleet, in_fleet, settings_of
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault
 from tests.virtual_time import virtual
@@ -141,3 +143,32 @@ def test_the_intervals_double_up_to_an_hour():
     gaps = [after - before for before, after in pairwise(times)]
     assert gaps[:5] == [60, 120, 240, 480, 960]
     assert max(gaps) == gaps[-1] == REPEAT_MAX_S
+
+
+@in_fleet()
+async def test_a_bound_that_changes_counts_for_the_request_under_way(world, caplog):
+    world.recorder = hanging = Hanging(world, "processRecords")
+    world.put(1)
+    running = world.start()
+    await world.until(lambda: hanging.hangs_since is not None)
+    await world.advance(5)
+    settings = worker_settings(settings_of(logWarningForTaskAfterMillis="20000"), InitialPosition(TRIM_HORIZON))
+    running.worker.adjust(settings.consumer)
+    await world.advance(100)
+    assert durations(caplog) == [20, 40, 80]
+
+
+@in_fleet()
+async def test_a_reply_time_that_changes_counts_from_the_next_request_on(world, caplog):
+    world.recorder = hanging = Hanging(world, "processRecords")
+    running = world.start()
+    await world.until(lambda: running.host.living() != [])
+    await world.advance(5)
+    settings = worker_settings(settings_of(timeoutInSeconds="30"), InitialPosition(TRIM_HORIZON))
+    running.worker.adjust(settings.consumer)
+    world.put(1)
+    await world.until(lambda: hanging.hangs_since is not None)
+    hanging.hang_on = ""
+    await world.advance(40)
+    assert world.all_delivered()
+    assert [record.action for record in caplog.records if hasattr(record, "action")] == ["child_failed"]

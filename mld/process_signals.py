@@ -1,0 +1,95 @@
+"""What signals mean to the daemon (protocol#exit-codes): the first asks it to stop, the second ends it at once.
+
+SIGHUP has two old meanings. From a terminal that goes away it means "stop". Where no terminal can go away, under a
+service manager, in a container or in cron, somebody has sent it, and means "read your configuration again". A process
+that was started with it ignored (nohup) goes on ignoring it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from enum import Enum
+
+from mld.worker import Worker
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_SIGNAL_BASE = 128
+SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and its group: that is one request
+
+
+class HangUp(Enum):
+    """What SIGHUP means."""
+
+    STOP = "stop"
+    RELOAD = "reload"
+    NOTHING = "nothing"
+
+
+def meaning_of_hang_up(*, is_supervised: bool, has_terminal: bool, is_ignored: bool) -> HangUp:
+    """What SIGHUP means to a process with or without a service manager, with or without a controlling terminal."""
+    if is_supervised:
+        return HangUp.RELOAD
+    if is_ignored:
+        return HangUp.NOTHING
+    return HangUp.STOP if has_terminal else HangUp.RELOAD
+
+
+def hang_up_here(*, is_supervised: bool) -> HangUp:
+    """What SIGHUP means to this process."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return meaning_of_hang_up(is_supervised=is_supervised, has_terminal=_has_terminal(), is_ignored=ignored)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+async def run_under_signals(worker: Worker, grace_s: float, hang_up: HangUp, reload: Callable[[], None]) -> int:
+    """Run the worker until a signal stops it, or it ends by itself; the exit code."""
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(worker.run(grace_s))
+    received: list[signal.Signals] = []
+    first_at = 0.0
+
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal first_at
+        if received and loop.time() - first_at < SIGNAL_ECHO_S:
+            return
+        received.append(number)
+        log.info("%s received", number.name, extra={"action": "signal", "count": len(received)})
+        if len(received) == 1:
+            first_at = loop.time()
+            worker.request_stop()
+        else:
+            running.cancel()
+
+    stops = [signal.SIGTERM, signal.SIGINT]
+    match hang_up:
+        case HangUp.STOP:
+            stops.append(signal.SIGHUP)
+        case HangUp.RELOAD:
+            loop.add_signal_handler(signal.SIGHUP, reload)
+        case HangUp.NOTHING:
+            pass
+    for number in stops:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        graceful = await running
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        graceful = False
+    if worker.failure is not None:
+        return EXIT_FAILURE
+    return EXIT_OK if graceful else EXIT_SIGNAL_BASE + (received[0] if received else signal.SIGTERM)

@@ -1,0 +1,46 @@
+"""One line for people who look at the service."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.metrics.registry import Metrics, ShardActivity
+from mld.metrics.snapshot import take_snapshot
+from mld.views.status_line import status_line
+from tests.unit.metrics.test_catalogue import ME
+
+PROCESSING, FAILING, PARKED = ShardActivity.PROCESSING, ShardActivity.FAILING, ShardActivity.PARKED
+
+
+def line(*shards: tuple[ShardActivity, int | None]) -> str:
+    metrics = Metrics()
+    for number, (activity, behind_ms) in enumerate(shards):
+        part = metrics.begin(f"shardId-{number:012}", 0.0)
+        part.activity, part.behind_ms = activity, behind_ms
+    return status_line(take_snapshot(metrics, ME, 1.0, 1.0))
+
+
+def test_the_line_says_how_many_shards_what_is_wrong_and_how_far_behind() -> None:
+    assert line() == "no shards"
+    assert line((PROCESSING, None)) == "1 shard, lag unknown"
+    assert line(*[(PROCESSING, 0)] * 11, (PROCESSING, 340)) == "12 shards, 340 ms behind"
+    assert line((PROCESSING, 0), (FAILING, 0), (PARKED, None)) == "3 shards, 1 failing, 1 parked, 0 ms behind"
+
+
+@pytest.mark.parametrize(
+    ("millis", "expected"),
+    [
+        (0, "0 ms"),
+        (7, "7 ms"),
+        (346, "350 ms"),
+        (999, "1000 ms"),
+        (1_000, "1 s"),
+        (1_260, "1.3 s"),
+        (59_400, "59 s"),
+        (150_000, "2.5 min"),
+        (5_400_000, "1.5 h"),
+        (86_400_000 * 12, "12 d"),
+    ],
+)
+def test_two_digits_are_enough(millis: int, expected: str) -> None:
+    assert line((PROCESSING, millis)) == f"1 shard, {expected} behind"
