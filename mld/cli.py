@@ -21,7 +21,7 @@ import click
 import mld
 from mld.errors import ImportedSiblingError, MldError
 from mld.siblings import check_siblings
-from mld.terminal import EXIT_FAILURE, chosen_file, complain, properties_file, say
+from mld.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,8 @@ def main() -> NoReturn:
     default="info",
     show_default=True,
 )
+@click.option("--until-caught-up", is_flag=True, help="End once every shard was at the tip, as from cron.")
+@click.option("--max-time", "time_max_s", type=Duration(), help="With --until-caught-up: end after this long.")
 def run(
     argument_file: str | None,
     option_file: str | None,
@@ -97,11 +99,16 @@ def run(
     overrides: Sequence[str],
     log_format: str,
     log_level: str,
+    until_caught_up: bool,
+    time_max_s: float | None,
 ) -> None:
     """Run the daemon until it is told to stop.
 
     Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before it was done.
+    With --until-caught-up: 0 everything was processed and checkpointed, or other workers are at it; 1 not yet.
     """
+    if time_max_s is not None and not until_caught_up:
+        raise click.UsageError("--max-time goes with --until-caught-up")
     from mld import logs
     from properties.loader import load
     from properties.remarks import ConfigurationError
@@ -117,8 +124,10 @@ def run(
         logs.log_remarks(loaded.remarks)
 
         from mld.daemon import run_daemon
+        from mld.until_tip import UntilTip
 
-        sys.exit(asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute()), overrides)))
+        until_tip = UntilTip(time_max_s) if until_caught_up else None
+        sys.exit(asyncio.run(run_daemon(loaded.settings, str(Path(file).absolute()), overrides, until_tip)))
     except ConfigurationError as error:
         complain(error)
 

@@ -51,6 +51,7 @@ from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
 from mld.surface import SurfaceParts, surface
+from mld.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
@@ -78,9 +79,12 @@ SIGNAL_ECHO_S = 0.5  # timeout(1) and some supervisors signal the process and it
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def run_daemon(settings: Settings, properties_file: str, overrides: Sequence[str] = ()) -> int:
+async def run_daemon(
+    settings: Settings, properties_file: str, overrides: Sequence[str] = (), until_tip: UntilTip | None = None
+) -> int:
     """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
-    those `overrides` (``key=value`` of the command line) that are for the Spark processor.
+    those `overrides` (``key=value`` of the command line) that are for the Spark processor. With `until_tip` the run
+    ends by itself.
 
     Raises ConfigurationError if the record processor cannot be found.
     """
@@ -119,8 +123,15 @@ async def run_daemon(settings: Settings, properties_file: str, overrides: Sequen
         metrics = Metrics()
         worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment, letters, metrics)
         parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, LoopClock())
+        grace_s = settings.shutdown_grace_millis / 1000
+        if until_tip is not None:
+            rules = CatchUpRules(
+                settings.failover_time_millis / 1000, initial_position(settings), until_tip.time_max_s, properties_file
+            )
+            run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
+            return await _run_under_signals(run, grace_s)
         async with surface(parts):
-            return await _run_under_signals(worker, settings.shutdown_grace_millis / 1000)
+            return await _run_under_signals(worker, grace_s)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE
@@ -171,7 +182,7 @@ def _request_timeout_s(settings: Settings) -> float:
     return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.failover_time_millis / 1000 / RENEWALS_PER_LEASE)
 
 
-async def _run_under_signals(worker: Worker, grace_s: float) -> int:
+async def _run_under_signals(worker: Worker | RunUntilTip, grace_s: float) -> int:
     loop = asyncio.get_running_loop()
     running = asyncio.ensure_future(worker.run(grace_s))
     received: list[signal.Signals] = []

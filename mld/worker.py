@@ -132,6 +132,11 @@ class Worker:
         """Whether initialization is over, and no stop has been asked for."""
         return self._is_initialized and not self._signals.stop_asked.is_set()
 
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether no shard is known to lack its row."""
+        return not self._signals.sync_due.is_set()
+
     def held(self) -> frozenset[str]:
         """Keys of the leases this worker believes to hold now."""
         return frozenset(self._parts.keeper.held())

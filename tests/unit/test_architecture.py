@@ -51,8 +51,11 @@ ROOMS: dict[str, set[str]] = {
         "mld.shards",
         "mld.shard_coordinator",
         "mld.surface",
+        "mld.until_tip",
         "mld.worker",
     },
+    "mld.catching_up": {"mld.fleet", "mld.leases"},
+    "mld.until_tip": {"mld.catching_up", "mld.fleet", "mld.leases", "mld.worker"},
     "mld.surface": {"mld.operating", "mld.serving", "mld.systemd", "mld.views", "mld.worker"},
     "mld.logs": {"mld.loglines"},
     "mld.loglines": set(),
@@ -61,7 +64,16 @@ ROOMS: dict[str, set[str]] = {
     "mld.sparkhosts": set(),
     "mld.siblings": set(),
     "mld.systemd": set(),
-    "mld.cli": {"mld.daemon", "mld.check", "mld.local", "mld.logs", "mld.quickstart", "mld.siblings", "mld.terminal"},
+    "mld.cli": {
+        "mld.daemon",
+        "mld.check",
+        "mld.local",
+        "mld.logs",
+        "mld.quickstart",
+        "mld.siblings",
+        "mld.terminal",
+        "mld.until_tip",
+    },
     "mld.terminal": set(),
     "mld.__main__": {"mld.cli"},
 }
@@ -109,6 +121,7 @@ SPARK_LEAVES = {
 }
 # Modules that decide: values in, values out.
 PURE = (
+    "mld/catching_up.py",
     "mld/positions.py",
     "mld/price.py",
     "mld/webrule.py",
