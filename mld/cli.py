@@ -21,7 +21,7 @@ import click
 import mld
 from mld.errors import ImportedSiblingError, MldError
 from mld.siblings import check_siblings
-from mld.terminal import EXIT_FAILURE, chosen_file, complain, properties_file, say
+from mld.terminal import EXIT_FAILURE, Duration, chosen_file, complain, properties_file, say
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,8 @@ def main() -> NoReturn:
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     help="Wins over mld.logLevel of the file, whose default is info.",
 )
+@click.option("--until-caught-up", is_flag=True, help="End once every shard was at the tip, as from cron.")
+@click.option("--max-time", "time_max_s", type=Duration(), help="With --until-caught-up: end after this long.")
 def run(
     argument_file: str | None,
     option_file: str | None,
@@ -97,11 +99,16 @@ def run(
     overrides: Sequence[str],
     log_format: str,
     log_level: str | None,
+    until_caught_up: bool,
+    time_max_s: float | None,
 ) -> None:
     """Run the daemon until it is told to stop.
 
     Exit codes: 0 stopped gracefully, 1 failed, 2 bad configuration, 128+n ended by signal n before it was done.
+    With --until-caught-up: 0 everything was processed and checkpointed, or other workers are at it; 1 not yet.
     """
+    if time_max_s is not None and not until_caught_up:
+        raise click.UsageError("--max-time goes with --until-caught-up")
     from mld import logs
     from mld.reload import LogOptions, Reloader
     from properties.loader import load
@@ -122,10 +129,12 @@ def run(
         logs.log_remarks(loaded.remarks)
 
         from mld.daemon import run_daemon
+        from mld.until_tip import UntilTip
 
         path = str(Path(file).absolute())
         reloader = Reloader(loaded, path, overrides, os.environ, options)
-        sys.exit(asyncio.run(run_daemon(loaded.settings, path, overrides, reloader)))
+        until_tip = UntilTip(time_max_s) if until_caught_up else None
+        sys.exit(asyncio.run(run_daemon(loaded.settings, path, overrides, reloader, until_tip)))
     except ConfigurationError as error:
         complain(error)
 

@@ -53,6 +53,7 @@ from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
 from mld.surface import SurfaceParts, surface
 from mld.systemd import ServiceManager, claim_supervision
+from mld.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
@@ -74,11 +75,15 @@ COLLECT_EVERY = 50_000  # objects: a page of 10,000 records must not start a doz
 
 
 async def run_daemon(
-    settings: Settings, properties_file: str, overrides: Sequence[str] = (), reloader: Reloader | None = None
+    settings: Settings,
+    properties_file: str,
+    overrides: Sequence[str] = (),
+    reloader: Reloader | None = None,
+    until_tip: UntilTip | None = None,
 ) -> int:
     """Run until stopped; returns the exit code. `properties_file` is an absolute path; children are told of
     those `overrides` (``key=value`` of the command line) that are for the Spark processor. `reloader` reads the file
-    again when asked to; None: nothing can change.
+    again when asked to; None: nothing can change. With `until_tip` the run ends by itself.
 
     Raises ConfigurationError if the record processor cannot be found.
     """
@@ -123,8 +128,15 @@ async def run_daemon(
             _reload(worker, reloader, supervision.manager)
 
         hang_up = hang_up_here(is_supervised=supervision.manager.is_there)
+        grace_s = settings.shutdown_grace_millis / 1000
+        if until_tip is not None:
+            rules = CatchUpRules(
+                settings.failover_time_millis / 1000, initial_position(settings), until_tip.time_max_s, properties_file
+            )
+            run = RunUntilTip(worker, metrics, worker_id, parts.clock, rules, around=lambda: surface(parts))
+            return await run_under_signals(run, grace_s, hang_up, reload)
         async with surface(parts):
-            return await run_under_signals(worker, settings.shutdown_grace_millis / 1000, hang_up, reload)
+            return await run_under_signals(worker, grace_s, hang_up, reload)
     except MldError as error:
         log.error("%s", error, extra={"action": "daemon_failed"})
         return EXIT_FAILURE

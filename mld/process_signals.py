@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable
 from enum import Enum
 
+from mld.until_tip import RunUntilTip
 from mld.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,9 @@ def _has_terminal() -> bool:
     return True
 
 
-async def run_under_signals(worker: Worker, grace_s: float, hang_up: HangUp, reload: Callable[[], None]) -> int:
+async def run_under_signals(
+    worker: Worker | RunUntilTip, grace_s: float, hang_up: HangUp, reload: Callable[[], None]
+) -> int:
     """Run the worker until a signal stops it, or it ends by itself; the exit code."""
     loop = asyncio.get_running_loop()
     running = asyncio.ensure_future(worker.run(grace_s))

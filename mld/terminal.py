@@ -20,6 +20,28 @@ EXIT_CONFIGURATION = 2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class Duration(click.ParamType[float]):
+    """``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        number = text.rstrip("msdh")
+        try:
+            seconds = float(number) * _UNITS[text[len(number) :] or "s"]
+        except (ValueError, KeyError):
+            self.fail(f"{text!r} is no duration: give a number with s, m, h or d, such as 5m", param, ctx)
+        if not 0 <= seconds < float("inf"):
+            self.fail(f"{text!r} is no duration: it must not be negative", param, ctx)
+        return seconds
+
+
 _define = click.option(
     "-D",
     "--define",

@@ -138,6 +138,11 @@ class Worker:
         """What its parts tell it; whoever wants to know how its life goes waits for these events."""
         return self._signals
 
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether no shard is known to lack its row."""
+        return not self._signals.sync_due.is_set()
+
     def held(self) -> frozenset[str]:
         """Keys of the leases this worker believes to hold now."""
         return frozenset(self._parts.keeper.held())

@@ -81,6 +81,7 @@ class ShardCounters:
 
     def failed(self, reason: str, words: str) -> None:
         """The child has failed; `reason` is one of a few."""
+        self.part.on_tip(self.part.key, False)
         self.part.restarts.add(reason)
         self.part.last_error = words
         self.part.last_error_wall_s = self._clock.wall()

@@ -100,9 +100,13 @@ class Roster:
         self._found_dead = {
             worker: since
             for worker, since in self._found_dead.items()
-            if worker in moving and (moving[worker].updated_at_s or 0) <= since
+            if worker in moving and self._is_found_dead(moving[worker])
         }
         return tuple(report for worker, report in moving.items() if worker not in self._found_dead), newly_still
+
+    def _is_found_dead(self, report: WorkerReport) -> bool:
+        since = self._found_dead.get(report.worker)
+        return since is not None and (report.updated_at_s or 0) <= since
 
     def receivers(
         self,
@@ -112,13 +116,13 @@ class Roster:
         wall_s: float,
         leases_max: int,
     ) -> dict[str, str]:
-        """Who of the others gets these leases when we leave; nobody who is seen to be silent.
+        """Who of the others gets these leases when we leave; nobody who is seen to be silent, or was found dead.
 
         A report may be of a dead worker, whatever its time says. So those whom we saw renew or report come first.
         """
         active = reports.sort_out(found, wall_s, self._rules).active
         counts = Counter(lease.actual_owner for lease in leases)
-        live = {report.worker for report in active} - self.silent - {self._me}
+        live = {report.worker for report in active if not self._is_found_dead(report)} - self.silent - {self._me}
         chosen = live & self.showing_life or live
         return spread(keys, {worker: counts[worker] for worker in chosen}, leases_max)
 

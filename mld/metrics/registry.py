@@ -42,6 +42,10 @@ def _none_waits() -> int:
     return 0
 
 
+def _nobody_asks(_key: str, _is_reached: bool) -> None:
+    pass
+
+
 class ShardMetrics:
     """What is counted for one shard while its lease is held. Times are monotonic seconds unless named otherwise."""
 
@@ -66,6 +70,9 @@ class ShardMetrics:
         """How far the shard's newest answer was behind the tip; None until Kinesis has said."""
         self.behind_wall_s = 0.0
         """When it said so, in epoch seconds."""
+        self.on_tip: Callable[[str, bool], None] = _nobody_asks
+        """Is told when the shard's child has answered for everything that there was, and when that is in doubt again,
+        because the child has failed."""
         # --- the child
         self.activity = ShardActivity.IDLE
         self.busy_since: float | None = None
@@ -178,6 +185,8 @@ class Metrics:
         self.worker = WorkerMetrics()
         self.progress = Progress()
         self.shards: dict[str, ShardMetrics] = {}
+        self.on_tip: Callable[[str, bool], None] = _nobody_asks
+        """That of every part that is begun."""
         self.ended: list[ShardMetrics] = []
         """Parts whose lease is gone and whose last values nobody has published; emptied by the publisher."""
 
@@ -186,6 +195,7 @@ class Metrics:
         if key in self.shards:
             self.end(self.shards[key])
         part = self.shards[key] = ShardMetrics(key, now, self.progress)
+        part.on_tip = self.on_tip
         return part
 
     def end(self, part: ShardMetrics) -> None:

@@ -69,8 +69,8 @@ class DaemonLink:
                 first = json.loads(next(lines, b"null"))
             except TimeoutError:
                 raise NotReachedError(
-                    f"the daemon {self._pid_or_place(connection)} does not answer within {self._timeout_s:g} s: its event "
-                    "loop hangs, or the machine is overloaded"
+                    f"the daemon {self._pid_or_place(connection)} does not answer within {self._timeout_s:g} s: its "
+                    "event loop hangs, or the machine is overloaded"
                 ) from None
             except OSError as error:
                 raise NotReachedError(f"the daemon at {self.place.path} broke off: {error.strerror}") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mld.errors import MldError
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
+from mld.terminal import EXIT_FAILURE, EXIT_OK, Duration, chosen_file, properties_file, say, settings_of
 
 if TYPE_CHECKING:
     from mld.operating.fleet_status import FleetStatus
@@ -29,28 +29,6 @@ _output = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
 _watch = click.option("--watch", is_flag=True, help="Look again every few seconds, until interrupted.")
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-
-
-class Duration(click.ParamType[float]):
-    """``30s``, ``5m``, ``2h``, ``1d`` or plain seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        number = text.rstrip("msdh")
-        try:
-            seconds = float(number) * _UNITS[text[len(number) :] or "s"]
-        except (ValueError, KeyError):
-            self.fail(f"{text!r} is no duration: give a number with s, m, h or d, such as 5m", param, ctx)
-        if not 0 <= seconds < float("inf"):
-            self.fail(f"{text!r} is no duration: it must not be negative", param, ctx)
-        return seconds
 
 
 @click.command()

@@ -130,7 +130,7 @@ class PollingReader(ShardReader):
         logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
         verdict = self._judge(page, "GetRecords")
         self._accept(page, asked_s, asked_wall_s)
-        return self._hand_over(page, verdict)
+        return self._hand_over(page, verdict, is_full=page.count >= (limit or buffer.ANSWER_RECORDS_MAX))
 
     def _accept(self, page: Page, asked_s: float, asked_wall_s: float) -> None:
         assert self._state is not None

@@ -31,9 +31,13 @@ STOP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The next page. It may be empty, and still says how far the reader lags."""
+    """The next page. It may be empty, and still says how far the reader lags.
+
+    `is_tip`: there was nothing after it when it was read.
+    """
 
     page: Page
+    is_tip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,9 @@ class ShardReader(ABC):
         self._asked_again = asyncio.Event()  # the consumer wants more although the shard was reported missing
         self._missing_reported = False
         self._over = False  # EndOfShard was handed out, or `stop` was called
+        self._is_newest_tip = False  # the last answer
+        self._is_taken_tip = False  # the last page that was taken
+        self._is_awaited = False  # the consumer has done with all that it took, and waits
 
     @property
     @abstractmethod
@@ -121,13 +128,21 @@ class ShardReader(ABC):
         if self._missing_reported:
             self._missing_reported = False
             self._asked_again.set()
-        while (delivery := self._buffer.take()) is None:
-            if self._task.done():
-                self._task.result()
-            self._arrived.clear()
-            await self._arrived.wait()
-            if self._over:
-                raise RuntimeError(f"the reader of shard {self.shard_id} was stopped while somebody waited for it")
+        if self._is_taken_tip or (self._is_newest_tip and self._buffer.is_empty):
+            self._metrics.on_tip(self.shard_id, True)
+        self._is_awaited = True
+        try:
+            while (delivery := self._buffer.take()) is None:
+                if self._task.done():
+                    self._task.result()
+                self._arrived.clear()
+                await self._arrived.wait()
+                if self._over:
+                    raise RuntimeError(f"the reader of shard {self.shard_id} was stopped while somebody waited for it")
+        finally:
+            self._is_awaited = False
+        if isinstance(delivery, Records):
+            self._is_taken_tip = delivery.is_tip
         self._room.set()
         self._missing_reported = isinstance(delivery, ShardMissing)
         self._over = isinstance(delivery, EndOfShard)
@@ -196,13 +211,19 @@ class ShardReader(ABC):
             raise InvalidStreamResponseError(f"{what} of shard {self.shard_id}: {why}")
         return verdict
 
-    def _hand_over(self, page: Page, verdict: AnswerVerdict) -> bool:
-        """Deliver a page, and the end of the shard if it ended there; True if it did."""
+    def _hand_over(self, page: Page, verdict: AnswerVerdict, *, is_full: bool = False) -> bool:
+        """Deliver a page, and the end of the shard if it ended there; True if it did.
+
+        `is_full`: it has as many records as were asked for. Some stand-ins say "0 ms behind" even then.
+        """
+        self._is_newest_tip = page.millis_behind_latest == 0 and not is_full
         if page.count or (verdict is AnswerVerdict.GOES_ON and self._deliver_empty):
-            self._deliver(Records(page), page)
+            self._deliver(Records(page, self._is_newest_tip), page)
         elif page.millis_behind_latest is not None and self._buffer.is_empty:
             # Nothing waits for the child, so this is the lag of the shard; else the next page tells.
             self._metrics.saw_lag(page.millis_behind_latest, self._clock.wall())
+            if self._is_awaited and self._is_newest_tip:
+                self._metrics.on_tip(self.shard_id, True)
         if verdict is AnswerVerdict.GOES_ON:
             return False
         self._deliver(EndOfShard(page.child_shards if verdict is AnswerVerdict.ENDED else ()))

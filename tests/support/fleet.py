@@ -10,12 +10,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mld.daemon import assemble
+from mld.daemon import assemble, initial_position
 from mld.fleet.wiring import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.metrics.registry import Metrics
+from mld.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from properties.loader import load
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo
@@ -57,6 +58,7 @@ class Running:
         self.host = host
         self.streams = streams
         self.worker_id = worker_id
+        self.metrics = metrics
 
     async def stop(self) -> bool:
         """Graceful; True if it was in time."""
@@ -92,6 +94,7 @@ class Fleet:
         script: Callable[..., Any] | None = None,
         seed: int = 1,
         detect_load: DetectLoad = no_load,
+        until_tip: UntilTip | None = None,
         **keys: str,
     ) -> Running:
         settings = settings_of(**{**self.keys, **keys})
@@ -115,6 +118,10 @@ class Fleet:
             letters=self.letters,
             metrics=metrics,
         )
+        if until_tip is not None:
+            duration_s = settings.failover_time_millis / 1000
+            rules = CatchUpRules(duration_s, initial_position(settings), until_tip.time_max_s)
+            worker = RunUntilTip(worker, metrics, worker_id, self.clock, rules)
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
         running = Running(worker, task, host, streams, worker_id, metrics)
         self.running.append(running)

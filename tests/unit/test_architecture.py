@@ -55,12 +55,15 @@ ROOMS: dict[str, set[str]] = {
         "mld.reload",
         "mld.surface",
         "mld.systemd",
+        "mld.until_tip",
         "mld.worker",
     },
     "mld.surface": {"mld.operating", "mld.serving", "mld.supervised", "mld.systemd", "mld.views", "mld.worker"},
     "mld.supervised": {"mld.systemd"},
-    "mld.process_signals": {"mld.worker"},
+    "mld.process_signals": {"mld.until_tip", "mld.worker"},
     "mld.reload": {"mld.logs"},
+    "mld.catching_up": {"mld.fleet", "mld.leases"},
+    "mld.until_tip": {"mld.catching_up", "mld.fleet", "mld.leases", "mld.worker"},
     "mld.logs": {"mld.loglines"},
     "mld.loglines": set(),
     "mld.check": {"mld.price", "mld.sparkhosts"},
@@ -77,6 +80,7 @@ ROOMS: dict[str, set[str]] = {
         "mld.reload",
         "mld.siblings",
         "mld.terminal",
+        "mld.until_tip",
     },
     "mld.terminal": set(),
     "mld.__main__": {"mld.cli"},
@@ -125,6 +129,7 @@ SPARK_LEAVES = {
 }
 # Modules that decide: values in, values out.
 PURE = (
+    "mld/catching_up.py",
     "mld/positions.py",
     "mld/price.py",
     "mld/webrule.py",

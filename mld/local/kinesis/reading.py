@@ -111,7 +111,7 @@ def read_page(
         size_bytes=span.size_bytes,
         last=span.last,
         position=None if ended else following,
-        millis_behind_latest=max(0, round((now - span.seen_s) * 1000)) if span.more else 0,
+        millis_behind_latest=max(1, round((now - span.seen_s) * 1000)) if span.more else 0,
         children=shard.children if ended else (),
         at_tip=not span.more,
         cut_by_size=span.cut_by_size,

@@ -72,6 +72,14 @@ def test_who_was_found_dead_gets_nothing_until_it_reports_anew() -> None:
     assert assignable(it, report("dead"), report("a")) == {"a", "dead"}, "the matter is over"
 
 
+def test_who_was_found_dead_receives_nothing_from_one_that_leaves() -> None:
+    it = roster()
+    it.exclude_dead("dead", WALL_S)
+    assert it.receivers(["s1"], (), [report("dead")], WALL_S, 10) == {}
+    assert it.receivers(["s1"], (), [report("dead"), report("a")], WALL_S, 10) == {"s1": "a"}
+    assert it.receivers(["s1"], (), [report("dead", -1)], WALL_S, 10) == {"s1": "dead"}
+
+
 def test_a_report_that_stands_still_is_that_of_a_dead_worker_and_told_once() -> None:
     it = roster()
     for now in (0.0, 2 * PERIOD_S):

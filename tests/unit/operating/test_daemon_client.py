@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,6 +19,13 @@ from mld.operating.daemon_client import DaemonLink, DaemonRefusedError, NotReach
 from tests.support.patience import PATIENCE_S
 
 APPLICATION = "clicks-of-a-test"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one: the path of a unix socket has 107 characters at most."""
+    with TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

@@ -1,0 +1,171 @@
+"""When a run that is to end at the tip may end."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.catching_up import (
+    STALL_S,
+    AtWork,
+    CatchingUp,
+    CatchUpEnd,
+    CatchUpLook,
+    OtherWorkers,
+    begins_at_latest,
+    in_words,
+    not_checkpointed,
+)
+from mld.leases.lease import Lease
+from mld.metrics.registry import ShardActivity
+from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+
+IDLE, FAILING, PARKED = ShardActivity.IDLE, ShardActivity.FAILING, ShardActivity.PARKED
+
+
+def lease(key: str, checkpoint: Position = TRIM_HORIZON, owner: str | None = "me", **more: object) -> Lease:
+    return Lease(key, checkpoint, owner=owner, **more)  # type: ignore[arg-type]
+
+
+def look(*leases: Lease, at: float = 0.0, elsewhere: set[str] | None = None, **works: AtWork) -> CatchUpLook:
+    return CatchUpLook(at, leases, elsewhere or set(), works)
+
+
+def at_tip(*keys: str, time_max_s: float | None = None) -> CatchingUp:
+    course = CatchingUp(0.0, time_max_s)
+    for key in keys:
+        course.tip(key, True)
+    return course
+
+
+def test_it_is_over_when_every_shard_was_at_the_tip_has_ended_or_is_with_others() -> None:
+    seen = look(lease("a"), lease("b", SHARD_END), lease("c", owner="w2"), elsewhere={"c"})
+    assert at_tip("a").looked(seen) is CatchUpEnd.CAUGHT_UP
+    assert at_tip().looked(seen) is None
+    assert at_tip("a").looked(look(lease("a"), lease("c", owner="w2"))) is None
+
+
+def test_it_is_not_over_without_rows_or_while_some_are_missing() -> None:
+    assert at_tip("a").looked(look()) is None
+    assert at_tip("a").looked(CatchUpLook(0.0, (lease("a"),), (), {}, is_in_sync=False)) is None
+
+
+def test_a_failure_takes_the_tip_back() -> None:
+    course = at_tip("a")
+    assert course.tip("a", False)
+    assert not course.tip("a", False)
+    assert course.looked(look(lease("a"))) is None
+    assert course.tip("a", True)
+    assert not course.tip("a", True)
+
+
+def test_the_time_ends_it_and_what_is_done_by_then_counts() -> None:
+    course = at_tip("a", time_max_s=60.0)
+    assert course.looked(look(lease("b"), at=59.9)) is None
+    assert course.looked(look(lease("b"), at=60.0)) is CatchUpEnd.TIME_OVER
+    assert course.looked(look(lease("a"), at=60.0)) is CatchUpEnd.CAUGHT_UP
+    assert course.time_left_s(20.0) == 40.0
+
+
+@pytest.mark.parametrize("activity", [FAILING, PARKED, IDLE])
+def test_what_nothing_moves_ends_it(activity: ShardActivity) -> None:
+    course = at_tip()
+    seen = {"b": AtWork(activity, is_busy=False)}
+    assert course.looked(look(lease("b"), at=1.0, **seen)) is None
+    assert course.looked(look(lease("b"), at=STALL_S, **seen)) is None
+    assert course.looked(look(lease("b"), at=STALL_S + 1, **seen)) is CatchUpEnd.STALLED
+
+
+def test_a_busy_child_a_delivery_and_a_smaller_lag_move_it() -> None:
+    course = at_tip()
+    steps = [
+        AtWork(FAILING, is_busy=False),
+        AtWork(FAILING, is_busy=True),
+        AtWork(IDLE, is_busy=False, delivered=Position("5")),
+        AtWork(IDLE, is_busy=False, delivered=Position("5"), behind_ms=7),
+    ]
+    for number, work in enumerate(steps):
+        assert course.looked(look(lease("b"), at=number * 0.9 * STALL_S, b=work)) is None
+    at = 3 * 0.9 * STALL_S + STALL_S
+    assert course.looked(look(lease("b"), at=at, b=steps[-1])) is CatchUpEnd.STALLED
+
+
+def test_with_a_time_nothing_else_ends_it() -> None:
+    course = at_tip(time_max_s=10 * STALL_S)
+    for at in (0.0, STALL_S, 5 * STALL_S):
+        assert course.looked(look(lease("b"), at=at, b=AtWork(PARKED, is_busy=False))) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "work", "words"),
+    [
+        (lease("b"), AtWork(PARKED, is_busy=False), "b is parked: Kinesis does not find it"),
+        (lease("b"), AtWork(FAILING, is_busy=False, last_error="died"), "b its record processor fails: died"),
+        (lease("b"), AtWork(IDLE, is_busy=True), "b its record processor has a batch"),
+        (lease("b"), AtWork(IDLE, is_busy=False, behind_ms=1500), "b is 1.5 s behind"),
+        (lease("b", owner=None), None, "b nobody works on it"),
+        (lease("b", owner="w2"), None, "b belongs to w2, which was not seen to work on it"),
+        (lease("b", parents=frozenset({"a"})), None, "b waits for its parent a"),
+    ],
+)
+def test_what_is_left_is_told_in_words(row: Lease, work: AtWork | None, words: str) -> None:
+    course = at_tip()
+    course.looked(look(row, lease("a"), **({} if work is None else {"b": work})))
+    assert words in in_words(course.remaining)
+
+
+def test_many_shards_are_counted() -> None:
+    assert in_words({f"s{n}": "x" for n in range(8)}) == "s0 x; s1 x; s2 x; s3 x; s4 x; and 3 more"
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_owner_is_at_work_once_its_counter_was_seen_to_move() -> None:
+    others = OtherWorkers(10.0)
+    others.looked([lease("a", owner="w2", counter=5)], {}, 0.0)
+    assert others.at_work([lease("a", owner="w2", counter=5)], 0.0) == frozenset()
+    assert others.undecided([lease("a", owner="w2", counter=5)], 0.0)
+    others.looked([lease("a", owner="w2", counter=6)], {}, 3.0)
+    assert others.at_work([lease("a", owner="w2", counter=6)], 3.0) == {"w2"}
+
+
+def test_an_owner_that_stands_still_for_a_lease_duration_is_dead() -> None:
+    others = OtherWorkers(10.0)
+    row = lease("a", owner="w2", counter=5)
+    others.looked([row], {}, 0.0)
+    assert others.undecided([row], 10.0)
+    assert not others.undecided([row], 10.1)
+    assert others.at_work([row], 10.1) == frozenset()
+
+
+def test_a_heartbeat_stands_for_the_counters() -> None:
+    others = OtherWorkers(10.0)
+    row = lease("a", owner="w2", counter=5, heartbeat="00000000000000aa")
+    others.looked([row], {"w2": "00000000000000aa.1"}, 0.0)
+    assert others.at_work([row], 0.0) == frozenset()
+    others.looked([row], {"w2": "00000000000000aa.2"}, 3.0)
+    assert others.at_work([row], 3.0) == {"w2"}
+
+
+def test_nobodys_rows_and_ended_shards_need_no_look() -> None:
+    others = OtherWorkers(10.0)
+    rows = [lease("a", owner=None), lease("b", SHARD_END, owner="w2")]
+    others.looked(rows, {}, 0.0)
+    assert not others.undecided(rows, 0.0)
+
+
+# --- the beginning and the end ----------------------------------------------------------------------------------------
+
+
+def test_a_start_at_latest_is_found_in_rows_or_in_the_settings() -> None:
+    assert begins_at_latest([lease("a", LATEST), lease("b")], False) == "the checkpoint of a is LATEST"
+    assert begins_at_latest([], True) == "an application without checkpoints would start at LATEST"
+    assert begins_at_latest([lease("a", Position("5"))], True) is None
+    assert begins_at_latest([], False) is None
+    assert begins_at_latest([lease("a")], False) is None
+
+
+def test_what_was_given_and_not_checkpointed_is_told() -> None:
+    rows = [lease("a", Position("5", 2)), lease("b", SHARD_END), lease("c", Position("9"))]
+    delivered = {"a": Position("5", 3), "b": Position("7"), "c": Position("9")}
+    assert not_checkpointed(rows, delivered) == {"a": "was given 5/3, and its checkpoint is 5/2"}

@@ -1,0 +1,282 @@
+"""Whole workers that run until they are caught up, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mld.catching_up import STALL_S
+from mld.until_tip import UntilTip
+from properties.remarks import ConfigurationError
+from tests.support.fleet import STREAM, Fleet, Running, in_fleet
+from tests.support.kpl import User, aggregate
+from tests.twins.children import ChildExit, MemoryChild, Recorder
+
+SHARD_0 = "shardId-000000000000"
+V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
+LEASE_S = 10.0
+modes = pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({}, id="2.x"),
+        pytest.param(V3X, id="3.x"),
+        pytest.param({**V3X, "mld__heartbeat": "worker"}, id="heartbeat"),
+        pytest.param({"retrievalMode": "FANOUT"}, id="fan-out"),
+        pytest.param({"callProcessRecordsEvenForEmptyRecordList": "true"}, id="empty batches"),
+    ],
+)
+
+
+def begin(world: Fleet, name: str = "w1", time_max_s: float | None = None, **more: Any) -> Running:
+    return world.start(name, until_tip=UntilTip(time_max_s), **more)
+
+
+async def ended(run: Running, within_s: float = 60.0) -> str | None:
+    """Why it is not caught up; None if it is."""
+    async with asyncio.timeout(within_s):
+        await run.task
+    return run.worker.failure
+
+
+@modes
+@in_fleet(3)
+async def test_everything_is_delivered_checkpointed_and_released(world, keys) -> None:
+    world.recorder.checkpoint_every_batch = False
+    world.put(100)
+    run = begin(world, **keys)
+    assert await ended(run) is None
+    assert world.all_delivered()
+    for shard in world.shards():
+        last = max(int(d.sequence) for d in world.recorder.deliveries if d.shard_id == shard.shard_id)
+        assert world.lease(shard.shard_id).checkpoint.number == last
+        assert world.lease(shard.shard_id).owner is None
+        assert world.recorder.actions_of(shard.shard_id) == ["initialize", "shutdownRequested", "leaseLost"]
+
+
+@modes
+@in_fleet(2)
+async def test_a_stream_without_records_is_caught_up_at_once(world, keys) -> None:
+    started = world.clock.monotonic()
+    assert await ended(begin(world, **keys)) is None
+    assert world.clock.monotonic() - started < 12
+    assert world.lease(SHARD_0).checkpoint.sequence == "TRIM_HORIZON"
+
+
+@modes
+@in_fleet(2)
+async def test_the_next_run_goes_on_where_the_last_one_ended(world, keys) -> None:
+    for number in range(3):
+        world.put(20)
+        started = world.clock.monotonic()
+        assert await ended(begin(world, f"run-{number}", seed=number, **keys)) is None
+        assert world.clock.monotonic() - started < 12
+    delivered = world.recorder.data()
+    assert len(delivered) == len(set(delivered)) == 60
+
+
+@pytest.mark.parametrize("keys", [{}, V3X], ids=["2.x", "3.x"])
+@in_fleet(1)
+async def test_children_of_a_reshard_during_the_run_are_read_too(world, keys) -> None:
+    world.recorder.work_s = 1.0
+    world.put(50)
+    run = begin(world, maxRecords="10", **keys)
+    await world.until(lambda: bool(world.recorder.actions))
+    world.split(SHARD_0)
+    world.put(50)
+    assert await ended(run) is None
+    assert world.all_delivered()
+    assert world.lease(SHARD_0).checkpoint.is_shard_end
+    assert {d.shard_id for d in world.recorder.deliveries} == {s.shard_id for s in world.shards()}
+
+
+@in_fleet(1)
+async def test_a_stream_that_is_never_quiet_is_caught_up_all_the_same(world) -> None:
+    async def produce() -> None:
+        while True:
+            world.put(1)
+            await asyncio.sleep(0.1)
+
+    producing = asyncio.create_task(produce())
+    try:
+        world.put(500)
+        assert await ended(begin(world)) is None
+        assert len(world.recorder.data()) >= 500
+    finally:
+        producing.cancel()
+
+
+@in_fleet(1)
+async def test_aggregates_are_read_to_the_last_user_record(world) -> None:
+    from mld.local.kinesis import PutEntry
+
+    for start in range(0, 30, 3):
+        entry = PutEntry.of(aggregate([User("key", str(start + n).encode(), "0") for n in range(3)]), "a", 0)
+        world.kinesis.put_record(STREAM, entry, now=world.clock.wall())
+    assert await ended(begin(world)) is None
+    assert [int(data) for data in world.recorder.data()] == list(range(30))
+    assert world.lease(SHARD_0).checkpoint.sub == 2
+
+
+# --- others at work ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [{}, V3X, {**V3X, "mld__heartbeat": "worker"}], ids=["2.x", "3.x", "heartbeat"])
+@pytest.mark.parametrize("name", ["w2", "w1"])
+@in_fleet(2)
+async def test_a_run_leaves_another_one_at_work_alone(world, keys, name) -> None:
+    """Also one with the same workerId, which would otherwise resume the leases of the other."""
+    world.start("w1", **keys)
+    world.put(10)
+    await world.until(world.all_delivered)
+    await world.advance(5)
+    before = {shard.shard_id: world.lease(shard.shard_id).owner for shard in world.shards()}
+    run = begin(world, name, seed=2, **keys)
+    assert await ended(run, LEASE_S) is None
+    assert run.host.children == []
+    assert {shard.shard_id: world.lease(shard.shard_id).owner for shard in world.shards()} == before
+
+
+@pytest.mark.parametrize("keys", [{}, V3X, {**V3X, "mld__heartbeat": "worker"}], ids=["2.x", "3.x", "heartbeat"])
+@in_fleet(2)
+async def test_leases_of_a_dead_run_are_taken(world, keys) -> None:
+    first = world.start("w1", **keys)
+    world.put(10)
+    await world.until(world.all_delivered)
+    await first.crash()
+    world.put(10)
+    assert await ended(begin(world, "w2", seed=2, **keys), 4 * LEASE_S) is None
+    assert world.all_delivered()
+    assert world.lease(SHARD_0).owner is None
+
+
+@in_fleet(4)
+async def test_two_runs_that_start_together_share_the_work_and_both_end(world) -> None:
+    world.put(100)
+    runs = [begin(world, name, seed=seed) for seed, name in enumerate(("w1", "w2"))]
+    assert [await ended(run, 120) for run in runs] == [None, None]
+    assert world.all_delivered()
+    assert {world.lease(shard.shard_id).owner for shard in world.shards()} == {None}
+
+
+# --- what is in the way -----------------------------------------------------------------------------------------------
+
+
+class Failing(Recorder):
+    """Dies of each batch of shard 0."""
+
+    async def process(self, child: MemoryChild, records: list[dict[str, Any]]) -> None:
+        if child.shard_id == SHARD_0:
+            raise ChildExit
+        await super().process(child, records)
+
+
+@in_fleet(2)
+async def test_a_run_that_waits_for_a_failing_shard_only_ends_and_names_it(world) -> None:
+    world.put(20)
+    failing = Failing(world.clock)
+    started = world.clock.monotonic()
+    why = await ended(begin(world, script=failing), 3 * STALL_S)
+    assert "nothing has moved" in why
+    assert f"{SHARD_0} its record processor fails" in why
+    assert "shardId-000000000001" not in why
+    assert world.clock.monotonic() - started > STALL_S
+    assert world.lease(SHARD_0).checkpoint.sequence == "TRIM_HORIZON"
+    assert world.lease("shardId-000000000001").checkpoint.number is not None
+    assert world.lease(SHARD_0).owner is None
+
+
+@in_fleet(2)
+async def test_the_time_ends_a_run_that_is_not_done(world) -> None:
+    world.recorder.work_s = 30.0
+    world.put(40)
+    started = world.clock.monotonic()
+    why = await ended(begin(world, time_max_s=45.0, maxRecords="5"), 120)
+    assert "the time (--max-time) is over" in why
+    assert "shardId" in why
+    assert 45 <= world.clock.monotonic() - started < 45 + 31
+    assert {world.lease(shard.shard_id).owner for shard in world.shards()} == {None}
+
+
+@in_fleet(1)
+async def test_with_a_time_a_failing_shard_is_tried_until_it_is_over(world) -> None:
+    world.put(20)
+    started = world.clock.monotonic()
+    why = await ended(begin(world, script=Failing(world.clock), time_max_s=4 * STALL_S), 5 * STALL_S)
+    assert "--max-time" in why
+    assert world.clock.monotonic() - started >= 4 * STALL_S
+
+
+@in_fleet(1)
+async def test_a_busy_child_is_waited_for_however_long_it_takes(world) -> None:
+    world.recorder.work_s = 3 * STALL_S
+    world.put(5)
+    assert await ended(begin(world), 5 * STALL_S) is None
+    assert world.all_delivered()
+
+
+class FailsOnce(Recorder):
+    """The first child of shard 0 answers for its batch without a checkpoint, and dies a second later."""
+
+    async def process(self, child: MemoryChild, records: list[dict[str, Any]]) -> None:
+        is_first = child.shard_id == SHARD_0 and not self.actions_of(SHARD_0).count("initialize") > 1
+        self.checkpoint_every_batch = not is_first
+        self.work_s = 0.0 if child.shard_id == SHARD_0 else 5.0
+        await super().process(child, records)
+        if is_first:
+            asyncio.get_running_loop().call_later(1.0, child.hang_up)
+
+
+@in_fleet(2)
+async def test_a_child_that_dies_after_the_tip_takes_the_tip_with_it(world) -> None:
+    world.put(20)
+    script = FailsOnce(world.clock)
+    assert await ended(begin(world, script=script)) is None
+    got = [int(d.sequence) for d in script.deliveries if d.shard_id == SHARD_0]
+    assert len(got) == 2 * len(set(got))
+    assert world.lease(SHARD_0).checkpoint.number == got[-1]
+
+
+class NoCheckpoints(Recorder):
+    async def act(self, child: MemoryChild, message: dict[str, Any]) -> None:
+        if message["action"] == "processRecords":
+            await self.process(child, message["records"])
+
+
+@in_fleet(1)
+async def test_records_without_a_checkpoint_are_not_called_done(world) -> None:
+    world.put(5)
+    why = await ended(begin(world, script=NoCheckpoints(world.clock, checkpoint_every_batch=False)))
+    assert why.startswith("records come again in the next run: shardId-000000000000 was given")
+
+
+@in_fleet(1)
+async def test_a_stop_before_the_tip_is_said(world) -> None:
+    world.recorder.work_s = 5.0
+    world.put(5)
+    run = begin(world)
+    await world.advance(2)
+    await run.stop()
+    assert run.worker.failure == "stopped before it was done"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@in_fleet(1)
+async def test_a_start_at_latest_is_refused_before_anything_is_changed(world, is_there) -> None:
+    if is_there:
+        first = world.start("w1", initialPositionInStream="LATEST")
+        await world.until(lambda: world.lease(SHARD_0) is not None) if world.dynamo.has_table("app") else None
+        await world.advance(3)
+        await first.stop()
+    run = begin(world, "w2", initialPositionInStream="LATEST" if not is_there else "TRIM_HORIZON")
+    with pytest.raises(ConfigurationError, match="would never read what comes between two runs"):
+        await ended(run)
+    assert world.dynamo.has_table("app") is is_there
+
+
+@in_fleet(2)
+async def test_a_run_that_cannot_hold_all_shards_says_so(world) -> None:
+    world.put(10)
+    why = await ended(begin(world, maxLeasesForWorker="1"), 3 * STALL_S)
+    assert "nobody works on it" in why
