@@ -54,6 +54,21 @@ class HeartbeatTableContract:
         assert await heartbeats.clear("w", f"{E1}.2")
         assert await rows.get("w") == report()
 
+    async def test_a_heartbeat_tells_of_the_shards_until_the_next_one(
+        self, heartbeats: HeartbeatTable, rows: RawRows
+    ) -> None:
+        await rows.put(report(f"{E1}.1"))
+        told = bytes(range(256))
+        answer = await heartbeats.beat("w", f"{E1}.1", f"{E1}.2", told)
+        assert isinstance(answer, HeartbeatRow)
+        assert answer.room > 256, "the value is not counted against itself"
+        assert await rows.get("w") == report(f"{E1}.2", mldShards={"B": told})
+        assert await heartbeats.beat("w", f"{E1}.2", f"{E1}.3") == HeartbeatRow(f"{E1}.3")
+        assert await rows.get("w") == report(f"{E1}.3")
+        await heartbeats.beat("w", f"{E1}.3", f"{E1}.4", told)
+        assert await heartbeats.clear("w", f"{E1}.4")
+        assert await rows.get("w") == report()
+
     async def test_it_is_claimed_only_over_what_was_seen(self, heartbeats: HeartbeatTable, rows: RawRows) -> None:
         await rows.put(report(f"{E1}.4"))
         assert await heartbeats.claim("w", None, f"{E2}.1") == BeatRefusal(HeartbeatRow(f"{E1}.4"))

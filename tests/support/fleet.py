@@ -65,12 +65,22 @@ class Running:
         self.worker.request_stop()
         return await self.task
 
+    def tell_nothing(self) -> None:
+        """Write no status of any shard, on lease rows or beside heartbeats; for the price of telling it."""
+        self.worker._parts.keeper._status_of = lambda _key: None
+        heartbeat = self.worker.fleet._parts.heartbeat
+        heartbeat._shards = _nothing
+
     async def crash(self) -> None:
         """As kill -9: children vanish, nothing is written. Writes under way may still arrive."""
         for child in self.host.living():
             await child.kill()
         self.task.cancel()
         await asyncio.wait({self.task})
+
+
+async def _nothing() -> None:
+    return None
 
 
 class Fleet:

@@ -9,8 +9,10 @@ import pytest
 from mld.fleet.leader.lock import DamagedLock, LockRow, SeenLock
 from mld.fleet.values import WorkerReport
 from mld.leases.lease import Failing, Lease, ShardStatus
-from mld.operating.fleet_status import FleetStatus, Verdict, ViewRules, fleet_status, with_stalls
+from mld.leases.packed_status import pack
+from mld.operating.fleet_status import FleetStatus, Verdict, ViewRules, fleet_status, told_by_heartbeats, with_stalls
 from mld.positions import SHARD_END, TRIM_HORIZON, Position
+from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange
 
 NOW_S = 1_763_661_600
@@ -134,3 +136,55 @@ def test_what_stands_still_between_two_looks_is_stalled(later: Lease, verdict: V
 def test_shards_are_in_the_order_of_their_numbers() -> None:
     rows = [lease(f"shardId-{number:012}") for number in (10, 2, 1)]
     assert [shard.key[-2:] for shard in view(*rows).shards] == ["01", "02", "10"]
+
+
+EPOCH, OTHER_EPOCH = "a" * 16, "b" * 16
+CARRIED = [lease(f"shardId-00000000000{number}", heartbeat=EPOCH, status=None) for number in range(3)]
+TOLD = {one.key: ShardStatus("processing", NOW_S - 2, 1000 * number) for number, one in enumerate(CARRIED)}
+
+
+def beating(**changes: object) -> WorkerReport:
+    shards = finish(pack(TOLD, NOW_S - 2, 1000))
+    told = replace(ALIVE, mld={"version": "0.2.0", "heartbeat": f"{EPOCH}.7"}, shards=shards)
+    return replace(told, **changes)  # type: ignore[arg-type]
+
+
+def test_a_heartbeat_tells_of_the_leases_that_it_carries() -> None:
+    own = lease("shardId-000000000009", heartbeat=None)
+    told = told_by_heartbeats([*CARRIED, own], [beating()])
+    assert told.keys() == TOLD.keys()
+    seen = view(*CARRIED, own, carried=told)
+    assert [shard.behind_s for shard in seen.shards[:3]] == [
+        0.0,
+        pytest.approx(1.0, rel=0.01),
+        pytest.approx(2.0, rel=0.01),
+    ]
+    assert [shard.verdict for shard in seen.shards] == [Verdict.OK] * 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "report"),
+    [
+        pytest.param(CARRIED[:2], beating(), id="a lease has gone"),
+        pytest.param([*CARRIED, lease("new", heartbeat=EPOCH)], beating(), id="a lease has come"),
+        pytest.param(CARRIED, beating(mld={"version": "1", "heartbeat": f"{OTHER_EPOCH}.1"}), id="another epoch"),
+        pytest.param(CARRIED, beating(mld={"version": "1", "heartbeat": "fenced by w-2"}), id="fenced"),
+        pytest.param(CARRIED, beating(mld={"version": "1"}), id="no heartbeat any more"),
+        pytest.param(CARRIED, beating(shards=None), id="nothing told"),
+        pytest.param(CARRIED, beating(shards=b"damaged"), id="damaged"),
+        pytest.param(CARRIED, beating(worker="w-2"), id="of another worker"),
+    ],
+)
+def test_what_a_heartbeat_does_not_tell_is_unknown(rows: list[Lease], report: WorkerReport) -> None:
+    assert told_by_heartbeats(rows, [report]) == {}
+
+
+def test_what_a_heartbeat_told_long_ago_is_unknown() -> None:
+    late = fleet_status(CARRIED, [ALIVE], None, NOW_S + 10, RULES, carried=told_by_heartbeats(CARRIED, [beating()]))
+    assert {shard.behind_s for shard in late.shards} == {None}
+    assert {shard.verdict for shard in late.shards} == {Verdict.UNKNOWN}
+
+
+def test_a_lease_on_its_way_is_told_of_by_who_has_it() -> None:
+    moving = [replace(one, owner="w-2", checkpoint_owner="w-1") for one in CARRIED]
+    assert told_by_heartbeats(moving, [beating()]).keys() == TOLD.keys()

@@ -1,0 +1,186 @@
+"""Whole workers in virtual time: what makes one count as hanging, and what must not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from mld.errors import StreamUnavailableError
+from mld.fleet.heartbeat.heart import HEARTBEATS
+from mld.leases.lease_counters import RENEWALS
+from mld.metrics.liveness import PERIODS
+from mld.retrieval.polling import CALL_TIMEOUT_S
+from tests.support.fleet import Fleet, Running, fleet
+from tests.twins.children import Recorder
+from tests.twins.dynamo import Fault, lost_request
+from tests.virtual_time import run_virtual
+
+V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
+BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
+FAN_OUT = {**V3X, "retrievalMode": "FANOUT"}
+EVERYWHERE = pytest.mark.parametrize(
+    "keys", [{}, V3X, BY_HEARTBEAT, FAN_OUT], ids=["2.x", "3.x", "heartbeats", "fan-out"]
+)
+SHARD_0 = "shardId-000000000000"
+READER = f"reader of {SHARD_0}"
+LOOK_EVERY_S = 1.0
+AN_HOUR_S = 3600.0
+
+
+def overdue(running: Running, world: Fleet) -> list[str]:
+    return [late.name for late in running.metrics.progress.overdue(world.clock.monotonic())]
+
+
+async def never_overdue(world: Fleet, running: Running, seconds: float) -> None:
+    """Looked at all the time: an alarm that goes away again restarts a daemon all the same."""
+    until = world.clock.monotonic() + seconds
+    while world.clock.monotonic() < until:
+        assert overdue(running, world) == [], f"at {world.clock.monotonic():.0f} s"
+        await world.advance(LOOK_EVERY_S)
+
+
+def in_world(shards: int, keys: dict[str, str], story: Callable[[Fleet], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with fleet(shards, **keys) as world:
+            await story(world)
+
+    run_virtual(run())
+
+
+def nobody_answers(world: Fleet, running: Running, *, slow: bool) -> None:
+    """Neither service: each request fails at once, or hangs until it is given up."""
+
+    async def hang(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    world.dynamo.faults = lambda *_: Fault(delay_before_s=AN_HOUR_S) if slow else lost_request()
+    if slow:
+        running.streams._ask = hang
+        return
+    running.streams.faults = lambda operation: StreamUnavailableError(operation)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("slow", [False, True], ids=["refused", "silent"])
+def test_an_aws_that_cannot_be_reached_is_no_reason_to_restart(keys: dict[str, str], slow: bool) -> None:
+    async def story(world: Fleet) -> None:
+        running = world.start()
+        world.put(10)
+        await world.until(world.all_delivered)
+        nobody_answers(world, running, slow=slow)
+        await never_overdue(world, running, 900.0)
+        assert not running.task.done()
+
+    in_world(2, keys, story)
+
+
+class Hanging(Recorder):
+    """Takes a batch and never answers."""
+
+    async def process(self, child, records):
+        await asyncio.Event().wait()
+
+
+@EVERYWHERE
+def test_a_lag_that_grows_is_no_reason_to_restart(keys: dict[str, str]) -> None:
+    async def story(world: Fleet) -> None:
+        world.recorder = Hanging(world.clock)
+        running = world.start()
+        for _ in range(15):
+            world.put(2_000)
+            await never_overdue(world, running, 60.0)
+
+    in_world(1, keys, story)
+
+
+@EVERYWHERE
+def test_a_worker_without_leases_lives(keys: dict[str, str]) -> None:
+    async def story(world: Fleet) -> None:
+        world.start("w1")
+        await world.advance(5.0)
+        idle = world.start("w2", seed=2)
+        await never_overdue(world, idle, 900.0)
+        assert not idle.metrics.shards
+
+    in_world(1, keys, story)
+
+
+def test_a_shard_that_is_missing_or_ended_promises_nothing() -> None:
+    async def story(world: Fleet) -> None:
+        running = world.start()
+        world.put(5)
+        await world.until(world.all_delivered)
+        world.split(SHARD_0)
+        await never_overdue(world, running, 300.0)
+        await world.recreate_stream(2, gone_s=60.0)
+        await never_overdue(world, running, 900.0)
+
+    in_world(1, {}, story)
+
+
+def test_a_reader_that_stands_still_is_overdue() -> None:
+    async def story(world: Fleet) -> None:
+        running = world.start()
+        await world.until(lambda: READER in running.metrics.progress._promises)
+        hung = asyncio.create_task(asyncio.Event().wait())
+        reader = next(iter(running.worker._consumers.values())).consumer._reader
+        assert reader is not None
+        reader._fetch = lambda: asyncio.shield(hung)
+        took = await world.until(lambda: overdue(running, world) == [READER], 200.0)
+        assert took <= PERIODS * (CALL_TIMEOUT_S + 2.0)
+        hung.cancel()
+
+    in_world(1, {}, story)
+
+
+def test_a_subscription_that_is_never_read_again_is_overdue() -> None:
+    async def story(world: Fleet) -> None:
+        running = world.start()
+        await world.until(lambda: READER in running.metrics.progress._promises)
+        reader = next(iter(running.worker._consumers.values())).consumer._reader
+        assert reader is not None
+        hung = asyncio.create_task(asyncio.Event().wait())
+        reader._next = lambda: asyncio.shield(hung)
+        await world.until(lambda: overdue(running, world) == [READER], 300.0)
+        hung.cancel()
+
+    in_world(1, FAN_OUT, story)
+
+
+def test_renewals_that_stand_still_are_overdue_after_three_periods() -> None:
+    async def story(world: Fleet) -> None:
+        running = world.start()
+        await world.advance(20.0)
+        hung = asyncio.create_task(asyncio.Event().wait())
+        running.worker._parts.keeper._start_renewals = lambda _: asyncio.shield(hung)
+        took = await world.until(lambda: RENEWALS in overdue(running, world), 30.0)
+        assert took <= (PERIODS + 1) * 10.0 / 3 + 1
+        hung.cancel()
+
+    in_world(1, {}, story)
+
+
+def test_heartbeats_that_stand_still_are_overdue() -> None:
+    async def story(world: Fleet) -> None:
+        running = world.start()
+        await world.until(lambda: HEARTBEATS in running.metrics.progress._promises)
+        await world.advance(20.0)
+        hung = asyncio.create_task(asyncio.Event().wait())
+        running.worker.fleet._parts.heartbeat._shards = lambda: asyncio.shield(hung)
+        await world.until(lambda: HEARTBEATS in overdue(running, world), 30.0)
+        hung.cancel()
+
+    in_world(1, BY_HEARTBEAT, story)
+
+
+def test_a_stopped_worker_promises_nothing_but_its_renewals() -> None:
+    async def story(world: Fleet) -> None:
+        running = world.start()
+        await world.advance(20.0)
+        assert await running.stop()
+        assert set(running.metrics.progress._promises) <= {RENEWALS, HEARTBEATS}
+
+    in_world(3, BY_HEARTBEAT, story)

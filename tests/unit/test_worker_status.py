@@ -1,0 +1,146 @@
+"""Whole workers in virtual time: what a scan of the table tells of every shard, and that telling it costs nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.fleet_status import FleetStatus, Verdict
+from tests.support.fleet import TABLE, Fleet, fleet, in_fleet, settings_of
+from tests.twins.children import Recorder
+from tests.twins.dynamo import MemoryDynamo
+from tests.twins.dynamo_prices import item_bytes
+from tests.virtual_time import run_virtual
+
+V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
+BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
+MODES = pytest.mark.parametrize(
+    "keys", [{}, V3X, BY_HEARTBEAT], ids=["2.x", "renewed one by one", "carried by heartbeats"]
+)
+TWO_RENEWALS_S = 20 / 3
+USUAL_ID_LENGTH = 36
+
+
+async def look(world: Fleet) -> FleetStatus:
+    settings = settings_of(**world.keys)
+    service = world.dynamo.client("laptop")
+    table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
+    return await FleetReader(settings, service, table, world.clock, view_rules(settings)).look()
+
+
+async def until_known(world: Fleet, shards: int) -> FleetStatus:
+    for _ in range(600):
+        seen = await look(world)
+        if len(seen.shards) == shards and all(shard.behind_s is not None for shard in seen.shards):
+            return seen
+        await world.advance(0.5)
+    raise AssertionError(f"not known: {[(shard.key, shard.verdict) for shard in seen.shards]}")
+
+
+class HangsOnDemand(Recorder):
+    hangs = False
+
+    async def process(self, child, records):
+        while self.hangs:
+            await self.clock.sleep(1.0)
+        await super().process(child, records)
+
+
+@MODES
+def test_one_scan_tells_the_lag_of_a_fleet_and_never_makes_one_up(keys: dict[str, str]) -> None:
+    async def story() -> None:
+        async with fleet(4, **keys) as world:
+            world.recorder = recorder = HangsOnDemand(world.clock)
+            first, _ = world.start("w1"), world.start("w2", seed=2)
+            world.put(40)
+            await world.until(world.all_delivered)
+            await world.advance(300.0)
+            seen = await until_known(world, 4)
+            assert {shard.verdict for shard in seen.shards} == {Verdict.OK}
+            assert {shard.owner for shard in seen.shards} == {"w1", "w2"}
+            assert seen.behind_s == 0.0
+
+            recorder.hangs = True
+            for _ in range(40):
+                world.put(20)
+                await world.advance(5.0)
+            seen = await look(world)
+            assert all(shard.behind_s is not None and shard.behind_s > 180.0 for shard in seen.shards)
+            assert {shard.verdict for shard in seen.shards} == {Verdict.LAGGING}
+            assert {shard.status.activity for shard in seen.shards if shard.status} == {"processing"}
+
+            theirs = {shard.key for shard in seen.shards if shard.owner == "w1"}
+            await first.crash()
+            await world.advance(TWO_RENEWALS_S + 1.5)
+            silent = {shard.key: shard for shard in (await look(world)).shards if shard.owner == "w1"}
+            assert silent.keys() <= theirs
+            assert {shard.behind_s for shard in silent.values()} <= {None}, "unknown, and never zero"
+
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("keys", [V3X, BY_HEARTBEAT], ids=["renewed one by one", "carried by heartbeats"])
+@pytest.mark.parametrize("leases", [3, pytest.param(40, marks=pytest.mark.full)])
+def test_telling_it_costs_no_write_unit_and_no_request(keys: dict[str, str], leases: int) -> None:
+    async def bill(tells: bool) -> tuple[float, int, list[int]]:
+        async with fleet(leases, **keys) as world:
+            world.dynamo = MemoryDynamo(world.clock, priced=True)
+            running = world.start("w".ljust(USUAL_ID_LENGTH, "-"))
+            if not tells:
+                running.tell_nothing()
+            world.put(100)
+            await world.until(world.all_delivered)
+            await world.advance(400.0)
+            world.dynamo.forget_usage()
+            await world.advance(600.0)
+            usage = world.dynamo.usage()
+            told = [row for row in world.dynamo.rows(TABLE).values() if "mldState" in row or "mldShards" in row]
+            assert bool(told) is tells
+            return usage.write_units, usage.requests, [item_bytes(row) for row in world.dynamo.rows(TABLE).values()]
+
+    units, requests, sizes = run_virtual(bill(True))
+    plain_units, plain_requests, _ = run_virtual(bill(False))
+    assert (units, requests) == (plain_units, plain_requests)
+    assert max(sizes) <= 1024
+
+
+@pytest.mark.parametrize(
+    "leases", [100, pytest.param(400, marks=pytest.mark.full), pytest.param(1500, marks=pytest.mark.full)]
+)
+def test_a_report_stays_within_its_write_unit_whatever_it_carries(leases: int) -> None:
+    async def story() -> None:
+        async with fleet(leases, **BY_HEARTBEAT, idleTimeBetweenReadsInMillis="30000") as world:
+            world.start(name := "w".ljust(USUAL_ID_LENGTH, "-"))
+            await world.until(lambda: "mldShards" in (_report(world, name) or {}), 300.0)
+            sizes = set()
+            for _ in range(60):
+                await world.advance(5.0)
+                world.dynamo.history.clear()
+                sizes.add(item_bytes(_report(world, name) or {}))
+            assert max(sizes) <= 1024
+            seen = await until_known(world, leases)
+            assert {shard.verdict for shard in seen.shards} == {Verdict.OK}
+
+    run_virtual(story())
+
+
+def _report(world: Fleet, worker: str):
+    return world.dynamo.row(TABLE, worker) if world.dynamo.has_table(TABLE) else None
+
+
+@in_fleet(6, **BY_HEARTBEAT)
+async def test_leases_that_move_are_unknown_for_two_heartbeats_at_most(world: Fleet) -> None:
+    world.start("w1")
+    await world.until(lambda: world.dynamo.has_table(TABLE))
+    await until_known(world, 6)
+    world.start("w2", seed=2)
+    unknown_s, longest_s = 0.0, 0.0
+    for _ in range(400):
+        await world.advance(0.5)
+        seen = await look(world)
+        is_unknown = any(shard.behind_s is None for shard in seen.shards)
+        unknown_s = unknown_s + 0.5 if is_unknown else 0.0
+        longest_s = max(longest_s, unknown_s)
+    assert {shard.owner for shard in seen.shards} == {"w1", "w2"}
+    assert longest_s <= TWO_RENEWALS_S + 1.0
