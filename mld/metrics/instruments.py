@@ -52,7 +52,17 @@ class StatisticSet:
 class Spread:
     """Values that were noted: their number, sum and histogram since the start, and a statistic set since `take`."""
 
-    __slots__ = ("_taken_buckets", "_taken_count", "_taken_total", "buckets", "count", "greatest", "last", "least", "total")
+    __slots__ = (
+        "_taken_buckets",
+        "_taken_count",
+        "_taken_total",
+        "buckets",
+        "count",
+        "greatest",
+        "last",
+        "least",
+        "total",
+    )
 
     def __init__(self) -> None:
         self.count = 0

@@ -101,7 +101,5 @@ def _is_refusal(error: MldError) -> bool:
 
 def _refused(error: MldError, count: int) -> MetricsError:
     if isinstance(error, AwsError) and error.code in DENIED:
-        return MetricsError(
-            "denied", f"{error}. Allow cloudwatch:PutMetricData, or take cloudwatch out of mld.metrics"
-        )
+        return MetricsError("denied", f"{error}. Allow cloudwatch:PutMetricData, or take cloudwatch out of mld.metrics")
     return MetricsError("refused", f"{error}. {count} series are lost")

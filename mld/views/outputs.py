@@ -15,22 +15,16 @@ from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
 from mld.views.datums import Wanted, take_datums
 from mld.views.publisher import Output, Publisher
 from properties.settings import Settings
-from properties.values import MetricsLevel, MetricsOutput
+from properties.values import MetricsOutput
 
 MILLIS_PER_SECOND = 1000
-
-
-def sends_metrics(settings: Settings) -> bool:
-    """Whether anything is to be sent anywhere."""
-    is_sent = set(settings.metrics) - {MetricsOutput.PROMETHEUS}
-    return bool(is_sent) and settings.metrics_level is not MetricsLevel.NONE
 
 
 @asynccontextmanager
 async def publishing(
     settings: Settings, identity: Identity, metrics: Metrics, factory: ClientFactory, clock: Clock
 ) -> AsyncIterator[None]:
-    """Send metrics while the body runs, and what is left at its end. Raises StartupError if an output cannot be made."""
+    """Send metrics while the body runs, and what is left at its end. Raises StartupError if an output is impossible."""
     wanted = Wanted.of(settings)
     async with AsyncExitStack() as stack:
         outputs = [

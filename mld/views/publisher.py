@@ -111,6 +111,4 @@ class Publisher:
         kind = error.kind if isinstance(error, MetricsError) else type(error).__name__
         level = logging.DEBUG if self._failing.get(output) == kind else logging.WARNING
         self._failing[output] = kind
-        log.log(
-            level, "metrics are not published: %s", error, extra={"action": "metrics_failed", "output": output}
-        )
+        log.log(level, "metrics are not published: %s", error, extra={"action": "metrics_failed", "output": output})

@@ -14,7 +14,7 @@ from properties.keytypes import Effect, ValueKind
 from properties.redaction import Shown
 from properties.settings import Settings
 from properties.validation import display_value
-from tests.unit.properties.conftest import Configure, remarks_on
+from tests.unit.properties.conftest import Configure
 
 # configuration#one-key-table: the complete list of keys that the Java daemon accepts.
 JAVA_KEY_NAMES = """
