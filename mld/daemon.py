@@ -54,6 +54,7 @@ from mld.streams import FanOut, Streams
 from mld.surface import SurfaceParts, surface
 from mld.systemd import ServiceManager, claim_supervision
 from mld.until_tip import CatchUpRules, RunUntilTip, UntilTip
+from mld.views.choice import missing_extras
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
@@ -85,11 +86,12 @@ async def run_daemon(
     those `overrides` (``key=value`` of the command line) that are for the Spark processor. `reloader` reads the file
     again when asked to; None: nothing can change. With `until_tip` the run ends by itself.
 
-    Raises ConfigurationError if the record processor cannot be found.
+    Raises ConfigurationError if the record processor, or a package that the file asks for, cannot be found.
     """
     supervision = claim_supervision(os.environ, os.getpid())
     command = split_command(settings.executable_name)
     _check_command(command, settings.executable_name, properties_file)
+    _check_extras(settings, properties_file)
     command = runnable(command)
     worker_id = settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
@@ -156,6 +158,15 @@ def _reload(worker: Worker, reloader: Reloader | None, manager: ServiceManager) 
             worker.adjust(worker_settings(settings, initial_position(settings)).consumer)
     finally:
         manager.ready()
+
+
+def _check_extras(settings: Settings, properties_file: str) -> None:
+    remarks = missing_extras(settings, properties_file)
+    errors = [remark for remark in remarks if remark.level is Level.ERROR]
+    if errors:
+        raise ConfigurationError(errors, remarks)
+    for remark in remarks:
+        log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
 
 
 def _check_command(command: list[str], text: str, properties_file: str) -> None:

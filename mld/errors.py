@@ -127,6 +127,17 @@ class DeadLetterError(MldError):
     """A dead letter may not have been written: its record stays where it is."""
 
 
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+class MetricsError(MldError):
+    """Metrics were not published; `kind` is the same for failures that need to be told only once."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 # --- both ------------------------------------------------------------------------------------------------------------
 
 

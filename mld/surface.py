@@ -23,9 +23,11 @@ from mld.operating.fleet_reader import FleetReader, view_rules
 from mld.serving.daemon_status import DaemonStatus
 from mld.surviving import kept_running
 from mld.systemd import Supervision
+from mld.views.choice import sends_metrics
+from mld.views.summary import SummaryLine
 from mld.worker import Worker
 from properties.settings import Settings
-from properties.values import SOCKET_OFF
+from properties.values import SOCKET_OFF, MetricsOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,9 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
             await stack.enter_async_context(_control(parts, status))
         if parts.supervision.manager.is_there:
             await stack.enter_async_context(_announcing(parts, status))
+        await stack.enter_async_context(_summing_up(parts, status))
+        if sends_metrics(parts.settings):
+            await stack.enter_async_context(_publishing(parts, status))
         yield
 
 
@@ -95,11 +100,27 @@ def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
 
 
 @asynccontextmanager
+async def _summing_up(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
+    line = SummaryLine(parts.metrics, status.snapshot, parts.clock)
+    line.start()
+    try:
+        yield
+    finally:
+        await line.close()
+
+
+def _publishing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
+    from mld.views.outputs import publishing
+
+    return publishing(parts.settings, status.identity, parts.metrics, parts.factory, parts.clock)
+
+
+@asynccontextmanager
 async def _pages(settings: Settings, status: DaemonStatus) -> AsyncIterator[None]:
     from mld.serving.web_pages import WebPages
 
     assert settings.http is not None
-    pages = WebPages(status)
+    pages = WebPages(status, with_metrics=MetricsOutput.PROMETHEUS in settings.metrics)
     try:
         await pages.start(settings.http, settings.http_hosts)
     except OSError as error:

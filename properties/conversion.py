@@ -40,6 +40,8 @@ _REGION_IN_SQS_HOST = re.compile(r"(?:.*\.)?sqs\.(?P<region>[a-z]{2}[-a-z0-9]+-[
 _LISTEN = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 PORT_MAX = 65_535
+NONE = "none"
+"""The list without a choice."""
 _DIMENSION_SEPARATORS = re.compile(r"[\s,{}'\"]+")
 # Epoch seconds beyond the year 5138 are milliseconds of a date after 1973.
 EPOCH_SECONDS_MAX = 10**11
@@ -81,6 +83,9 @@ def convert(key: Key, text: str) -> object:
         case ValueKind.CHOICE:
             assert key.choices is not None
             return _choice(text, key.choices)
+        case ValueKind.CHOICES:
+            assert key.choices is not None
+            return _several(text, key.choices)
         case ValueKind.INITIAL_POSITION:
             return _initial_position(text)
         case ValueKind.EPOCH_SECONDS:
@@ -135,6 +140,19 @@ def _choice(text: str, choices: type[Enum]) -> Enum:
             return choice
     names = ", ".join(str(choice.value) for choice in choices)
     raise BadValue("has no such value", f"use one of {names}")
+
+
+def _several(text: str, choices: type[Enum]) -> tuple[Enum, ...]:
+    """Some of the choices, in the order of their declaration; none for the word `none`."""
+    words = [word.strip().lower() for word in text.split(",")]
+    if words == [NONE]:
+        return ()
+    by_word = {str(choice.value).lower(): choice for choice in choices}
+    remedy = f"write some of {', '.join(by_word)}, separated by commas, or {NONE}"
+    for number, word in enumerate(words, start=1):
+        if word not in by_word:
+            raise BadValue(f"word {number} of the list is unknown", remedy)
+    return tuple(choice for choice in choices if str(choice.value).lower() in words)
 
 
 def _initial_position(text: str) -> InitialPositionSetting:

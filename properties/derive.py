@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 
+from properties.awshosts import is_of_aws
 from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.keytypes import Section
 from properties.remarks import Level, Remark
@@ -24,6 +25,8 @@ from properties.values import (
     ClientVersionConfig,
     DeadLetter,
     HeartbeatSetting,
+    MetricsLevel,
+    MetricsOutput,
     RetrievalMode,
     StreamArn,
     WireClient,
@@ -34,6 +37,9 @@ ROW_KEYS = ("Leader", "Migration3.0", "TableMigration3.5")
 SHARD_ID_PREFIX = "shardId-"
 _SERVICES = (("kinesisClient", "kinesis"), ("dynamoDbClient", "dynamo_db"), ("cloudWatchClient", "cloud_watch"))
 _FANOUT_KEYS = tuple(key.name for key in KEYS if key.section is Section.FANOUT)
+_METRICS_KEY = "mld.metrics"
+_METRICS_KEYS = ("metricsLevel", "metricsEnabledDimensions", "metricsBufferTimeMillis", "metricsMaxQueueSize")
+CLOUDWATCH_VARIABLES = ("AWS_ENDPOINT_URL_CLOUDWATCH", "AWS_ENDPOINT_URL")  # the SDKs ask them where no key does
 _DEREGISTER_KEY = "mld.deregisterConsumer"
 # Any value, even 0, of the first two selects polling; 0 of the others means "not set" (zero rule).
 _SELECTING_WHEN_PRESENT = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
@@ -84,6 +90,7 @@ def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -
     _heartbeat(derivation)
     _retrieval(derivation)
     _child(derivation)
+    _metrics(derivation)
     _worker_id(derivation)
     return derivation
 
@@ -288,6 +295,41 @@ def _dead_letter(derivation: Derivation) -> None:
     if "mld.deadLetterEndpoint" in derivation.given and (letter is None or not letter.takes_endpoint):
         why = "is not used: mld.deadLetter is neither a bucket nor a stream"
         say(Level.WARNING, "mld.deadLetterEndpoint", why, "remove the line")
+
+
+def _metrics(derivation: Derivation) -> None:
+    """Where metrics go (metrics#outputs): as with Java to CloudWatch, unless the file is about a stand-in for AWS."""
+    values, say = derivation.values, derivation.say
+    if _METRICS_KEY not in derivation.given:
+        _default_metrics(derivation)
+        return
+    outputs = values["metrics"]
+    assert isinstance(outputs, tuple)
+    if MetricsOutput.PROMETHEUS in outputs and values["http"] is None:
+        why = "has prometheus, and mld.http, where /metrics would be served, is not set"
+        say(Level.WARNING, _METRICS_KEY, why, "set mld.http, for example to 127.0.0.1:9404")
+    if MetricsOutput.CLOUDWATCH in outputs and MetricsOutput.EMF in outputs:
+        why = "has cloudwatch and emf: where the log goes to CloudWatch, every value counts twice there"
+        say(Level.WARNING, _METRICS_KEY, why, "choose one of the two")
+    sent = [output.value for output in outputs if output is not MetricsOutput.PROMETHEUS]
+    if sent and values["metrics_level"] is MetricsLevel.NONE:
+        why = f"has {', '.join(sent)}, and metricsLevel is NONE: nothing is sent"
+        say(Level.WARNING, _METRICS_KEY, why, "set metricsLevel to SUMMARY or DETAILED")
+    if not sent:
+        _unused(derivation, _METRICS_KEYS, f"{_METRICS_KEY} sends metrics nowhere")
+
+
+def _default_metrics(derivation: Derivation) -> None:
+    values, endpoint = derivation.values, derivation.values["kinesis_endpoint"]
+    elsewhere = values["cloud_watch_endpoint"] or any(derivation.env.get(name) for name in CLOUDWATCH_VARIABLES)
+    if endpoint is None or elsewhere or is_of_aws(str(endpoint)):
+        values["metrics"] = (MetricsOutput.CLOUDWATCH, MetricsOutput.PROMETHEUS)
+        return
+    derivation.derived("metrics", (MetricsOutput.PROMETHEUS,), "kinesisEndpoint")
+    if values["metrics_level"] is not MetricsLevel.NONE:
+        why = "is prometheus only: kinesisEndpoint is no endpoint of AWS, and CloudWatch has none"
+        remedy = "set cloudWatchEndpoint, or mld.metrics=cloudwatch to use the CloudWatch of AWS"
+        derivation.say(Level.INFO, _METRICS_KEY, why, remedy)
 
 
 def _worker_id(derivation: Derivation) -> None:

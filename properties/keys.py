@@ -24,6 +24,7 @@ from properties.values import (
     LogLevel,
     MetadataLayout,
     MetricsLevel,
+    MetricsOutput,
     RetrievalMode,
     WireClient,
 )
@@ -39,7 +40,8 @@ POISON_ATTEMPTS_MIN = 2  # one failure may be anything: a signal, a full memory,
 BAKE_SECONDS_MIN, BAKE_SECONDS_MAX = 3_600, 604_800  # Java clamps to an hour .. a week
 CREDENTIALS_PREFIX = "AwsCredentialsProvider"  # Java accepts this prefix, and only this, in any case
 
-_NO_METRICS = "Metrics are not published by this version."
+METRICS_PERIOD_MILLIS_MIN = 1_000
+CLOUDWATCH_PERIOD_MILLIS = 60_000  # what CloudWatch resolves; Java's 10 s make six times the requests of it
 _LEGACY_ONLY = "Used when mld.metadataLayout=legacy creates the table; Java KCL 3.5 never creates it."
 _OWN_PROXY = "Java refuses to start with this key; a file for both daemons leaves it to the environment."
 _SDK_TIMEOUT = "Time-outs of AWS calls are fixed in this daemon."
@@ -82,7 +84,7 @@ _AWS = (
     Key(f"{CREDENTIALS_PREFIX}DynamoDB", ValueKind.CREDENTIALS, Section.AWS, "Credentials for DynamoDB.",
         default_text=CREDENTIALS_PREFIX),
     Key(f"{CREDENTIALS_PREFIX}CloudWatch", ValueKind.CREDENTIALS, Section.AWS, "Credentials for CloudWatch.",
-        default_text=CREDENTIALS_PREFIX, effect=Effect.LATER, note=_NO_METRICS),
+        default_text=CREDENTIALS_PREFIX),
     Key("regionName", ValueKind.REGION, Section.AWS, "Region of Kinesis, DynamoDB and CloudWatch.",
         default_text="region of streamArn, AWS_REGION, AWS_DEFAULT_REGION, profile, instance metadata"),
     Key("kinesisEndpoint", ValueKind.URL, Section.AWS, "Endpoint of Kinesis.", default_text="that of the region",
@@ -90,8 +92,7 @@ _AWS = (
     Key("dynamoDBEndpoint", ValueKind.URL, Section.AWS, "Endpoint of DynamoDB.", default_text="that of the region",
         aliases=("dynamoDbClient.endpointOverride",)),
     Key("cloudWatchEndpoint", ValueKind.URL, Section.AWS, "Endpoint of CloudWatch.", default_text="that of the region",
-        aliases=("cloudWatchClient.endpointOverride",), effect=Effect.LATER,
-        note=f"Java knows only the dotted form. {_NO_METRICS}"),
+        aliases=("cloudWatchClient.endpointOverride",), note="Java knows only the dotted form."),
 )  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def _client_keys(prefix: str, field: str, service: str, effect: Effect, note: st
 _CLIENTS = (
     *_client_keys("kinesisClient", "kinesis", "Kinesis", Effect.EFFECTIVE, ""),
     *_client_keys("dynamoDbClient", "dynamo_db", "DynamoDB", Effect.EFFECTIVE, ""),
-    *_client_keys("cloudWatchClient", "cloud_watch", "CloudWatch", Effect.LATER, _NO_METRICS),
+    *_client_keys("cloudWatchClient", "cloud_watch", "CloudWatch", Effect.EFFECTIVE, ""),
 )
 
 _LEASES = (
@@ -268,15 +269,22 @@ _LIFECYCLE = (
 )  # fmt: skip
 
 _METRICS = (
+    Key("mld.metrics", ValueKind.CHOICES, Section.METRICS,
+        "Where metrics go: to CloudWatch, to who scrapes /metrics of mld.http, to a collector of OpenTelemetry, or as "
+        "lines in CloudWatch's embedded metric format to standard output. none is nowhere.",
+        default_text="cloudwatch,prometheus; prometheus alone if kinesisEndpoint is no endpoint of AWS and none is "
+        "given for CloudWatch", choices=MetricsOutput, note="otlp needs the extra otel, prometheus the extra metrics."),
     Key("metricsLevel", CHOICE, Section.METRICS, "Which metrics are published.", default=MetricsLevel.DETAILED,
-        choices=MetricsLevel, effect=Effect.LATER, note=_NO_METRICS),
+        choices=MetricsLevel, note="Of cloudwatch, emf and otlp; prometheus always has all of its own."),
     Key("metricsEnabledDimensions", ValueKind.DIMENSIONS, Section.METRICS,
         "Dimensions published: ALL, or some of Operation, ShardId, StreamId, WorkerIdentifier.", default=("ALL",),
-        default_text="ALL", effect=Effect.LATER, note=_NO_METRICS),
-    Key("metricsBufferTimeMillis", LONG, Section.METRICS, "Longest time metrics are buffered.", default=10_000,
-        minimum=1, effect=Effect.LATER, note=_NO_METRICS),
-    Key("metricsMaxQueueSize", INT, Section.METRICS, "Most buffered metrics.", default=10_000, minimum=1,
-        effect=Effect.LATER, note=_NO_METRICS),
+        default_text="ALL", note="Operation always is; WorkerIdentifier only if workerId is set."),
+    Key("metricsBufferTimeMillis", LONG, Section.METRICS, "How often metrics are sent.",
+        default=CLOUDWATCH_PERIOD_MILLIS,
+        note="Java's default is 10000, but CloudWatch resolves a minute. "
+        f"Below {METRICS_PERIOD_MILLIS_MIN} it is raised to that."),
+    Key("metricsMaxQueueSize", INT, Section.METRICS, "Most series that wait while CloudWatch cannot be reached.",
+        default=10_000, minimum=1),
 )  # fmt: skip
 
 _POLLING = (

@@ -28,6 +28,7 @@ class ValueKind(Enum):
     DOUBLE = "number"
     BOOL = "boolean"
     CHOICE = "one of"
+    CHOICES = "list of"
     INITIAL_POSITION = "LATEST or TRIM_HORIZON"
     EPOCH_SECONDS = "epoch seconds"
     DURATION = "ISO-8601 duration"
@@ -59,7 +60,6 @@ class Effect(Enum):
     """Whether this version acts on a key."""
 
     EFFECTIVE = "effective"
-    LATER = "not yet"  # parsed and checked; the feature it belongs to is not part of this version
     UNSUPPORTED = "unsupported"  # Java acts on it, we do not
     NONE = "none"  # parsed and checked; neither Java nor we do anything with it
 
@@ -89,9 +89,9 @@ class Key:
 
     `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
     `boxed` keys take 0 and false as they are. `minimum`/`maximum` bound numbers. `note` is what an operator should know
-    about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE.
-    `shown_as` says how much of its value may be shown; None is the rule of its kind, which hides TEXT. `live` keys may
-    change while the daemon runs; all others are read at the start only.
+    about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE and
+    CHOICES. `shown_as` says how much of its value may be shown; None is the rule of its kind, which hides TEXT. `live`
+    keys may change while the daemon runs; all others are read at the start only.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Key:
     live: bool = False
 
     def __post_init__(self) -> None:
-        assert (self.choices is not None) == (self.kind is ValueKind.CHOICE), self.name
+        assert (self.choices is not None) == (self.kind in (ValueKind.CHOICE, ValueKind.CHOICES)), self.name
         assert self.effect is Effect.EFFECTIVE or self.note, self.name
 
     @property

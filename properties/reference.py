@@ -54,6 +54,8 @@ def _common_prefix(keys: list[Key]) -> str:
 def _row(key: Key, *, known_note: str, known_prefix: str) -> str:
     remarks = " ".join(_remarks(key, known_note=known_note, known_prefix=known_prefix))
     kind = key.kind.value if key.choices is None else ", ".join(f"`{choice.value}`" for choice in key.choices)
+    if key.kind is ValueKind.CHOICES:
+        kind = f"{key.kind.value} {kind}"
     cells = (f"`{key.name}`", kind, _default(key), key.meaning, remarks)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -66,8 +68,6 @@ def _default(key: Key) -> str:
 
 def _remarks(key: Key, *, known_note: str, known_prefix: str) -> Iterator[str]:
     match key.effect:
-        case Effect.LATER:
-            yield "*Not yet.*"
         case Effect.UNSUPPORTED:
             yield "*Not supported.*"
         case Effect.NONE:

@@ -22,6 +22,7 @@ from properties.values import (
     LogLevel,
     MetadataLayout,
     MetricsLevel,
+    MetricsOutput,
     RetrievalMode,
     WireClient,
 )
@@ -126,6 +127,7 @@ class Settings:
     log_warning_for_task_after_millis: int
     call_process_records_even_for_empty_record_list: bool
 
+    metrics: tuple[MetricsOutput, ...]
     metrics_level: MetricsLevel
     metrics_enabled_dimensions: tuple[str, ...]
     metrics_buffer_time_millis: int

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from properties.conversion import BadValue, convert, trim
 from properties.credentials import parse_chain
 from properties.key_lines import KeyLine
-from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN, READ_INTERVAL_MILLIS_MIN
+from properties.keys import (
+    BAKE_SECONDS_MAX,
+    BAKE_SECONDS_MIN,
+    METRICS_PERIOD_MILLIS_MIN,
+    READ_INTERVAL_MILLIS_MIN,
+)
 from properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
 from properties.redaction import HIDDEN, redacted, shown_mistake
 from properties.remarks import Level, Remark
@@ -23,6 +28,7 @@ from properties.substitution import SubstitutionError, has_reference, substitute
 # Java raises or clamps these without refusing the file.
 _CLAMPS: dict[str, tuple[int, int | None]] = {
     "idleTimeBetweenReadsInMillis": (READ_INTERVAL_MILLIS_MIN, None),
+    "metricsBufferTimeMillis": (METRICS_PERIOD_MILLIS_MIN, None),
     "tableMigrationCompleteBakeTimeSeconds": (BAKE_SECONDS_MIN, BAKE_SECONDS_MAX),
 }
 _DIMENSIONS = ("ALL", "Operation", "ShardId", "StreamId", "WorkerIdentifier")
@@ -67,7 +73,7 @@ def check(line: KeyLine, env: Mapping[str, str]) -> Checked:
     remarks = _remarks_on_dimensions(line, value) if key.kind is ValueKind.DIMENSIONS else []
     secrets = tuple(secrets_in(key.name, key.shown, display_value(value)))
     given = Given(key, value, display(key, value), place, secrets)
-    return Checked(given, (*remarks, *_remark_on_effect(line, value)))
+    return Checked(given, (*remarks, *_remark_on_effect(line)))
 
 
 def _bad(line: KeyLine, message: str, remedy: str = "") -> Checked:
@@ -94,7 +100,7 @@ def display_value(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case tuple():
-            return ",".join("=".join(part) if isinstance(part, tuple) else str(part) for part in value)
+            return ",".join("=".join(part) if isinstance(part, tuple) else display_value(part) for part in value)
         case _ if hasattr(value, "value"):
             return str(value.value)
         case _ if hasattr(value, "total_seconds"):
@@ -132,7 +138,7 @@ def _check_number(line: KeyLine, value: object) -> Checked:
         return _bad(line, _with_text(line, "is out of range"), range_text(key))
     if key.name == "shutdownGraceMillis" and value == 0:
         warn("0 leaves no time for a graceful stop", "remove the line for the default of 25 seconds")
-    remarks += _remark_on_effect(line, value)
+    remarks += _remark_on_effect(line)
     return Checked(Given(key, value, display_value(value), line.place), tuple(remarks))
 
 
@@ -157,16 +163,13 @@ def _remarks_on_dimensions(line: KeyLine, value: object) -> list[Remark]:
     return [line.remark(Level.WARNING, message, f"there are {', '.join(_DIMENSIONS)}")]
 
 
-def _remark_on_effect(line: KeyLine, value: object) -> list[Remark]:
-    """A key without effect deserves a warning only if the operator asked for something other than the default."""
+def _remark_on_effect(line: KeyLine) -> list[Remark]:
     key = line.key
     match key.effect:
         case Effect.NONE:
             return [line.remark(Level.INFO, f"has no effect: {key.note}")]
         case Effect.UNSUPPORTED:
             return [line.remark(Level.WARNING, f"is not supported: {key.note}")]
-        case Effect.LATER if value != key.default:
-            return [line.remark(Level.WARNING, f"has no effect yet: {key.note}")]
     return []
 
 
@@ -187,4 +190,4 @@ def _check_credentials(line: KeyLine, text: str) -> Checked:
     if from_environment:
         shown = ",".join(f"{provider.kind.value}|{HIDDEN}" for provider in chain.providers)
     given = Given(line.key, chain, shown, line.place, tuple(chain.secrets()))
-    return Checked(given, (*remarks, *_remark_on_effect(line, chain)))
+    return Checked(given, (*remarks, *_remark_on_effect(line)))

@@ -26,6 +26,15 @@ class MetricsLevel(Enum):
     DETAILED = "DETAILED"
 
 
+class MetricsOutput(Enum):
+    """A way in which metrics leave the daemon."""
+
+    CLOUDWATCH = "cloudwatch"
+    PROMETHEUS = "prometheus"
+    OTLP = "otlp"
+    EMF = "emf"
+
+
 class ClientVersionConfig(Enum):
     """Which generation of workers the lease table is shared with."""
 

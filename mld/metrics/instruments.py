@@ -6,9 +6,10 @@ A view reads them through `snapshot`. Each costs an attribute and an addition, s
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets of a `Spread`, in seconds; a last bucket without bound follows."""
@@ -25,26 +26,43 @@ class SpreadValue:
 
 @dataclass(frozen=True, slots=True)
 class StatisticSet:
-    """What CloudWatch stores of several values: how many, their sum, the least and the greatest."""
+    """What is sent of several values: how many, their sum, the least and the greatest."""
 
     count: int
     total: float
     least: float
     greatest: float
+    last: float = field(default=math.nan, compare=False)
+    """The newest of them; not a number if nobody knows."""
+    buckets: tuple[int, ...] = field(default=(), compare=False)
+    """How many of them are in each bucket of `SECONDS_BOUNDS`; empty if nobody knows."""
 
     def __add__(self, other: StatisticSet) -> StatisticSet:
+        """Both together, `other` being the later one."""
         return StatisticSet(
             self.count + other.count,
             self.total + other.total,
             min(self.least, other.least),
             max(self.greatest, other.greatest),
+            other.last,
+            tuple(map(operator.add, self.buckets, other.buckets)),
         )
 
 
 class Spread:
     """Values that were noted: their number, sum and histogram since the start, and a statistic set since `take`."""
 
-    __slots__ = ("_taken_count", "_taken_total", "buckets", "count", "greatest", "last", "least", "total")
+    __slots__ = (
+        "_taken_buckets",
+        "_taken_count",
+        "_taken_total",
+        "buckets",
+        "count",
+        "greatest",
+        "last",
+        "least",
+        "total",
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -55,6 +73,7 @@ class Spread:
         self.greatest = -math.inf
         self._taken_count = 0
         self._taken_total = 0.0
+        self._taken_buckets = list(self.buckets)
 
     def note(self, value: float) -> None:
         """One more value, in seconds if the histogram is to mean anything."""
@@ -74,8 +93,15 @@ class Spread:
         """The values since it was last taken; None if there were none. One publisher may take."""
         if self.count == self._taken_count:
             return None
-        taken = StatisticSet(self.count - self._taken_count, self.total - self._taken_total, self.least, self.greatest)
-        self._taken_count, self._taken_total = self.count, self.total
+        taken = StatisticSet(
+            self.count - self._taken_count,
+            self.total - self._taken_total,
+            self.least,
+            self.greatest,
+            self.last,
+            tuple(map(operator.sub, self.buckets, self._taken_buckets)),
+        )
+        self._taken_count, self._taken_total, self._taken_buckets = self.count, self.total, list(self.buckets)
         self.least, self.greatest = math.inf, -math.inf
         return taken
 

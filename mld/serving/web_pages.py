@@ -20,8 +20,9 @@ HTML, JSON = "text/html; charset=utf-8", "application/json"
 class WebPages:
     """What is served over HTTP; nothing of it changes anything."""
 
-    def __init__(self, status: DaemonStatus) -> None:
+    def __init__(self, status: DaemonStatus, *, with_metrics: bool = True) -> None:
         self._status = status
+        self._with_metrics = with_metrics
         self._server: HttpServer | None = None
 
     async def start(self, address: ListenAddress, hosts: tuple[str, ...]) -> int:
@@ -63,6 +64,8 @@ class WebPages:
         return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
 
     async def _exposition(self, question: Question) -> HttpAnswer:
+        if not self._with_metrics:
+            return text_answer(404, "there are none here: mld.metrics is set without prometheus")
         try:
             from mld.views.prometheus import exposition, process_collector
         except ImportError:

@@ -14,6 +14,7 @@ from mld.metrics import java
 from mld.metrics.instruments import Calls, Spread, StatisticSet
 from mld.metrics.java import JAVA_METRICS, MILLIS, Dimension, JavaMetric
 from mld.metrics.registry import Metrics, Operation, ShardMetrics
+from properties.settings import Settings
 from properties.values import MetricsLevel
 
 MILLIS_PER_SECOND = 1000.0
@@ -50,6 +51,16 @@ class Wanted:
     dimensions: frozenset[str]
     worker: str | None = None
     stream: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Wanted:
+        """What the file asks for."""
+        return cls(
+            settings.metrics_level,
+            frozenset(settings.metrics_enabled_dimensions),
+            worker=settings.worker_id,
+            stream=settings.stream_name if settings.stream_arn is not None else None,
+        )
 
     def has(self, dimension: Dimension) -> bool:
         return ALL_DIMENSIONS in self.dimensions or dimension.value in self.dimensions
@@ -130,7 +141,12 @@ def _datum(
         return
     if not max(abs(values.total), abs(values.least), abs(values.greatest)) * scale < _VALUE_MAX:
         return
-    dimensions = [(OPERATION, operation)]
+    yield Datum(name, dimensions_of(metric, wanted, shard), metric.unit, _scaled(values, scale))
+
+
+def dimensions_of(metric: JavaMetric, wanted: Wanted, shard: str = "") -> tuple[tuple[str, str], ...]:
+    """The dimensions with which `metric` is sent, sorted; `shard` is that of the values."""
+    dimensions = [(OPERATION, metric.operation)]
     for dimension, text in (
         (Dimension.SHARD, shard),
         (Dimension.STREAM, wanted.stream),
@@ -138,11 +154,24 @@ def _datum(
     ):
         if text and dimension in metric.dimensions and wanted.has(dimension):
             dimensions.append((dimension.value, text))
-    yield Datum(name, tuple(sorted(dimensions)), metric.unit, _scaled(values, scale))
+    return tuple(sorted(dimensions))
+
+
+def metric_of(operation: str, name: str) -> JavaMetric | None:
+    """KCL's metric of that name; None if there is none."""
+    return _BY_NAME.get((operation, name))
 
 
 def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
-    return StatisticSet(values.count, values.total * scale, values.least * scale, values.greatest * scale)
+    """The values in the unit of their metric. Buckets stay those of seconds, and are kept for times only."""
+    return StatisticSet(
+        values.count,
+        values.total * scale,
+        values.least * scale,
+        values.greatest * scale,
+        values.last * scale,
+        values.buckets if scale == MILLIS_PER_SECOND else (),
+    )
 
 
 class DatumQueue:
@@ -173,7 +202,7 @@ DATUMS_PER_REQUEST_MAX = 1_000
 REQUEST_BYTES_MAX = 900_000
 """Below the 1 MB of PutMetricData even if nothing is compressed."""
 _DATUM_OVERHEAD_BYTES = 450
-"""Of a datum in the query protocol, without its names: six parameters, and two for each dimension."""
+"""Of a datum without its names, in the most wordy of CloudWatch's protocols."""
 
 
 def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
@@ -192,7 +221,7 @@ def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
 
 
 def request_of(namespace: str, datums: Iterable[Datum], wall_s: float) -> dict[str, object]:
-    """Parameters of PutMetricData. `wall_s`: the time of the values, so that a late request lands in its minute."""
+    """Parameters of PutMetricData. `wall_s`: the time of the values, which decides in which minute they land."""
     return {
         "Namespace": namespace,
         "MetricData": [

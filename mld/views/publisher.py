@@ -1,91 +1,114 @@
-"""Sends this worker's metrics to CloudWatch, one packed request a period. Nothing here ever disturbs a worker.
+"""Sends this worker's metrics to where the settings want them, once a period. Nothing here ever disturbs a worker.
 
-What cannot be sent is merged into what comes next, within `metricsMaxQueueSize`; a missing permission is one warning.
+The values of a period are taken once and given to every output; an output that fails keeps what it can for the next
+time. Each outage is one warning, and its end one line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
 
-from mld.aws.service import Service
-from mld.clock import Clock
-from mld.errors import AwsError, MldError
-from mld.surviving import survived
-from mld.views.datums import Datum, DatumQueue, packed, request_of
+from mld.clock import Clock, wait_for_event
+from mld.errors import MetricsError, MldError
+from mld.surviving import kept_running, survived
+from mld.views.datums import Datum
+from mld.views.periods import Period, wait_s
 
 log = logging.getLogger(__name__)
 
-CALL_TIMEOUT_S = 5.0  # as Java's
-LAST_WORDS_S = 5.0  # what a stop waits for the last request
-DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
+LAST_WORDS_S = 5.0  # what a stop waits for the last values to be sent
+SPREAD_S_MAX = 10.0
+SPREAD_SHARE = 1 / 6
+"""Workers take their values at the same moment, and send them at one of their own within this share of the period."""
 
 
-class CloudWatchPublisher:
-    """`take` gives the datums of the period that ends; `run` publishes until cancelled, `close` what is left."""
+class Output(Protocol):
+    """One way out. `name` is that of `mld.metrics`."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def publish(self, datums: list[Datum], period: Period) -> None:
+        """Send them. Raises MldError if they were not; what may be sent later is kept for the next time."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Publisher:
+    """`take` gives the datums noted since the last call. `run` publishes until `close`, which sends what is left."""
 
     def __init__(
         self,
-        service: Service,
-        clock: Clock,
         take: Callable[[], list[Datum]],
+        outputs: Sequence[Output],
+        clock: Clock,
+        rng: Random,
         *,
-        namespace: str,
         period_s: float,
-        series_max: int,
     ) -> None:
-        self._service = service
-        self._clock = clock
         self._take = take
-        self._namespace = namespace
+        self._outputs = outputs
+        self._clock = clock
         self._period_s = period_s
-        self._queue = DatumQueue(series_max)
-        self._denied = False
+        self._pause_s = rng.uniform(0.0, min(SPREAD_S_MAX, SPREAD_SHARE * period_s))
+        self._stopping = asyncio.Event()
+        self._failing: dict[str, str] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._begin_s = clock.wall()
+
+    def start(self) -> None:
+        self._running = asyncio.create_task(kept_running(self.run, "publishing metrics", self._clock))
 
     async def run(self) -> None:
-        while True:
-            await self._clock.sleep(self._period_s)
-            await self.publish()
+        """Publish at the end of each period."""
+        while not await wait_for_event(self._stopping, wait_s(self._clock.wall(), self._period_s)):
+            datums, period = self._taken()
+            await wait_for_event(self._stopping, self._pause_s)
+            await self._publish(datums, period)
 
     async def close(self) -> None:
-        """Publish what is left, within a few seconds."""
+        """Send what is left, within a few seconds, and close the outputs."""
+        self._stopping.set()
         try:
             async with asyncio.timeout(LAST_WORDS_S):
-                await self.publish()
+                if self._running is not None:
+                    await self._running
+                await self._publish(*self._taken())
         except TimeoutError:
             log.warning("the last metrics were not sent in time", extra={"action": "metrics_failed"})
+        finally:
+            if self._running is not None:
+                self._running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._running
+            await asyncio.gather(*(output.close() for output in self._outputs))
 
-    async def publish(self) -> None:
-        """Send everything there is; what fails waits for the next time."""
-        self._queue.put(self._take())
-        if self._queue.dropped:
-            log.warning(
-                "%d metrics dropped: more than metricsMaxQueueSize wait to be sent",
-                self._queue.dropped,
-                extra={"action": "metrics_dropped", "count": self._queue.dropped},
-            )
-            self._queue.dropped = 0
-        wall_s = self._clock.wall()
-        for batch in packed(self._queue.take()):
-            try:
-                await self._service.call(
-                    "PutMetricData", request_of(self._namespace, batch, wall_s), timeout_s=CALL_TIMEOUT_S
-                )
-            except Exception as error:
-                self._failed(survived(error, "publishing metrics"), batch)
-            else:
-                self._denied = False
+    def _taken(self) -> tuple[list[Datum], Period]:
+        period = Period(self._begin_s, self._clock.wall())
+        self._begin_s = period.end_s
+        return self._take(), period
 
-    def _failed(self, error: MldError, batch: list[Datum]) -> None:
-        if isinstance(error, AwsError) and error.code in DENIED:
-            if not self._denied:
-                log.warning(
-                    "metrics are not published: %s. Allow cloudwatch:PutMetricData, or set metricsLevel = NONE",
-                    error,
-                    extra={"action": "metrics_denied"},
-                )
-            self._denied = True
-            return  # kept, they would only grow old
-        log.warning("%d metrics wait: %s", len(batch), error, extra={"action": "metrics_failed"})
-        self._queue.put(batch)
+    async def _publish(self, datums: list[Datum], period: Period) -> None:
+        await asyncio.gather(*(self._publish_to(output, datums, period) for output in self._outputs))
+
+    async def _publish_to(self, output: Output, datums: list[Datum], period: Period) -> None:
+        try:
+            await output.publish(datums, period)
+        except Exception as error:
+            self._failed(output.name, survived(error, "publishing metrics"))
+            return
+        if self._failing.pop(output.name, None) is not None:
+            log.info("metrics are published again", extra={"action": "metrics_published", "output": output.name})
+
+    def _failed(self, output: str, error: MldError) -> None:
+        """Warn of what has not been said since this output worked last."""
+        kind = error.kind if isinstance(error, MetricsError) else type(error).__name__
+        level = logging.DEBUG if self._failing.get(output) == kind else logging.WARNING
+        self._failing[output] = kind
+        log.log(level, "metrics are not published: %s", error, extra={"action": "metrics_failed", "output": output})

@@ -14,7 +14,7 @@ from properties.keytypes import Effect, ValueKind
 from properties.redaction import Shown
 from properties.settings import Settings
 from properties.validation import display_value
-from tests.unit.properties.conftest import Configure, remarks_on
+from tests.unit.properties.conftest import Configure
 
 # configuration#one-key-table: the complete list of keys that the Java daemon accepts.
 JAVA_KEY_NAMES = """
@@ -61,7 +61,7 @@ def test_every_key_of_java_is_known(name: str) -> None:
 
 def test_settings_has_exactly_one_field_per_key_with_an_effect() -> None:
     fields = {field.name for field in dataclasses.fields(Settings)}
-    wanted = {key.field for key in keys.KEYS if key.effect in (Effect.EFFECTIVE, Effect.LATER)}
+    wanted = {key.field for key in keys.KEYS if key.effect is Effect.EFFECTIVE}
     assert wanted - {"initial_position_at"} == fields - {"reads_by_fan_out"}
 
 
@@ -99,7 +99,5 @@ def test_every_spelling_of_every_key_can_be_set(configure: Configure, spelling: 
     assert row.value == {Shown.HIDDEN: "***", Shown.NAMES: "a=***"}.get(key.shown, value)
 
 
-def test_keys_for_later_are_pointed_out_and_obsolete_ones_are_unknown(configure: Configure) -> None:
-    loaded = configure("metricsLevel=SUMMARY")
-    assert "has no effect yet" in remarks_on(loaded, "metricsLevel")[0]
+def test_obsolete_keys_are_unknown() -> None:
     assert all(keys.find(name) is None for name in OBSOLETE)

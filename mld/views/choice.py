@@ -1,0 +1,36 @@
+"""What `mld.metrics` asks for: whether anything is sent, and the packages that it needs. Imports none of them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from properties.remarks import Level, Remark
+from properties.settings import Settings
+from properties.values import MetricsLevel, MetricsOutput
+
+KEY = "mld.metrics"
+
+
+def sends_metrics(settings: Settings) -> bool:
+    """Whether anything is to be sent anywhere; what is scraped is not sent."""
+    sent = set(settings.metrics) - {MetricsOutput.PROMETHEUS}
+    return bool(sent) and settings.metrics_level is not MetricsLevel.NONE
+
+
+def missing_extras(settings: Settings, file_name: str) -> list[Remark]:
+    """An error for an output that could not send anything, a warning for a page that could not be shown."""
+    remarks = []
+    if MetricsOutput.OTLP in settings.metrics and not _found("opentelemetry.exporter.otlp.proto.http"):
+        why, remedy = "has otlp, which needs packages that are not installed", "pip install 'mld[otel]', or remove otlp"
+        remarks.append(Remark(Level.ERROR, KEY, file_name, why, remedy))
+    if settings.http is not None and MetricsOutput.PROMETHEUS in settings.metrics and not _found("prometheus_client"):
+        why = "has prometheus, and /metrics of mld.http needs a package that is not installed"
+        remarks.append(Remark(Level.WARNING, KEY, file_name, why, "pip install 'mld[metrics]', or remove prometheus"))
+    return remarks
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
