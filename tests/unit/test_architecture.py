@@ -143,6 +143,7 @@ PURE = (
     "mld/views/status_line.py",
     "mld/operating/fleet_status.py",
     "mld/operating/points.py",
+    "mld/operating/acts/plan.py",
     "mld/serving/own_status.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/metrics").glob("*.py"))),
     "mld/leases/lease.py",

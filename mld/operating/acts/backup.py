@@ -1,0 +1,145 @@
+"""The file with the rows of a table: written by every act before it changes anything, and by `mld export`.
+
+Lines of JSON: a header, then one row a line as DynamoDB writes rows, with binary values in base64. For its owner alone
+(0600), never written over another file, and on the disk before it counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mld.errors import MldError
+from mld.operating.acts.plan import Row
+
+FORMAT = "mld-rows"
+VERSION = 1
+MODE = 0o600
+_BINARY, _BINARY_SET = "B", "BS"
+
+
+class BackupError(MldError):
+    """The file cannot be written or read. The message names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupHeader:
+    """What the rows are. `written_at` is ISO 8601 in UTC."""
+
+    application: str
+    table: str
+    stream: str
+    written_at: str
+    by: str
+    """The command that wrote the file."""
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def backup_name(application: str, now_s: float) -> str:
+    """The file that an act writes in the working directory unless it is told another."""
+    stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+    plain = "".join(one if one.isalnum() or one in "-_." else "_" for one in application)
+    return f"mld-{plain}-{stamp}.jsonl"
+
+
+def write_backup(path: Path, header: BackupHeader, rows: Iterable[Row]) -> int:
+    """Write the file and make sure that it is on the disk; returns the number of rows. Raises BackupError.
+
+    A file that cannot be written to its end is removed.
+    """
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+    except FileExistsError:
+        raise BackupError(f"{path} exists already; name another file") from None
+    except OSError as error:
+        raise BackupError(f"cannot write {path}: {error.strerror}") from error
+    count = 0
+    try:
+        with os.fdopen(number, "w", encoding="ascii") as file:
+            file.write(json.dumps(asdict(header)) + "\n")
+            for row in rows:
+                file.write(json.dumps({name: _to_json(value) for name, value in row.items()}) + "\n")
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise BackupError(f"cannot write {path}: {error.strerror}; nothing was changed") from error
+    return count
+
+
+def read_backup(path: Path) -> tuple[BackupHeader, Iterator[Row]]:
+    """The header, and the rows one by one. Raises BackupError, also while the rows are read."""
+    lines = _lines(path)
+    first = next(lines, None)
+    try:
+        value = json.loads(first or "")
+        header = BackupHeader(**value)
+    except (ValueError, TypeError):
+        raise BackupError(f"{path} is no file of `mld export`: its first line is no header") from None
+    if header.format != FORMAT or header.version != VERSION:
+        raise BackupError(f"{path}: format {header.format} {header.version} is not known to this version of mld")
+    return header, _rows(path, lines)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="ascii") as file:
+            yield from file
+    except UnicodeDecodeError:
+        raise BackupError(f"{path} is no file of `mld export`: it is not text") from None
+    except OSError as error:
+        raise BackupError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _rows(path: Path, lines: Iterator[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=2):
+        try:
+            value = json.loads(line)
+            yield {name: _from_json(one) for name, one in value.items()}
+        except (ValueError, AttributeError, TypeError):
+            raise BackupError(f"{path}, line {number}: no row") from None
+
+
+def _to_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    ((kind, inner),) = value.items()
+    if kind == _BINARY:
+        return {kind: base64.b64encode(bytes(inner)).decode()}
+    if kind == _BINARY_SET:
+        return {kind: [base64.b64encode(bytes(one)).decode() for one in inner]}
+    if kind == "M":
+        return {kind: {name: _to_json(one) for name, one in inner.items()}}
+    if kind == "L":
+        return {kind: [_to_json(one) for one in inner]}
+    return {kind: sorted(inner) if kind in ("SS", "NS") else inner}
+
+
+def _from_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    if len(value) != 1:
+        raise ValueError("a value of DynamoDB has one type")
+    ((kind, inner),) = value.items()
+    if kind == _BINARY:
+        return {kind: base64.b64decode(inner, validate=True)}
+    if kind == _BINARY_SET:
+        return {kind: [base64.b64decode(one, validate=True) for one in inner]}
+    if kind == "M":
+        return {kind: {name: _from_json(one) for name, one in inner.items()}}
+    if kind == "L":
+        return {kind: [_from_json(one) for one in inner]}
+    return {kind: inner}
+
+
+def _sync_directory(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

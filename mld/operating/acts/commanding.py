@@ -1,0 +1,186 @@
+"""What the commands that act share: options, the plan on the screen, the saved rows, outcomes, exit codes.
+
+`act` runs one of them. A dry run prints the plan and ends with 0. With --execute the rows are saved first; then the
+exit code is 0 if every change is written, else 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mld.errors import MldError
+from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, say, settings_of
+
+if TYPE_CHECKING:
+    from mld.aws.service import Service
+    from mld.aws.table_calls import TableCalls
+    from mld.clock import Clock
+    from mld.operating.acts.plan import Outcome, Plan, RawTable
+    from mld.operating.fleet_reader import FleetReader
+    from properties.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+REQUEST_TIMEOUT_S = 10.0
+
+_execute = click.option("--execute", is_flag=True, help="Do it. Without this the plan is printed, and nothing is done.")
+_backup = click.option(
+    "--backup",
+    "backup_file",
+    metavar="FILE",
+    help="Where the rows are saved before anything is changed, instead of a file in the working directory.",
+)
+_output = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+
+
+def acting(command: F) -> F:
+    """Adds the parameters `execute`, `backup_file` and `output`."""
+    return _execute(_backup(_output(command)))
+
+
+@dataclass(frozen=True, slots=True)
+class ActOptions:
+    """How an act was asked for."""
+
+    execute: bool
+    backup_file: str | None
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActTools:
+    """What an act has at hand: the lease table as a place to write to, and as it was when the act began."""
+
+    settings: Settings
+    service: Service
+    calls: TableCalls
+    reader: FleetReader
+    clock: Clock
+    table: RawTable
+
+
+Planner = Callable[["ActTools"], Awaitable["Plan"]]
+
+
+def act(
+    command: str,
+    files: Sequence[str],
+    option_file: str | None,
+    overrides: Sequence[str],
+    options: ActOptions,
+    plan: Planner,
+) -> int:
+    """Plan, print, and with --execute save and write; the exit code."""
+    if len(files) > 1:
+        raise click.UsageError(f"too many arguments: {' '.join(files)}")
+    settings = settings_of(chosen_file(option_file, files[0] if files else None), overrides)
+    try:
+        return asyncio.run(_act(command, settings, options, plan))
+    except KeyboardInterrupt:
+        say("interrupted: what was not reported as done may be done or not; ask again")
+        return EXIT_FAILURE
+    except (MldError, OSError) as error:
+        say(str(error))
+        return EXIT_FAILURE
+
+
+@asynccontextmanager
+async def act_tools(settings: Settings) -> AsyncIterator[ActTools]:
+    """The tools for the fleet that a properties file names. Raises errors of `mld.errors`."""
+    from mld.aws.table_calls import TableCalls
+    from mld.clock import LoopClock
+    from mld.leases.dynamodb import DynamoLeaseTable
+    from mld.operating.acts.execution import read_table
+    from mld.operating.fleet_reader import FleetReader, dynamo_of, view_rules
+
+    clock = LoopClock()
+    async with dynamo_of(settings) as service:
+        calls = TableCalls(service, settings.table_name, REQUEST_TIMEOUT_S)
+        leases = DynamoLeaseTable(service, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S)
+        reader = FleetReader(settings, service, leases, clock, view_rules(settings))
+        yield ActTools(settings, service, calls, reader, clock, await read_table(calls))
+
+
+async def _act(command: str, settings: Settings, options: ActOptions, planner: Planner) -> int:
+    from mld.operating.acts.execution import carry_out
+    from mld.operating.acts.plan import Fate
+
+    async with act_tools(settings) as tools:
+        plan = await planner(tools)
+        if options.output == "table":
+            _print_plan(plan, execute=options.execute)
+        if not options.execute or not plan.changes:
+            if options.output == "json":
+                _print_json(plan, (), None)
+            return EXIT_OK
+        saved = save_rows(command, tools, options.backup_file)
+        if options.output == "table":
+            click.echo(f"the rows are saved in {saved}")
+        show = _print_outcome if options.output == "table" else _silent
+        outcomes = await carry_out(plan, tools.calls, tools.clock, on_outcome=show)
+        if options.output == "json":
+            _print_json(plan, outcomes, saved)
+        return EXIT_OK if all(one.fate is Fate.DONE for one in outcomes) else EXIT_FAILURE
+
+
+def save_rows(command: str, tools: ActTools, backup_file: str | None) -> Path:
+    """Save the rows as the act saw them; the file. Raises BackupError."""
+    from mld.operating.acts.backup import BackupHeader, backup_name, write_backup
+
+    settings, now_s = tools.settings, tools.clock.wall()
+    path = Path(backup_file or backup_name(settings.application_name, now_s))
+    header = BackupHeader(
+        settings.application_name,
+        settings.table_name,
+        settings.stream_name,
+        datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds"),
+        command,
+    )
+    write_backup(path, header, tools.table.rows)
+    return path
+
+
+def _print_plan(plan: Plan, *, execute: bool) -> None:
+    from properties.printable import printable
+
+    click.echo(printable(plan.title))
+    for change in plan.changes:
+        click.echo(printable(f"  {change.key}: {change.words}"))
+    for note in plan.notes:
+        click.echo(printable(note))
+    if not plan.changes:
+        click.echo("nothing to do")
+    elif not execute:
+        click.echo("nothing was done; --execute does it")
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    from properties.printable import printable
+
+    why = f": {outcome.why}" if outcome.why else ""
+    click.echo(printable(f"  {outcome.change.key}: {outcome.fate.value}{why}"))
+
+
+def _silent(_: Outcome) -> None:
+    return
+
+
+def _print_json(plan: Plan, outcomes: Sequence[Outcome], saved: Path | None) -> None:
+    fates = {id(one.change): one for one in outcomes}
+    changes = []
+    for change in plan.changes:
+        fate = fates.get(id(change))
+        value = {"key": change.key, "change": change.words, "outcome": "planned" if fate is None else fate.fate.value}
+        changes.append(value | ({"why": fate.why} if fate is not None and fate.why else {}))
+    document = {"plan": plan.title, "changes": changes, "notes": list(plan.notes)}
+    click.echo(json.dumps(document | ({} if saved is None else {"saved": str(saved)}), indent=2))
