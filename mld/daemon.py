@@ -17,10 +17,11 @@ from pathlib import PurePath
 from random import Random
 
 from mld.aws.client_factory import ClientFactory, client_factory
+from mld.aws.counted import CountedService
 from mld.aws.kinesis import KinesisStreams
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import RawService, Service
-from mld.aws.wire_or_boto import AwsService, service_of
+from mld.aws.wire_or_boto import service_of
 from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.letters import Sender
@@ -95,9 +96,10 @@ async def run_daemon(
     command = runnable(command)
     worker_id = settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
-    kinesis, dynamo = _services(settings, factory)
+    metrics = Metrics()
+    kinesis, dynamo = _services(settings, factory, metrics)
     letters = letter_box_of(settings, factory)
-    opened = [kinesis, dynamo, *([] if letters is None else [letters])]
+    opened: list[CountedService | LetterBox] = [kinesis, dynamo, *([] if letters is None else [letters])]
     log.info(
         "starting",
         extra={
@@ -122,7 +124,6 @@ async def run_daemon(
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(COLLECT_EVERY)
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
-        metrics = Metrics()
         worker = build_worker(settings, command, worker_id, kinesis, dynamo, environment, letters, metrics)
         parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, LoopClock(), supervision)
 
@@ -181,7 +182,7 @@ def _check_command(command: list[str], text: str, properties_file: str) -> None:
         raise ConfigurationError([problem])
 
 
-def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, AwsService]:
+def _services(settings: Settings, factory: ClientFactory, metrics: Metrics) -> tuple[CountedService, CountedService]:
     request_timeout_s = _request_timeout_s(settings)
     lean = settings.wire_client is WireClient.LEAN
     kinesis = service_of(
@@ -204,7 +205,7 @@ def _services(settings: Settings, factory: ClientFactory) -> tuple[AwsService, A
         read_timeout_s=request_timeout_s,
         connect_timeout_s=min(CONNECT_TIMEOUT_S, request_timeout_s),
     )
-    return kinesis, dynamo
+    return CountedService(kinesis, "kinesis", metrics.worker), CountedService(dynamo, "dynamodb", metrics.worker)
 
 
 def _request_timeout_s(settings: Settings) -> float:
@@ -315,7 +316,7 @@ def assemble(
         status_of=status_of_shard,
         metrics=metrics,
     )
-    taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings))
+    taker = LeaseTaker(table, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings), metrics=metrics)
     needs = FleetNeeds(
         worker_id=worker_id,
         service=dynamo,
@@ -343,6 +344,7 @@ def assemble(
         clock,
         initial=initial,
         ignore_unexpected_children=settings.ignore_unexpected_child_shards,
+        metrics=metrics,
     )
     cleanup = LeaseCleanup(
         table,
@@ -350,12 +352,13 @@ def assemble(
         clock,
         enabled=settings.cleanup_leases_upon_shard_completion,
         on_missing_child=signals.missing_child,
+        metrics=metrics,
     )
     parents_changed = Signal()
     shard_coordinator = ShardCoordinator(
         table,
         detector,
-        ShardEnding(table, sync, detector, clock),
+        ShardEnding(table, sync, detector, clock, metrics),
         cleanup,
         clock,
         parents_changed=parents_changed,
@@ -384,6 +387,7 @@ def assemble(
         fleet.leader.is_leader,
         on_created=fleet.wake_leases,
         on_abandoned=cleanup.enqueue,
+        metrics=metrics,
     )
     parts = WorkerParts(
         table=table,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from mld.aws.counted import CountedService
 from mld.aws.fanout import KinesisFanOut
 from mld.aws.service import RawService
 from mld.aws.wire.client import WireService
@@ -37,7 +38,7 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> Fan
     """The port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through botocore."""
     if not settings.reads_by_fan_out:
         return None
-    if isinstance(kinesis, WireService) and kinesis.can_stream:
+    if isinstance(kinesis, WireService | CountedService) and kinesis.can_stream:
         return KinesisFanOut(kinesis, streams, stream_name=settings.stream_name, page_of=page_of_event)
     why = "enhanced fan-out needs the lean wire client, and thus no client certificate and no proxy that speaks TLS"
     if settings.retrieval_mode is RetrievalMode.FANOUT:

@@ -96,3 +96,8 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
 def counts() -> dict[tuple[str, str], int]:
     """How often exceptions were survived, by (doing, kind of exception)."""
     return dict(_counts)
+
+
+def total() -> int:
+    """How many exceptions this process has survived."""
+    return sum(_counts.values())

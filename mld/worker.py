@@ -29,6 +29,7 @@ from mld.fleet.fleet import Fleet
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
+from mld.metrics.java import RENEWER_START, START
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.sync import ShardSync, SyncStatus
@@ -37,6 +38,7 @@ from mld.surviving import kept_running, survived
 log = logging.getLogger(__name__)
 
 INITIALIZATION_ATTEMPTS_MAX = 20  # as Java
+INITIALIZE = "Initialize"
 OLD_CONSUMER_WAIT_S = 15.0  # a regained lease waits this long for the child of its former holding, then ends it
 LAST_OUT_WAIT_S = 10.0  # for taking down what was set up; a supervisor's own limit is mostly longer
 RELEASE_WAIT_S = 5.0  # for giving back leases when the time of a graceful stop is over
@@ -199,11 +201,19 @@ class Worker:
 
     async def _initialize(self) -> bool:
         """Up to 20 attempts; False if a stop was asked for meanwhile. Raises StartupError after the last one."""
+        start = self._parts.consumer_parts.metrics.worker.operation(START)
+        with start.timed(self._parts.clock.monotonic, INITIALIZE):
+            return await self._initialize_patiently()
+
+    async def _initialize_patiently(self) -> bool:
+        renewer = self._parts.consumer_parts.metrics.worker.operation(RENEWER_START)
         for attempt in range(1, INITIALIZATION_ATTEMPTS_MAX + 1):
             try:
                 await self._initialize_once()
+                renewer.note("Fault", 0)
                 return not self._signals.stop_asked.is_set()
             except Exception as error:
+                renewer.note("Fault", 1)
                 last = survived(error, "starting")
                 if not isinstance(last, TableError | StreamError):
                     raise

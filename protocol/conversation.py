@@ -62,6 +62,14 @@ class ProcessorError(Exception):
     """The child broke the protocol; its text says how in one clause, fit to follow "the record processor ..."."""
 
 
+class ProcessorGoneError(ProcessorError):
+    """It has ended, or closed what it hears or speaks through, when something was due."""
+
+
+class ProcessorSilentError(ProcessorError):
+    """It took longer than it may."""
+
+
 class ProtocolMisuse(Exception):
     """The daemon asked for something the protocol does not allow: a bug of the caller."""
 
@@ -207,7 +215,7 @@ class Conversation:
         ProcessorError if the child's output has ended.
         """
         if self._state is ConversationState.CLOSED:
-            raise ProcessorError(f"closed its output before {action.value}")
+            raise ProcessorGoneError(f"closed its output before {action.value}")
         if (self._phase, action) not in PHASES:
             raise ProtocolMisuse(f"{action.value} is not allowed in phase {self._phase.name}")
         self._step(ConversationTrigger.ACTION)
@@ -255,7 +263,7 @@ class Conversation:
             return
         self._awaited = None
         asking = ", with a checkpoint request open" if pending else ""
-        raise ProcessorError(f"closed its output before it answered {awaited.value}{asking}")
+        raise ProcessorGoneError(f"closed its output before it answered {awaited.value}{asking}")
 
     def _receive(self, message: ChildMessage) -> Event:
         if self._state is not ConversationState.AWAITING_STATUS or self._awaited is None:

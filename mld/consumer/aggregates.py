@@ -17,6 +17,7 @@ import logging
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from mld.metrics.instruments import Tally
 from mld.streams import ChildBatch, HashRange, Misrouted
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,10 @@ class SeenAggregates(Generic[T]):
 
 
 class AggregateReports:
-    """The reports of one shard while one consumer serves it."""
+    """The reports of one shard while one consumer serves it; `dropped` counts the aggregates, too."""
 
-    def __init__(self, shard_id: str) -> None:
+    def __init__(self, shard_id: str, dropped: Tally | None = None) -> None:
+        self._dropped = Tally() if dropped is None else dropped
         self._malformed = SeenAggregates[str]("aggregate_malformed", "aggregates", MALFORMED)
         self._misrouted = SeenAggregates[Misrouted]("aggregate_misrouted", "user_records", MISROUTED)
         self._shard_id = shard_id
@@ -73,8 +75,10 @@ class AggregateReports:
             last = max(malformed)
             self._malformed.example = f"record {last}: {malformed[last]}"
             self._malformed.count += len(malformed)
+            self._dropped.add("malformed", len(malformed))
         if misrouted := self._misrouted.fresh(batch.misrouted):
             last = max(misrouted)
+            self._dropped.add("range", len(misrouted))
             self._misrouted.example = _example(last, misrouted[last], hash_range)
             self._misrouted.count += sum(found.user_records for found in misrouted.values())
         if self._timer is None:

@@ -38,7 +38,7 @@ from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
 from mld.turns import in_turns
-from protocol.conversation import ProcessorError
+from protocol.conversation import ProcessorError, ProcessorGoneError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ class ShardConsumer:
         self.key = held.lease.key
         self.token = held.token
         self.state = ConsumerState.WAITING_ON_PARENTS
-        self.aggregates = AggregateReports(self.key)
         self.counters = ShardCounters(parts.metrics, self.key, parts.clock)
+        self.aggregates = AggregateReports(self.key, self.counters.part.dropped_aggregates)
         self._lease = held.lease
         self._parts = parts
         self._settings = settings
@@ -213,6 +213,7 @@ class ShardConsumer:
                 self._parts.clock,
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
+                metrics=self.counters.part,
             )
 
     async def _process(self) -> ActivityOutcome:
@@ -221,7 +222,7 @@ class ShardConsumer:
         delivery = await self._stopping.unless(self._reader.next(), gone)
         if delivery is None and gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
-            return await self._child_failed(ProcessorError("ended while there was nothing to do for it"))
+            return await self._child_failed(ProcessorGoneError("ended while there was nothing to do for it"))
         match delivery:
             case None:
                 return ActivityOutcome.DONE
@@ -437,7 +438,7 @@ class ShardConsumer:
         processor, self._processor = self._processor, None
         ended = await processor.end() if processor is not None else "never started"
         words = processor.last_words if processor is not None else ()
-        self.counters.failed("start" if processor is None else "failed", str(error))
+        self.counters.failed(error)
         await self._failures.note(str(error), words, self._range.last, batch, before or self._delivered)
         log.error(
             "child failed: %s (%s)", error, ended, extra=self._about("child_failed", failures=self._failures.count)

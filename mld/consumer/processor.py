@@ -16,7 +16,17 @@ from itertools import count
 from mld.clock import Clock
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
-from protocol.conversation import ActionDone, CheckpointAsked, Conversation, Event, Noise, ProcessorError, StaleAnswer
+from mld.metrics.registry import ShardMetrics
+from protocol.conversation import (
+    ActionDone,
+    CheckpointAsked,
+    Conversation,
+    Event,
+    Noise,
+    ProcessorGoneError,
+    ProcessorSilentError,
+    StaleAnswer,
+)
 from protocol.messages import (
     ActionName,
     CheckpointErrorName,
@@ -52,7 +62,10 @@ class Processor:
         *,
         reply_timeout_s: float | None,
         warn_after_s: float,
+        metrics: ShardMetrics | None = None,
     ) -> None:
+        self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
+        self._clock = clock
         self._child = child
         is_bounded = reply_timeout_s is not None
         self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
@@ -81,7 +94,9 @@ class Processor:
         return self._child.gone
 
     async def initialize(self, message: Initialize) -> None:
+        since = self._clock.monotonic()
         await self._send(message, None)
+        self._metrics.initialize.note(self._clock.monotonic() - since)
         self.initialized = True
 
     async def process_records(
@@ -96,10 +111,15 @@ class Processor:
         await self._send(ShutdownRequested(), on_checkpoint)
 
     async def shard_ended(self, on_checkpoint: CheckpointHandler) -> None:
-        await self._send(ShardEnded(), on_checkpoint)
+        await self._send_last(ShardEnded(), on_checkpoint)
 
     async def lease_lost(self) -> None:
-        await self._send(LeaseLost(), None)
+        await self._send_last(LeaseLost(), None)
+
+    async def _send_last(self, action: LeaseLost | ShardEnded, on_checkpoint: CheckpointHandler | None) -> None:
+        since = self._clock.monotonic()
+        await self._send(action, on_checkpoint)
+        self._metrics.shutdown.note(self._clock.monotonic() - since)
 
     async def end(self) -> str:
         """End the child: close its stdin, wait, TERM, KILL. Says how it ended."""
@@ -171,7 +191,7 @@ class Processor:
                         await asyncio.sleep(0)
                 raise AssertionError("there is no last number")
         except TimeoutError:
-            raise ProcessorError(
+            raise ProcessorSilentError(
                 f"did not answer {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
             ) from None
 
@@ -181,9 +201,9 @@ class Processor:
             async with asyncio.timeout(self._reply_timeout_s):
                 await asyncio.shield(writing)
         except (BrokenPipeError, ConnectionError):
-            raise ProcessorError(f"closed its stdin before it had read {what}") from None
+            raise ProcessorGoneError(f"closed its stdin before it had read {what}") from None
         except TimeoutError:
-            raise ProcessorError(
+            raise ProcessorSilentError(
                 f"did not read {what} within {self._reply_timeout_s} s (key timeoutInSeconds)"
             ) from None
         finally:

@@ -6,19 +6,47 @@ Verbs for the consumer's shell, so that it says what happened and not which inst
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 from mld.clock import Clock
 from mld.consumer.lifecycle import ConsumerState
+from mld.consumer.ports import ChildStartError
 from mld.leases.lease import ShardStatus
 from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
 from mld.positions import Position
 from mld.streams import ChildBatch
+from protocol.conversation import ProcessorGoneError, ProcessorSilentError
 
 _ACTIVITIES: Mapping[ConsumerState, ShardActivity] = {
     ConsumerState.PARKED: ShardActivity.PARKED,
     ConsumerState.SHARD_ENDING: ShardActivity.ENDING,
     ConsumerState.BACKING_OFF: ShardActivity.FAILING,
 }
+
+
+_ENDINGS = frozenset({ConsumerState.SHARD_ENDING, ConsumerState.SHUTDOWN_REQUESTED})
+
+
+class RestartReason(Enum):
+    """Why a child has to be started again."""
+
+    START = "start"  # it could not be started
+    EXIT = "exit"  # it ended, or closed its pipes
+    TIMEOUT = "timeout"  # it did not answer, or read, in time
+    PROTOCOL = "protocol"  # it said what it may not
+
+
+def reason_of(error: Exception) -> RestartReason:
+    """The reason in one word."""
+    match error:
+        case ChildStartError():
+            return RestartReason.START
+        case ProcessorGoneError():
+            return RestartReason.EXIT
+        case ProcessorSilentError():
+            return RestartReason.TIMEOUT
+        case _:
+            return RestartReason.PROTOCOL
 
 
 class ShardCounters:
@@ -73,17 +101,19 @@ class ShardCounters:
         """The table has answered a checkpoint, sent at `since`, with this result: stored, refused or error."""
         part, now = self.part, self._clock.monotonic()
         part.checkpoints.note(result == "stored", now - since)
+        if self._state in _ENDINGS:
+            part.ending_checkpoints.note(result == "stored", now - since)
         part.checkpoints_by.add(result)
         if position is not None:
             part.checkpoint_at = now
             self._is_failing = False
             self._tell()
 
-    def failed(self, reason: str, words: str) -> None:
-        """The child has failed; `reason` is one of a few."""
+    def failed(self, error: Exception) -> None:
+        """The child has failed, and is to be started again."""
         self.part.on_tip(self.part.key, False)
-        self.part.restarts.add(reason)
-        self.part.last_error = words
+        self.part.restarts.add(reason_of(error).value)
+        self.part.last_error = str(error)
         self.part.last_error_wall_s = self._clock.wall()
         self._metrics.worker.child_restarts += 1
         self._is_failing = True

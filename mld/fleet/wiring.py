@@ -50,7 +50,7 @@ from mld.leases.validity import HeartbeatValidity
 from mld.metrics.registry import Metrics
 from properties.keys import BAKE_SECONDS_MAX, BAKE_SECONDS_MIN
 from properties.settings import Settings
-from properties.values import AssignmentStrategy, MetadataLayout
+from properties.values import AssignmentStrategy, ClientVersionConfig, MetadataLayout
 
 JAVA_DISCOVERY_SLACK_S = 1.0
 """A Java worker reads its leases every `leaseAssignmentIntervalMillis` / 2 and then renews them one after the other."""
@@ -94,11 +94,17 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         needs.table, reports, heartbeats, needs.clock, lease_duration_s=lease_duration_s, rules=rules
     )
     summaries = Summaries(
-        migration, needs.clock, lease_duration_s=lease_duration_s, report_period_s=rules.report_period_s
+        migration,
+        needs.clock,
+        lease_duration_s=lease_duration_s,
+        report_period_s=rules.report_period_s,
+        metrics=needs.metrics,
     )
-    leader = AdaptiveElection()
+    leader = AdaptiveElection(
+        needs.metrics, is_adaptive=settings.client_version_config is not ClientVersionConfig.VERSION_3X
+    )
     roster = Roster(needs.worker_id, lease_duration_s=lease_duration_s, rules=rules)
-    discovery = LeaseDiscovery(needs.table, needs.keeper, needs.clock, worker_id=needs.worker_id)
+    discovery = LeaseDiscovery(needs.table, needs.keeper, needs.clock, worker_id=needs.worker_id, metrics=needs.metrics)
     assigning_due = asyncio.Event()
     lookout = Lookout(
         needs.table,
@@ -109,7 +115,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             leases_max=settings.max_leases_for_worker,
         ),
         needs.worker_id,
-        LookoutParts(roster, reports, discovery, leader, assigning_due, heartbeats.fence),
+        LookoutParts(roster, reports, discovery, leader, assigning_due, heartbeats.fence, needs.metrics),
     )
     assigner = Assigner(
         needs.table,
@@ -126,6 +132,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             on_assigned=discovery.wake,
             due=assigning_due,
             listeners=(lookout, java_peers, summaries),
+            metrics=needs.metrics,
         ),
     )
     heartbeat = Heartbeat(
@@ -157,6 +164,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
                 configured=settings.client_version_config,
                 is_leader=leader.is_leader,
                 view=ReadinessReader(needs.table, reports, rules, needs.clock).read,
+                metrics=needs.metrics,
             ),
             migration=migration,
             taker=needs.taker,
@@ -228,6 +236,9 @@ def _elections(
     """What makes a lock election, and a shuffle."""
 
     def on_change(leads: bool) -> None:
+        needs.metrics.worker.is_leader = leads
+        if not leads:
+            needs.metrics.worker.table.forget_leadership()
         summaries.forget()
         if leads:
             assigner.wake()
@@ -278,6 +289,7 @@ def _maker_of_reporter(
                 ring_length=settings.no_of_persisted_metrics_per_worker_metrics,
             ),
             on_own_row=lambda _: heartbeat.on_own_report(),
+            metrics=needs.metrics,
         )
 
     return make
@@ -297,6 +309,7 @@ def _migration(settings: Settings, needs: FleetNeeds, states: StatesTable) -> Ta
             max(settings.table_migration_complete_bake_time_seconds, BAKE_SECONDS_MIN), BAKE_SECONDS_MAX
         ),
         create_legacy=settings.metadata_layout is MetadataLayout.LEGACY,
+        metrics=needs.metrics,
     )
 
 

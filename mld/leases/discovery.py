@@ -19,6 +19,8 @@ from mld.clock import Clock, wait_for_event
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
+from mld.metrics.java import DISCOVERY
+from mld.metrics.registry import Metrics
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -41,7 +43,10 @@ class LeaseDiscovery:
         clock: Clock,
         *,
         worker_id: str,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._operation = (Metrics() if metrics is None else metrics).worker.operation(DISCOVERY)
+        self._discovered = 0
         self._table = table
         self._keeper = keeper
         self._clock = clock
@@ -103,12 +108,16 @@ class LeaseDiscovery:
         return min(self._listed_at + QUERY_SPACING_S_MAX, max(self._listed_at, self._shown_at) + period_s)
 
     async def _list(self) -> None:
+        now = self._clock.monotonic
         try:
-            keys = await self._table.keys_owned_by(self._worker_id)
+            with self._operation.timed(now), self._operation.timed(now, "ListLeaseKeysForWorker"):
+                keys = await self._table.keys_owned_by(self._worker_id)
         except Exception as error:
             failure = survived(error, "looking for assigned leases")
             log.warning("cannot look for assigned leases: %s", failure, extra={"action": "discovery_failed"})
             return
+        discovered, self._discovered = self._discovered, 0
+        self._operation.note("NewLeasesDiscovered", discovered)
         # A carried lease that the index does not name as ours may be handed off or gone: nothing else would show it.
         # The index may as well lag, so this is a reason to look and no more.
         listed = set(keys)
@@ -149,8 +158,10 @@ class LeaseDiscovery:
 
     async def _look(self, key: str) -> None:
         try:
-            lease = await self._table.get(key)
+            with self._operation.timed(self._clock.monotonic, "FetchNewLeases"):
+                lease = await self._table.get(key)
         except Exception as error:
+            self._operation.note("GetLease:Error", 1)
             failure = survived(error, "looking at a lease", key)
             log.warning("cannot read %s: %s", key, failure, extra={"action": "discovery_failed", "shard": key})
             if key in self._pending:
@@ -160,7 +171,10 @@ class LeaseDiscovery:
             self._await_previous_owner(lease)
             return
         self._pending.pop(key, None)
+        if lease is None or lease.owner != self._worker_id:
+            self._operation.note("OwnerMismatch", 1)
         if lease is not None and await self._keeper.reacquire([lease]):
+            self._discovered += 1
             log.info("lease %s discovered", key, extra={"action": "lease_discovered", "shard": key})
 
     def _await_previous_owner(self, lease: Lease) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 from mld.leases.lease import Failing, Lease
 from mld.leases.table import Refusal
 from mld.leases.throughput import Throughput
+from mld.metrics.registry import LeaseMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Holder(Protocol):
 
     def is_current(self, holding: Holding) -> bool: ...
 
-    def adopt(self, lease: Lease, sent_at: float) -> object | None: ...
+    def adopt(self, lease: Lease, sent_at: float, how: LeaseMove) -> object | None: ...
 
     def lose(self, holding: Holding, refusal: Refusal) -> None: ...
 

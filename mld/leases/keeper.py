@@ -38,7 +38,7 @@ from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.throughput import Throughput
 from mld.leases.validity import Validity
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import LeaseMove, Metrics
 from mld.positions import Position
 from mld.surviving import survived
 
@@ -51,6 +51,7 @@ STARTS_PER_SLICE = 50  # renewal tasks started before the loop gets a turn
 EXPIRY_MARGIN_S = 0.001  # so that a timer that fires a hair early still finds the lease expired
 
 Send = Callable[[Lease, bool], Awaitable[Lease | Refusal]]
+Give = Callable[[Lease, float], Awaitable[bool]]
 
 
 class LeaseKeeper:
@@ -126,7 +127,7 @@ class LeaseKeeper:
         holding = self._holding(key, token)
         return holding is not None and self._clock.monotonic() < self._validity.until(holding)
 
-    def adopt(self, lease: Lease, sent_at: float) -> HeldLease | None:
+    def adopt(self, lease: Lease, sent_at: float, how: LeaseMove = LeaseMove.RESUMED) -> HeldLease | None:
         """Hold `lease`, which a write sent at `sent_at` has just made or confirmed ours. A new token every time.
 
         None if the answer came so late that the lease has expired already.
@@ -136,15 +137,13 @@ class LeaseKeeper:
         self._rows.confirmed(lease)
         self._validity.accept(holding, lease, sent_at)
         if self._clock.monotonic() >= self._validity.until(holding):
-            log.warning(
-                "lease %s expired before its answer came", lease.key, extra=self._about(lease.key, "lease_late")
-            )
+            log.warning("lease %s expired before its answer", lease.key, extra=self._about(lease.key, "lease_late"))
             self._resumer.lapsed(lease)
             return None
         holding.token = self._new_token()
         self._holdings[lease.key] = holding
         self._resumer.adopted(lease.key)
-        self._counters.gained()
+        self._counters.gained(how)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
         self._on_change()
@@ -221,7 +220,7 @@ class LeaseKeeper:
         receiver = self._receivers.get(key)
         if receiver is not None:
             return await self.hand_over(key, token, receiver)
-        return await self._part(key, token, self._parting.release)
+        return await self._part(key, token, self._parting.release, LeaseMove.RELEASED)
 
     async def transfer(self, key: str, token: str) -> bool:
         """Complete the pending handoff: the next owner may begin. Tried until it works or the lease expires."""
@@ -235,14 +234,15 @@ class LeaseKeeper:
         """This worker leaves its fleet: each lease that is released goes to its receiver, by key."""
         self._receivers = receivers
 
-    async def _part(self, key: str, token: str, give: Callable[[Lease, float], Awaitable[bool]]) -> bool:
+    async def _part(self, key: str, token: str, give: Give, how: LeaseMove = LeaseMove.HANDED_OFF) -> bool:
         holding = self._holding(key, token)
         if holding is None:
             return False
         holding.leaving = True
         async with holding.lock:
             try:
-                return self.is_current(holding) and await give(holding.lease, self._validity.until(holding))
+                given = self.is_current(holding) and await give(holding.lease, self._validity.until(holding))
+                return self._counters.parted(how, given)
             finally:
                 self.forget(holding)
 
@@ -270,7 +270,7 @@ class LeaseKeeper:
         """The heartbeat is over: stop holding every lease that it may have stood for. Returns their keys."""
         keys = self.carried()
         for holding in [self._holdings[key] for key in keys]:
-            self.forget(holding)
+            self.forget(holding, LeaseMove.LOST)
         return keys
 
     def renew_each(self) -> None:
@@ -456,19 +456,19 @@ class LeaseKeeper:
         log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
         if not holding.leaving:
             self._resumer.lapsed(holding.lease)
-        self._counters.lost("expired")
-        self.forget(holding)
+        self.forget(holding, LeaseMove.EXPIRED)
         return False
 
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             self._resumer.note_loss(holding.lease.key, refusal)
-            self._counters.lost("taken")
-            self.forget(holding)
+            self.forget(holding, LeaseMove.LOST)
 
-    def forget(self, holding: Holding) -> None:
+    def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:
         if self._holdings.get(holding.lease.key) is holding:
             del self._holdings[holding.lease.key]
+            if lost is not None:
+                self._counters.lost(lost)
             self._on_change()
 
     def _retry_delay_s(self, holding: Holding, attempt: int, attempts_max: int | None) -> float | None:

@@ -28,6 +28,7 @@ from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal
 from mld.leases.validity import Validity
+from mld.metrics.registry import LeaseMove
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -220,7 +221,8 @@ class Resumer:
                 return answer
             if self._validity.has_lost_mark(answer):
                 return False  # the mark must be replaced first
-            return self._holder.adopt(answer, sent_at) is not None
+            how = LeaseMove.RESUMED if is_lapsed else LeaseMove.ASSIGNED
+            return self._holder.adopt(answer, sent_at, how) is not None
 
 
 def _about(key: str, action: str) -> dict[str, str]:

@@ -78,6 +78,12 @@ class TakePlan:
     """How many it lacks; less than 0 if it has too many."""
     spillover: int = 0
     """How many more it should have if its maximum allowed that."""
+    workers: int = 0
+    """Workers with a lease that they renew, and this one."""
+    available: int = 0
+    """Leases that are nobody's or expired."""
+    very_old: int = 0
+    """Those of `choices` that nobody has touched for very long."""
 
 
 def observe(previous: Mapping[str, SeenRow], leases: Iterable[Lease], now: float) -> dict[str, SeenRow]:
@@ -114,6 +120,7 @@ def decide(
         touched = ((lease, seen[lease.key].changed_at) for lease in available)
         very_old = [lease for lease, changed_at in touched if changed_at is None or changed_at < before]
     chosen = [Choice(lease) for lease in _some(very_old, rules.leases_max - loads[me], rng)]
+    oldest = len(chosen)
     if available:
         taken = {choice.lease.key for choice in chosen}
         rest = [lease for lease in available if lease.key not in taken]
@@ -122,7 +129,7 @@ def decide(
         victim, count = _victim(loads, me, target, rng, rules)
         stolen = (lease for lease in leases if lease.owner == victim) if count else ()
         chosen = [Choice(lease, is_steal=True) for lease in _some(stolen, count, rng)]
-    return TakePlan(tuple(chosen), target, needed, spillover)
+    return TakePlan(tuple(chosen), target, needed, spillover, len(loads), len(available), oldest)
 
 
 def _survey(

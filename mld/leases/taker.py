@@ -20,7 +20,9 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.table import LeaseTable, Refusal, TableScan
+from mld.leases.take_counters import TakeCounters
 from mld.leases.take_plan import Choice, SeenRow, TakePlan, TakingRules, decide, observe
+from mld.metrics.registry import LeaseMove, Metrics
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,9 @@ class LeaseTaker:
         *,
         worker_id: str,
         rules: TakingRules,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._counters = TakeCounters(Metrics() if metrics is None else metrics, clock.monotonic)
         self._table = table
         self._keeper = keeper
         self._clock = clock
@@ -91,21 +95,30 @@ class LeaseTaker:
         Raises TableError if the table cannot be scanned; leases that cannot be taken are logged and left.
         """
         async with self._pass_lock:
-            if scan is None:
+            with self._counters.passing():
+                return await self._pass(scan)
+
+    async def _pass(self, scan: TableScan | None) -> tuple[str, ...]:
+        if scan is None:
+            with self._counters.scanning():
                 scan = await self._table.scan()
-            now = self._clock.monotonic()
-            self._passes += 1
-            self._seen = observe(self._seen, scan.leases, now)
-            await self._resume_unknown_takes(scan.leases)
-            plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
-            self._report_spillover(plan)
-            held = self._keeper.held()
-            wanted = [
-                choice
-                for choice in plan.choices
-                if choice.lease.key not in held and not self._keeper.is_resuming(choice.lease.key)
-            ]
+        now = self._clock.monotonic()
+        self._passes += 1
+        self._seen = observe(self._seen, scan.leases, now)
+        await self._resume_unknown_takes(scan.leases)
+        plan = decide(scan.leases, self._seen, self._worker_id, now, self._rng, self._rules)
+        self._counters.decided(plan, len(scan.leases), len(scan.corrupt))
+        self._report_spillover(plan)
+        held = self._keeper.held()
+        wanted = [
+            choice
+            for choice in plan.choices
+            if choice.lease.key not in held and not self._keeper.is_resuming(choice.lease.key)
+        ]
+        try:
             return await self._take_all(wanted)
+        finally:
+            self._counters.passed()
 
     async def _resume_unknown_takes(self, leases: Iterable[Lease]) -> None:
         """Hold what an earlier take has made ours after all; remember those that may still arrive."""
@@ -166,7 +179,8 @@ class LeaseTaker:
             resent = unknown_since is not None
             self._unknown_takes[key] = lease.counter
             try:
-                answer = await self._table.take(lease, self._worker_id, resent=resent)
+                with self._counters.taking():
+                    answer = await self._table.take(lease, self._worker_id, resent=resent)
             except Exception as error:
                 failure = survived(error, "taking a lease", key)
                 if may_be_applied(failure):
@@ -184,6 +198,7 @@ class LeaseTaker:
         return None
 
     def _settle(self, lease: Lease, answer: Lease | Refusal, sent_at: float, is_steal: bool) -> str | None:
+        self._counters.settled(not isinstance(answer, Refusal))
         if isinstance(answer, Refusal):
             self._refused_in_a_row += 1
             log.debug("%s not taken: %s", lease.key, answer.why, extra={"action": "take_refused", "shard": lease.key})
@@ -196,7 +211,7 @@ class LeaseTaker:
             lease.actual_owner or "nobody",
             extra={"action": "lease_stolen" if is_steal else "lease_taken", "shard": lease.key},
         )
-        if self._keeper.adopt(answer, sent_at) is None:
+        if self._keeper.adopt(answer, sent_at, LeaseMove.TAKEN) is None:
             return None  # too late to count on it; the next pass resumes the row
         del self._unknown_takes[lease.key]
         return lease.key

@@ -68,7 +68,7 @@ def _of_worker(
 
 
 def _by_name(
-    name: str, labels: tuple[str, ...], help_text: str, read: Callable[[Snapshot], Mapping[str, int]]
+    name: str, labels: tuple[str, ...], help_text: str, read: Callable[[Snapshot], Mapping[str, float]]
 ) -> Metric:
     """A tally of the worker; its names hold one word for each label."""
 
@@ -145,7 +145,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _by_shard(
         "mld_child_restarts_total",
         "reason",
-        "Restarts of the child, by why.",
+        "Restarts of the child, by why: start, exit, timeout or protocol.",
         lambda shard: shard.restarts,
     ),
     _of_worker(
@@ -192,8 +192,14 @@ CATALOGUE: tuple[Metric, ...] = (
     _by_name(
         "mld_lease_moves_total",
         ("how",),
-        "Leases that came or went, by how.",
+        "Leases that came (taken, assigned, resumed) or went (handed_off, released, lost, expired), by how.",
         lambda snapshot: snapshot.lease_moves,
+    ),
+    _by_name(
+        "mld_lease_rows_total",
+        ("what",),
+        "Rows of the lease table that this worker created for new shards and deleted for finished ones.",
+        lambda snapshot: snapshot.rows,
     ),
     _of_shard(
         "mld_lease_renewal_age_seconds",
@@ -219,7 +225,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _by_shard(
         "mld_subscriptions_total",
         "result",
-        "Subscriptions of enhanced fan-out, by how they ended.",
+        "Subscriptions of enhanced fan-out: opened, renewed, ended, refused or broken.",
         lambda shard: shard.subscriptions,
     ),
     _of_worker(
@@ -250,7 +256,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _by_name(
         "mld_dynamodb_units_total",
         ("kind",),
-        "Capacity units of DynamoDB that were used: read or write.",
+        "Capacity units of DynamoDB that answers say were used: read or write.",
         lambda snapshot: snapshot.units,
     ),
     # --- the fleet

@@ -124,6 +124,21 @@ class Tally:
         return self._counts.get(name, 0)
 
 
+class Amounts:
+    """How much of each of a few things was used. As with `Tally`, their names must come from code."""
+
+    __slots__ = ("_amounts",)
+
+    def __init__(self) -> None:
+        self._amounts: dict[str, float] = {}
+
+    def add(self, name: str, amount: float) -> None:
+        self._amounts[name] = self._amounts.get(name, 0.0) + amount
+
+    def value(self) -> Mapping[str, float]:
+        return dict(self._amounts)
+
+
 class Calls:
     """Attempts at one thing: how many went well, how many did not, and how long they took."""
 

@@ -72,6 +72,8 @@ _ONE_STREAM = "only applications of several streams have it"
 PROCESS, INITIALIZE, SHUTDOWN, TRACKER = "ProcessTask", "InitializeTask", "ShutdownTask", "ApplicationTracker"
 RENEW_ALL, DISCOVERY, REPORT, TAKE = "RenewAllLeases", "LeaseDiscovery", "WorkerMetricStatsReporter", "TakeLeases"
 ASSIGN, LEADER, AUDIT, SYNC = "LeaseAssignmentManager", "LeaderDecider", "PeriodicShardSyncManager", "ShardSyncTask"
+WORKER_METRICS, MIGRATION, START = "WorkerMetrics", "Migration", "Scheduler:Initialize"
+RENEWER_START, TABLE_START = "LeaseRenewerInitialize", "TableMigrationInitialize"
 TABLE_MIGRATION, MOVE = "TableMigration", "TableMigrationAsyncMove"
 
 JAVA_METRICS: tuple[JavaMetric, ...] = (
@@ -96,7 +98,7 @@ JAVA_METRICS: tuple[JavaMetric, ...] = (
     *_counts(RENEW_ALL, _S, _WORKER, "LostLeases", "CurrentLeases"),
     *_calls(RENEW_ALL, "", _S, _WORKER),
     *_calls(RENEW_ALL, "RenewLease", _D, _WORKER),
-    *_counts("LeaseRenewerInitialize", _D, _NONE, "Fault"),
+    *_counts(RENEWER_START, _D, _NONE, "Fault"),
     JavaMetric(DISCOVERY, "ListLeaseKeysForWorker.Time", MILLIS, _D, _WORKER),
     JavaMetric(DISCOVERY, "FetchNewLeases.Time", MILLIS, _D, _WORKER),
     *_counts(DISCOVERY, _D, _WORKER, "NewLeasesDiscovered", "OwnerMismatch"),
@@ -124,7 +126,7 @@ JAVA_METRICS: tuple[JavaMetric, ...] = (
     *_calls(ASSIGN, "ParallelyAssignLeases", _D, _NONE),
     *_counts(ASSIGN, _S, _NONE, "ForceLeaderRelease", "NumWorkersWithFailingWorkerMetric"),
     *_counts(ASSIGN, _S, _NONE, "NumWorkersWithInvalidEntry", "LeaseDeserializationFailureCount"),
-    JavaMetric("WorkerMetrics", "FleetMinSupportCode", NO_UNIT, _S, _NONE),
+    JavaMetric(WORKER_METRICS, "FleetMinSupportCode", NO_UNIT, _S, _NONE),
     *_counts(LEADER, _D, _NONE, "LeaderDecider:IsLeader"),
     *_counts(LEADER, _D, _NONE, "DynamoDBLockBasedLeaderDecider", "DeterministicShuffleShardSyncLeaderDecider"),
     *_counts(AUDIT, _S, _NONE, "NumStreamsWithPartialLeases", "NumStreamsToSync", "NumSkippedShardSyncTask"),
@@ -133,7 +135,7 @@ JAVA_METRICS: tuple[JavaMetric, ...] = (
     *_counts(SYNC, _D, _NONE, "SyncShards.Success"),
     *_calls(SYNC, "CreateLease", _D, _NONE),
     *_counts(SYNC, _D, _NONE, *(f"CreateLease_{name}.Success" for name in _CHECKPOINTS)),
-    *_counts("Scheduler:Initialize", _S, _NONE, "Initialize.Success"),
+    *_counts(START, _S, _NONE, "Initialize.Success"),
     *_absent(
         "MultiStreamTracker",
         (
@@ -148,10 +150,10 @@ JAVA_METRICS: tuple[JavaMetric, ...] = (
     ),
     *_absent("StreamIdFetch", ("Success", "QueueSize"), COUNT, _S, "mld does not fetch stream ids"),
     # --- migration
-    *_counts("Migration", _S, _NONE, "CurrentState:3xWorker", "CurrentState:2xCompatibleWorker"),
-    *_counts("Migration", _S, _NONE, "GsiReadyStatus", "WorkerMetricsReadyStatus", "Fault"),
-    *_calls("TableMigrationInitialize", "", _S, _NONE),
-    *_counts("TableMigrationInitialize", _S, _NONE, "ReadFault"),
+    *_counts(MIGRATION, _S, _NONE, "CurrentState:3xWorker", "CurrentState:2xCompatibleWorker"),
+    *_counts(MIGRATION, _S, _NONE, "GsiReadyStatus", "WorkerMetricsReadyStatus", "Fault"),
+    *_calls(TABLE_START, "", _S, _NONE),
+    *_counts(TABLE_START, _S, _NONE, "ReadFault"),
     JavaMetric(TABLE_MIGRATION, "StatusOrdinal", NO_UNIT, _S, _NONE),
     *_counts(TABLE_MIGRATION, _S, _NONE, "PrePhase1Worker", "Phase1Worker", "Phase2Worker"),
     *_counts(TABLE_MIGRATION, _S, _NONE, "ReadFault", "WriteFault", "DeleteFault", "CompletionFault"),

@@ -7,10 +7,11 @@ sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 
-from mld.metrics.instruments import Calls, Spread, Tally
+from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress
 from mld.positions import Position
 
@@ -88,6 +89,7 @@ class ShardMetrics:
         self.process_records = Spread()
         self.initialize = Spread()
         self.shutdown = Spread()
+        """`leaseLost` and `shardEnded`, from their sending to the child's answer."""
         self.delivered: Position | None = None
         """Position of the newest record given to the child."""
         self.restarts = Tally()
@@ -99,6 +101,8 @@ class ShardMetrics:
         # --- the lease
         self.checkpoints = Calls()
         """Counted when the table has answered."""
+        self.ending_checkpoints = Calls()
+        """Those of `checkpoints` that a child asked for at the end of its shard or of its life."""
         self.checkpoints_by = Tally()
         """By result: `stored`, `refused` or `error`."""
         self.checkpoint_at: float | None = None
@@ -120,6 +124,21 @@ class ShardMetrics:
 _ANSWERED = (FetchResult.RECORDS, FetchResult.EMPTY)
 
 
+CREATED, DELETED = "created", "deleted"
+
+
+class LeaseMove(Enum):
+    """How a lease came to this worker or went from it."""
+
+    TAKEN = "taken"
+    ASSIGNED = "assigned"
+    RESUMED = "resumed"
+    HANDED_OFF = "handed_off"
+    RELEASED = "released"
+    LOST = "lost"
+    EXPIRED = "expired"
+
+
 class Operation:
     """One of KCL's units of work, as the `Operation` dimension names them: success and time, and named values."""
 
@@ -138,6 +157,26 @@ class Operation:
     def done(self, ok: bool, seconds: float) -> None:
         self.calls.note(ok, seconds)
 
+    @contextmanager
+    def timed(self, now: Callable[[], float], step: str | None = None) -> Iterator[None]:
+        """Count what is done within as one run of the operation, or of one of its steps: failed if it raises.
+
+        What is cancelled is not counted. `now` gives monotonic seconds.
+        """
+        began_at = now()
+        try:
+            yield
+        except Exception:
+            self._count(step, False, now() - began_at)
+            raise
+        self._count(step, True, now() - began_at)
+
+    def _count(self, step: str | None, ok: bool, seconds: float) -> None:
+        if step is None:
+            self.done(ok, seconds)
+        else:
+            self.step(step, ok, seconds)
+
     def note(self, name: str, value: float) -> None:
         """One value of the metric `name` of this operation; the catalogue has its unit."""
         spread = self.data.get(name)
@@ -151,6 +190,24 @@ class Operation:
         return None if spread is None else spread.last
 
 
+class TableMetrics:
+    """What reads of the whole lease table have shown last. None: this worker does not look, or does not lead."""
+
+    def __init__(self) -> None:
+        self.corrupt: int | None = None
+        """Rows that cannot be read."""
+        self.forget_leadership()
+
+    def forget_leadership(self) -> None:
+        """What only the leader looks for is unknown from now on."""
+        self.workers: int | None = None
+        """Live workers."""
+        self.unassigned: int | None = None
+        """Leases without a live owner."""
+        self.holes: int | None = None
+        """Gaps in the hash range that no lease covers."""
+
+
 class WorkerMetrics:
     """What is counted for the worker as a whole."""
 
@@ -160,15 +217,18 @@ class WorkerMetrics:
         self.child_restarts = 0
         self.leases_lost = 0
         self.lease_moves = Tally()
-        """By how leases came and went: `taken`, `assigned`, `resumed`, `handed_off`, `released`, `lost`."""
+        """By `LeaseMove`."""
+        self.rows = Tally()
+        """Lease rows that this worker `CREATED` and `DELETED`."""
         self.requests = Tally()
         """Requests to AWS, as `service operation result`."""
-        self.units = Tally()
+        self.units = Amounts()
         """Capacity units of DynamoDB, `read` and `write`."""
         self.unexpected_errors = 0
         """Exceptions that nobody expected and a loop survived."""
         self.loop_delay = Spread()
         self.is_leader = False
+        self.table = TableMetrics()
         self.operations: dict[str, Operation] = {}
 
     def operation(self, name: str) -> Operation:

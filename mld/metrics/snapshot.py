@@ -71,8 +71,9 @@ class Snapshot:
     prefetch_limit_bytes: int
     loop_delay: SpreadValue
     lease_moves: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
     requests: Mapping[str, int] = field(default_factory=dict)
-    units: Mapping[str, int] = field(default_factory=dict)
+    units: Mapping[str, float] = field(default_factory=dict)
     fleet: FleetValue = FleetValue()
 
     @property
@@ -92,10 +93,13 @@ def take_snapshot(
     wall_s: float,
     *,
     prefetch_limit_bytes: int = 0,
-    fleet: FleetValue = FleetValue(),
+    fleet: FleetValue | None = None,
 ) -> Snapshot:
-    """The values of now (`now` monotonic, `wall_s` epoch seconds). Changes nothing."""
-    worker = metrics.worker
+    """The values of now (`now` monotonic, `wall_s` epoch seconds). Changes nothing.
+
+    `fleet` replaces what this worker has seen of the table itself.
+    """
+    worker, table = metrics.worker, metrics.worker.table
     return Snapshot(
         identity=identity,
         wall_s=wall_s,
@@ -106,9 +110,10 @@ def take_snapshot(
         prefetch_limit_bytes=prefetch_limit_bytes,
         loop_delay=worker.loop_delay.value(),
         lease_moves=worker.lease_moves.value(),
+        rows=worker.rows.value(),
         requests=worker.requests.value(),
         units=worker.units.value(),
-        fleet=fleet,
+        fleet=fleet or FleetValue(table.workers, table.unassigned, table.holes, table.corrupt),
     )
 
 

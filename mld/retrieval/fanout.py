@@ -179,6 +179,7 @@ class FanOutReader(ShardReader):
         except TimeoutError:
             raise self._silence() from None
         if page is None:
+            self._metrics.subscriptions.add("ended")
             await self._close()
         return page
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from mld import surviving
 from mld.clock import Clock
 from mld.errors import MldError
 from mld.metrics.liveness import LateLoop
@@ -61,6 +62,7 @@ class DaemonStatus:
             self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
             await self._clock.sleep(LOOP_STEP_S)
             now = self._clock.monotonic()
+            self.metrics.worker.unexpected_errors = surviving.total()
             self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
             if now - sampled_at >= PERIOD_S:
                 sampled_at = now

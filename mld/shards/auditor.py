@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from mld.clock import Clock
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
+from mld.metrics.java import AUDIT
+from mld.metrics.registry import Metrics
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
 from mld.shards.sync import ShardSync, SyncResult
@@ -57,7 +59,9 @@ class Auditor:
         *,
         on_created: Callable[[], None],
         on_abandoned: Callable[[Lease], None],
+        metrics: Metrics | None = None,
     ) -> None:
+        self._worker = (Metrics() if metrics is None else metrics).worker
         self._table = table
         self._detector = detector
         self._sync = sync
@@ -81,7 +85,8 @@ class Auditor:
 
     async def _audit_or_log(self) -> bool:
         try:
-            return await self.audit()
+            with self._worker.operation(AUDIT).timed(self._clock.monotonic):
+                return await self.audit()
         except Exception as error:
             failure = survived(error, "auditing the leases")
             _log.warning("audit of the leases failed: %s", failure, extra={"action": "audit_failed"})
@@ -97,6 +102,8 @@ class Auditor:
         for lease in rows:
             self._on_abandoned(lease)
         findings = await self._examine(scan)
+        if findings.is_empty or findings.is_clean:
+            self._note(findings)
         if findings.is_empty:
             _log.info("the table has no leases", extra={"action": "audit_no_leases"})
             return self._is_done(await self._sync.bootstrap(scan))
@@ -111,6 +118,7 @@ class Auditor:
         self._learn(findings, listing.shards)
         await self._fill(scan, listing.shards)
         findings = await self._examine(scan)
+        self._note(findings)
         if not findings.holes and not findings.missing_children:
             self._memory.sightings = {}
             return True
@@ -119,6 +127,14 @@ class Auditor:
     async def _examine(self, scan: TableScan) -> Findings:
         findings = await in_turns(examine(scan.leases, scan.unreadable, self._memory.ranges))
         return findings.without(self._memory.hopeless)
+
+    def _note(self, findings: Findings) -> None:
+        """What is missing. KCL counts streams: here there is one."""
+        operation = self._worker.operation(AUDIT)
+        operation.note("NumStreamsWithPartialLeases", bool(findings.holes))
+        operation.note("NumStreamsToSync", bool(findings.is_empty or findings.holes or findings.missing_children))
+        operation.note("NumSkippedShardSyncTask", 0)  # one loop audits and syncs, so that none is skipped
+        self._worker.table.holes = len(findings.holes)
 
     def _learn(self, findings: Findings, shards: tuple[Shard, ...]) -> None:
         """Remember what only the list of shards can tell, so that it is not listed again for the same rows."""

@@ -19,6 +19,7 @@ from mld.clock import Clock
 from mld.errors import StreamError, TableMissingError, TableThrottledError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
+from mld.metrics.registry import DELETED, Metrics
 from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import id_order
@@ -121,7 +122,9 @@ class LeaseCleanup:
         enabled: bool = True,
         completed_interval_s: float = COMPLETED_INTERVAL_S,
         on_missing_child: Callable[[str], None],
+        metrics: Metrics | None = None,
     ) -> None:
+        self._worker = (Metrics() if metrics is None else metrics).worker
         self._table = table
         self._detector = detector
         self._clock = clock
@@ -219,6 +222,7 @@ class LeaseCleanup:
                 # Refused: somebody else deleted it, or it is in use again; either way it is not ours to delete.
                 self._queue.pop(key, None)
                 if deleted:
+                    self._worker.rows.add(DELETED)
                     _log.info("lease deleted", extra={"action": "lease_deleted", "shard": key, "reason": reason})
             case Forget(reason):
                 self._queue.pop(key, None)

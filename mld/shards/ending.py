@@ -17,7 +17,10 @@ from mld.clock import Clock
 from mld.errors import LeaseLostError
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
+from mld.metrics.java import SHUTDOWN
+from mld.metrics.registry import Metrics
 from mld.positions import TRIM_HORIZON
+from mld.shards.creation_counters import CreationCounters
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
@@ -106,7 +109,17 @@ def plan_shard_end(
 class ShardEnding:
     """Prepares the table for the end of any shard of one stream; one object serves all of this worker's shards."""
 
-    def __init__(self, table: LeaseTable, sync: ShardSync, detector: ShardDetector, clock: Clock) -> None:
+    def __init__(
+        self,
+        table: LeaseTable,
+        sync: ShardSync,
+        detector: ShardDetector,
+        clock: Clock,
+        metrics: Metrics | None = None,
+    ) -> None:
+        worker = (Metrics() if metrics is None else metrics).worker
+        self._operation = worker.operation(SHUTDOWN)
+        self._creation = CreationCounters(worker, SHUTDOWN, clock.monotonic)
         self._table = table
         self._sync = sync
         self._detector = detector
@@ -175,9 +188,12 @@ class ShardEnding:
         if len(children) == 1:
             present = await self._rows_of(children[0].parents)
             child_row_present = await self._table.get(children[0].shard_id) is not None
+            if len(children[0].parents) != MERGE_PARENTS:
+                self._operation.note("MissingMergeParent", 1)
         plan = plan_shard_end(lease, children, present, child_row_present=child_row_present)
         synced: tuple[str, ...] = ()
         if isinstance(plan, BlockedOnMergeParent):
+            self._operation.note("MissingMergeParentLease", 1)
             result = await self._sync_for_parent(plan.parent)
             if isinstance(result, Blocked):
                 return result
@@ -211,8 +227,10 @@ class ShardEnding:
         return frozenset([s for s in sorted(shard_ids) if await self._table.get(s) is not None])
 
     async def _create(self, child: Lease) -> bool:
-        created = await self._table.create(child)
+        with self._creation.creating():
+            created = await self._table.create(child)
         if created:
+            self._creation.created(child.checkpoint)
             _log.info("child lease created", extra={"action": "lease_created", "shard": child.key})
         return created
 

@@ -11,14 +11,17 @@ Never creates a row in a table that belongs to another stream, and never from a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from mld.clock import Clock
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
+from mld.metrics.java import SYNC
+from mld.metrics.registry import Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
+from mld.shards.creation_counters import CreationCounters
 from mld.shards.detector import NotListed, ShardDetector
 from mld.shards.graph import (
     ShardGraph,
@@ -90,7 +93,11 @@ class ShardSync:
         *,
         initial: InitialPosition,
         ignore_unexpected_children: bool = False,
+        metrics: Metrics | None = None,
     ) -> None:
+        worker = (Metrics() if metrics is None else metrics).worker
+        self._operation = worker.operation(SYNC)
+        self._creation = CreationCounters(worker, SYNC, clock.monotonic)
         self._table = table
         self._detector = detector
         self._clock = clock
@@ -99,21 +106,45 @@ class ShardSync:
 
     async def bootstrap(self, scan: TableScan) -> SyncResult:
         """Fill an empty table from the filtered listing; a table with any row, even an unreadable one, is synced."""
+        return await self._counted(self._bootstrap(scan))
+
+    async def sync(self, scan: TableScan) -> SyncResult:
+        """List the shards and create what is missing in the table, of which `scan` was made just before."""
+        return await self._counted(self._sync(scan))
+
+    async def sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
+        """As `sync`, for a complete, unfiltered, non-empty listing made after `scan`."""
+        return await self._counted(self._sync_with(scan, shards))
+
+    async def _counted(self, syncing: Awaitable[SyncResult]) -> SyncResult:
+        """What it returns. One that is refused counts as a failure, as one that raises does."""
+        began_at = self._clock.monotonic()
+        try:
+            result = await syncing
+        except Exception:
+            self._note(False, began_at)
+            raise
+        self._note(result.is_done, began_at)
+        return result
+
+    def _note(self, ok: bool, began_at: float) -> None:
+        self._operation.done(ok, self._clock.monotonic() - began_at)
+        self._operation.note("SyncShards.Success", ok)
+
+    async def _bootstrap(self, scan: TableScan) -> SyncResult:
         if not scan.is_empty:
-            return await self.sync(scan)
+            return await self._sync(scan)
         listed = await self._snapshot()
         if not listed.is_done:
             return listed
         wanted = await in_turns(leases_for_empty_table(listed.shards, self._initial))
         return await self._create(listed, wanted, frozenset())
 
-    async def sync(self, scan: TableScan) -> SyncResult:
-        """List the shards and create what is missing in the table, of which `scan` was made just before."""
+    async def _sync(self, scan: TableScan) -> SyncResult:
         listed = await self._list_until_sound(None, self._inconsistency_in)
-        return await self.sync_with(scan, listed.shards) if listed.is_done else listed
+        return await self._sync_with(scan, listed.shards) if listed.is_done else listed
 
-    async def sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
-        """As `sync`, for a complete, unfiltered, non-empty listing made after `scan`."""
+    async def _sync_with(self, scan: TableScan, shards: Sequence[Shard]) -> SyncResult:
         leases: Sequence[Lease] = scan.leases
         foreign = await in_turns(foreign_evidence(shards, leases))
         if foreign is not None:
@@ -221,13 +252,20 @@ class ShardSync:
         for lease in wanted:
             if not await self._still_wanted(lease, rows):
                 postponed.append(lease.key)
-            elif await self._table.create(lease):
+            elif await self._create_row(lease):
                 created.append(lease)
                 _log.info(
                     "lease created",
                     extra={"action": "lease_created", "shard": lease.key, "checkpoint": str(lease.checkpoint)},
                 )
         return replace(listed, created=tuple(created), postponed=tuple(postponed))
+
+    async def _create_row(self, lease: Lease) -> bool:
+        with self._creation.creating():
+            created = await self._table.create(lease)
+        if created:
+            self._creation.created(lease.checkpoint)
+        return created
 
     async def _still_wanted(self, lease: Lease, rows: frozenset[str]) -> bool:
         """Whether a lease that is wanted for its parents' rows still has one of them.

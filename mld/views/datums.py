@@ -103,6 +103,7 @@ def _of_shard(part: ShardMetrics, wanted: Wanted) -> Iterator[Datum]:
         ("UpdateLease.", part.checkpoints),
     ):
         yield from _of_calls(process, prefix, calls, wanted, key)
+    yield from _of_calls(java.SHUTDOWN, "UpdateLease.", part.ending_checkpoints, wanted, key)
     yield from _taken(java.INITIALIZE, "RecordProcessor.initialize.Time", part.initialize, wanted)
     yield from _taken(java.SHUTDOWN, "RecordProcessor.shutdown.Time", part.shutdown, wanted)
 

@@ -35,6 +35,7 @@ from mld.fleet.assign.assignment import Plan, decide, shuffling
 from mld.fleet.assign.loads import AssignmentRules, Why, live_workers, reports_among
 from mld.fleet.assign.move_writer import AssignmentTable, Fence, MoveWriter, OnAssigned
 from mld.fleet.assign.observations import Observations, expired_keys
+from mld.fleet.assign.run_counters import RunCounters
 from mld.fleet.assign.term import FAILED_RUNS_MAX, Term
 from mld.fleet.heartbeat.beats import beats_among
 from mld.fleet.report import reports
@@ -43,6 +44,7 @@ from mld.fleet.roster import Roster
 from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
+from mld.metrics.registry import Metrics
 from mld.surviving import ours, survived
 from mld.turns import in_turns
 
@@ -70,7 +72,7 @@ class AssignerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run did, for the log and the metrics."""
+    """What a run did, for the log."""
 
     plan: Plan
     balanced: bool
@@ -113,6 +115,7 @@ class AssignerParts:
     due: asyncio.Event
     """Set by whoever wants a run now."""
     listeners: Sequence[Listener] = ()
+    metrics: Metrics = field(default_factory=Metrics)
 
 
 class Assigner:
@@ -140,6 +143,7 @@ class Assigner:
             lease_duration_s=self._settings.lease_duration_s, handoff_timeout_s=self._settings.handoff_timeout_s
         )
         self._writer = MoveWriter(table, self._observations, clock, worker_id, parts.on_assigned, parts.fence)
+        self._counters = RunCounters(parts.metrics, clock.monotonic)
         self._one_run = asyncio.Lock()
         self._term: Term | None = None
         self._known_corrupt: frozenset[tuple[str, str]] = frozenset()
@@ -171,10 +175,12 @@ class Assigner:
         async with self._one_run:
             if not await self._leader.is_leader():
                 self._term = None
+                self._counters.followed()
                 return None
             term = self._term or self._take_over()
             try:
-                report = await self._run(term, early=early)
+                with self._counters.running():
+                    report = await self._run(term, early=early)
             except Exception as error:  # whatever it is, another worker may have better luck
                 failure = survived(error, "assigning leases")
                 log.warning("assignment run failed: %s", failure, extra={"action": "assignment_failed"})
@@ -195,6 +201,7 @@ class Assigner:
         self._term = None if self._term is None else self._term.after_failure()
         if self._term is not None:
             return
+        self._counters.stepped_down()
         hold_off_s = HOLD_OFF_S + self._rng.uniform(0.0, HOLD_OFF_JITTER_S)
         log.error(
             "%d assignment runs failed in a row; another worker should lead, this one stays away for %.0f s",
@@ -208,14 +215,16 @@ class Assigner:
 
     async def _run(self, term: Term, *, early: bool) -> RunReport | None:
         started_at = self._clock.monotonic()
-        read_from, scan = await self._load(self._scan)
-        _, legacy = await self._load(self._parts.reports.legacy)
+        with self._counters.loading():
+            read_from, scan = await self._load(self._scan)
+            _, legacy = await self._load(self._parts.reports.legacy)
         self._observations.heard(beats_among(scan.others), self._clock.monotonic())
         await in_turns(self._observations.scanned(scan.leases, self._clock.monotonic()), self._clock)
         found = await in_turns(reports_among(scan.others), self._clock)
         everything = (*found.reports, *legacy)
         sorted_out = reports.sort_out(everything, self._clock.wall(), self._settings.reports)
         self._report_corrupt(found.corrupt)
+        self._counters.loaded(len(scan.corrupt) + len(found.corrupt), sorted_out)
         expired = await in_turns(expired_keys(self._observations, scan.leases, read_from), self._clock)
         seen = FleetSnapshot(scan.leases, everything, expired)
         for listener in self._parts.listeners:
@@ -227,7 +236,8 @@ class Assigner:
 
         present = [report.worker for report in active]
         balance = term.balances(present, self._settings.balance_every, early=early)
-        plan = await self._decide(scan.leases, active, read_from, balance=balance)
+        with self._counters.deciding(balance=balance):
+            plan = await self._decide(scan.leases, active, read_from, balance=balance)
         if len(active) == 1:
             plan = self._held_back(term, plan, active[0].worker, seen)
         if not await self._leader.is_leader():
@@ -235,7 +245,10 @@ class Assigner:
             return None
         self._term = term.after_run(present, balanced=balance, early=early)
 
+        self._counters.decided(plan, balance=balance)
+        began_at = self._clock.monotonic()
         written = await self._writer.write(plan.moves)
+        self._counters.wrote(written, began_at)
         if any(lease.owner != self._worker_id for lease in written.done.values()):
             self._parts.lookout.gave()
         await self._delete(sorted_out.stale)

@@ -6,13 +6,19 @@ import asyncio
 
 from mld.fleet.leader.lock_election import LockElection
 from mld.fleet.values import LeaderDecider
+from mld.metrics.java import LEADER
+from mld.metrics.registry import Metrics
+
+BY_LOCK, BY_SHUFFLE = "DynamoDBLockBasedLeaderDecider", "DeterministicShuffleShardSyncLeaderDecider"
 
 
 class AdaptiveElection:
     """One election after the other. Nobody leads before the first and during a switch; an answer of the election before
-    does not count."""
+    does not count. `is_adaptive`: the settings are those of a fleet that comes from 2.x."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics | None = None, *, is_adaptive: bool = False) -> None:
+        self._worker = (Metrics() if metrics is None else metrics).worker
+        self._is_adaptive = is_adaptive
         self._current: LeaderDecider | None = None
         self._switches = asyncio.Lock()
         self._is_switching = False
@@ -44,10 +50,23 @@ class AdaptiveElection:
 
     async def is_leader(self) -> bool:
         """See `LeaderDecider`."""
+        leads = await self._leads_now()
+        self._note(leads)
+        return leads
+
+    async def _leads_now(self) -> bool:
         asked = self._current
         if asked is None or self._is_switching or self._closed or not await asked.is_leader():
             return False
         return asked is self._current and not self._is_switching and not self._closed
+
+    def _note(self, leads: bool) -> None:
+        """Only workers that may have to change their way of electing tell which one it is, as in KCL."""
+        operation = self._worker.operation(LEADER)
+        operation.note("LeaderDecider:IsLeader", leads)
+        if self._is_adaptive and self._current is not None:
+            by_lock = isinstance(self._current, LockElection)
+            operation.note(BY_LOCK if by_lock else BY_SHUFFLE, 1)
 
     async def step_down(self, hold_off_s: float) -> None:
         """See `LeaderDecider`. The hold-off ends with a switch."""

@@ -14,6 +14,8 @@ from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.values import FleetSnapshot
 from mld.leases.lease import Lease
 from mld.leases.table import IndexStatus, LeaseTable
+from mld.metrics.java import WORKER_METRICS
+from mld.metrics.registry import Metrics
 
 
 class ReadinessReader:
@@ -43,8 +45,15 @@ class Summaries:
     """Tells the table migration what the leader's assigner has just read (coordination#table-migration-steps)."""
 
     def __init__(
-        self, migration: TableMigration, clock: Clock, *, lease_duration_s: float, report_period_s: float
+        self,
+        migration: TableMigration,
+        clock: Clock,
+        *,
+        lease_duration_s: float,
+        report_period_s: float,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._operation = (Metrics() if metrics is None else metrics).worker.operation(WORKER_METRICS)
         self._migration = migration
         self._clock = clock
         self._lease_duration_s = lease_duration_s
@@ -57,17 +66,18 @@ class Summaries:
 
     def on_loaded(self, seen: FleetSnapshot) -> None:
         """See `assigner.Listener`."""
-        self._migration.push(
-            single_table.summarise(
-                seen.leases,
-                seen.reports,
-                wall_s=self._clock.wall(),
-                at=self._clock.monotonic(),
-                expired=seen.expired,
-                unproven=self._unproven(seen.leases),
-                report_period_s=self._report_period_s,
-            )
+        summary = single_table.summarise(
+            seen.leases,
+            seen.reports,
+            wall_s=self._clock.wall(),
+            at=self._clock.monotonic(),
+            expired=seen.expired,
+            unproven=self._unproven(seen.leases),
+            report_period_s=self._report_period_s,
         )
+        if summary is not None:
+            self._operation.note("FleetMinSupportCode", summary.lowest_code)
+        self._migration.push(summary)
 
     def _unproven(self, leases: Iterable[Lease]) -> set[str]:
         """Leases that this leader has neither seen move nor watched for a lease duration."""

@@ -7,7 +7,7 @@ stand in the lease table stays where it is and is named in the log: it holds up 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mld.fleet.migrate.single_table import chunks, rows_to_move
 from mld.fleet.migrate.states import ENTITY_TYPE, Row, moved
@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class RowMover:
-    def __init__(self, states: StatesTable, *, worker_id: str) -> None:
+    """`on_moved` is told of each transaction that moved rows."""
+
+    def __init__(self, states: StatesTable, *, worker_id: str, on_moved: Callable[[], None] = lambda: None) -> None:
+        self._on_moved = on_moved
         self._states = states
         self._worker_id = worker_id
         self._named: set[str] = set()
@@ -65,4 +68,5 @@ class RowMover:
 
     def _report(self, plans: Sequence[tuple[Row, Row, Row | None]]) -> None:
         if plans:
+            self._on_moved()
             log.info("%d rows moved to the lease table", len(plans), extra={"action": "rows_moved"})

@@ -12,7 +12,7 @@ long as silent owners may be dead there is no summary.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeVar
 
@@ -165,6 +165,8 @@ class FleetSummary:
     reporting_in_legacy_table: frozenset[str]
     lowest_code: int
     """The smallest support code of an owner; 0 if there are no owners."""
+    supporting: int = field(default=0, compare=False)
+    """How many workers have said that they support a single table."""
 
     @property
     def all_support(self) -> bool:
@@ -202,7 +204,8 @@ def summarise(
         return None
     codes = _support_codes(reports, wall_s)
     lowest = min((codes.get(owner, 0) for owner in owners), default=0)
-    return FleetSummary(at, owners, in_lease_table, in_legacy_table, lowest)
+    supporting = sum(code >= SUPPORT_CODE for code in codes.values())
+    return FleetSummary(at, owners, in_lease_table, in_legacy_table, lowest, supporting)
 
 
 def _is_active(report: WorkerReport, wall_s: float, report_period_s: float) -> bool:

@@ -14,6 +14,7 @@ from mld.clock import Clock
 from mld.errors import MldError, StartupError, TableError
 from mld.fleet.migrate import single_table
 from mld.fleet.migrate.legacy_tables import LegacyTable, LegacyTables
+from mld.fleet.migrate.migration_counters import COMPLETION, DELETE, READ, WRITE, MigrationCounters
 from mld.fleet.migrate.row_mover import RowMover
 from mld.fleet.migrate.single_table import FleetSummary, Layout, Step
 from mld.fleet.migrate.states import (
@@ -26,6 +27,7 @@ from mld.fleet.migrate.states import (
 )
 from mld.fleet.migrate.states_table import StatesTable
 from mld.fleet.values import Place, TableStatus
+from mld.metrics.registry import Metrics
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -61,7 +63,9 @@ class TableMigration:
         migrate: bool,
         complete_bake_s: float,
         create_legacy: bool = False,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._counters = MigrationCounters(Metrics() if metrics is None else metrics, clock.monotonic)
         self._states = states
         self._legacy = legacy
         self._clock = clock
@@ -73,7 +77,7 @@ class TableMigration:
         self._create_legacy = create_legacy
         self._layout = Layout(lease_table)
         self._at_start = self._status = TableStatus.COMPLETE
-        self._mover = RowMover(states, worker_id=worker_id)
+        self._mover = RowMover(states, worker_id=worker_id, on_moved=self._counters.moved)
         self._move: asyncio.Task[None] | None = None
         self._move_after = float("-inf")
         self._summary: FleetSummary | None = None
@@ -86,6 +90,10 @@ class TableMigration:
         Raises StartupError with the remedy if configuration and tables do not fit, or we may not ask; TableError or
         UnreadableStateError if it cannot be known now.
         """
+        with self._counters.starting():
+            return await self._start()
+
+    async def _start(self) -> TableStatus:
         if self._create_legacy:
             await self._ensure_legacy()
         layout = Layout(self._layout.lease_table)
@@ -184,6 +192,8 @@ class TableMigration:
         """
         place = self._layout.coordinator
         if self._status is TableStatus.COMPLETE or place is None:
+            if is_leader:
+                self._counters.stored(TableStatus.COMPLETE)
             return
         now = self._clock.monotonic()
         if not is_leader:
@@ -193,7 +203,8 @@ class TableMigration:
         elif self._read_at is not None and now - self._read_at < LEADER_CHECK_S:
             return
         try:
-            row = await self._states.get(TABLE_MIGRATION, place)
+            with self._counters.attempt(READ):
+                row = await self._states.get(TABLE_MIGRATION, place)
         except UnreadableStateError as error:
             log.error("%s", error, extra={"action": "table_status_unreadable"})
             return
@@ -204,11 +215,14 @@ class TableMigration:
             return
         if is_leader:
             self._read_at = now
+            self._counters.stored(None if row is None else row.state)
+            self._counters.summarised(self._summary)
         self._enter(
             single_table.refreshed_status(self._status, None if row is None else row.state, migrate=self._migrate)
         )
         if is_leader:
             await self._lead(row, place)
+            self._counters.checked(now)
 
     def _enter(self, status: TableStatus) -> None:
         """Raises MigrationCompletedError on COMPLETE."""
@@ -261,12 +275,14 @@ class TableMigration:
                 await self._change(step, row, place)
 
     async def _create(self, status: TableStatus, place: Place) -> None:
-        await self._states.create(first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms()), place)
+        with self._counters.attempt(WRITE):
+            await self._states.create(first_row(TABLE_MIGRATION, status, self._worker_id, self._wall_ms()), place)
 
     async def _change(self, step: Step, row: TableRow, place: Place) -> None:
         match step:
             case Step.DELETE_ROW:
-                await self._states.delete(row, place)
+                with self._counters.attempt(DELETE):
+                    await self._states.delete(row, place)
             case Step.TO_DEPLOYED:
                 self._stop_move()
                 if await self._update(row, TableStatus.DEPLOYED, place) and self._status is TableStatus.INIT:
@@ -278,12 +294,15 @@ class TableMigration:
             case Step.FINALISE:
                 complete = advanced(row, TableStatus.COMPLETE, self._worker_id, self._wall_ms())
                 leases = self._layout.leases
-                if await self._states.finalise(complete, row.state, place, leases, self._worker_id):
+                with self._counters.attempt(COMPLETION):
+                    is_done = await self._states.finalise(complete, row.state, place, leases, self._worker_id)
+                if is_done:
                     self._enter(TableStatus.COMPLETE)
 
     async def _update(self, row: TableRow, status: TableStatus, place: Place) -> bool:
         changed = advanced(row, status, self._worker_id, self._wall_ms())
-        return await self._states.update(changed, row.state, place)
+        with self._counters.attempt(WRITE):
+            return await self._states.update(changed, row.state, place)
 
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
@@ -298,7 +317,8 @@ class TableMigration:
 
     async def _move_rows(self, place: Place) -> None:
         try:
-            await self._mover.move(place, self._layout.leases)
+            with self._counters.moving():
+                await self._mover.move(place, self._layout.leases)
         except Exception as error:
             failure = survived(error, "moving rows")
             log.warning("rows not moved: %s", failure, extra={"action": "move_failed"})

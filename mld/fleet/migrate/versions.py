@@ -131,19 +131,21 @@ class FleetView:
     owners: Mapping[str, str | None]
     reporting: frozenset[str]
 
+    @property
+    def all_report(self) -> bool:
+        """Whether every owner does, also of expired leases."""
+        return {owner for owner in self.owners.values() if owner is not None} <= self.reporting
+
 
 def observe_readiness(seen: Readiness, view: FleetView, now: float) -> Readiness:
     """`seen` after one more look. Who stops leading begins anew with `Readiness()`.
 
-    Every owner must report, also of expired leases. A lease without an owner is no obstacle (Java's is), unless it
+    Every owner must report. A lease without an owner is no obstacle (Java's is), unless it
     stays without one: then the fleet is not in order.
     """
     unassigned = {key: seen.unassigned_since.get(key, now) for key, owner in view.owners.items() if owner is None}
-    owners = {owner for owner in view.owners.values() if owner is not None}
     ready = (
-        view.index_active
-        and owners <= view.reporting
-        and all(now - since < UNASSIGNED_S_MAX for since in unassigned.values())
+        view.index_active and view.all_report and all(now - since < UNASSIGNED_S_MAX for since in unassigned.values())
     )
     if not ready:
         return Readiness(None, unassigned)

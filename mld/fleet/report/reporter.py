@@ -29,6 +29,8 @@ from mld.fleet.report.cpu import percent
 from mld.fleet.report.platform import LoadSource, LoadUnreadableError
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import WorkerReport
+from mld.metrics.java import REPORT
+from mld.metrics.registry import Metrics
 from mld.surviving import survived
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,9 @@ class Reporter:
         rules: ReporterRules | None = None,
         activity: Activity = Activity.REPORTING,
         on_own_row: Callable[[WorkerReport], None] = lambda _: None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._operation = (Metrics() if metrics is None else metrics).worker.operation(REPORT)
         self._table = table
         self._source = source
         self._clock = clock
@@ -148,6 +152,7 @@ class Reporter:
         try:
             sample = await source.read()
         except Exception as error:
+            self._operation.note("InMemoryMetricStatsReporterFailure", 1)
             failure = error if isinstance(error, LoadUnreadableError) else survived(error, "measuring the load")
             level = logging.DEBUG if self._sample_fails else logging.WARNING
             self._sample_fails = True
@@ -210,7 +215,8 @@ class Reporter:
             report = reports.own_report(self._worker_id, rings, self._clock.wall(), self._version)
             self._sent_at_s = max(report.updated_at_s or 0, self._sent_at_s or 0)
             try:
-                row = await self._table.write(report)
+                with self._operation.timed(self._clock.monotonic):
+                    row = await self._table.write(report)
             except Exception as error:
                 failure = survived(error, "writing the report")
                 log.warning("report not written: %s", failure, extra={"action": "report_failed"})

@@ -15,7 +15,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mld.clock import Clock, wait_for_event
@@ -30,6 +30,7 @@ from mld.fleet.values import FleetSnapshot, LeaderDecider, WorkerReport
 from mld.fleet.watch.takeover import LOOK_PERIOD_S, Takeover, TakeoverRules
 from mld.leases.lease import Lease
 from mld.leases.table import TableScan
+from mld.metrics.registry import Metrics
 from mld.surviving import survived
 from mld.turns import in_turns
 
@@ -65,6 +66,7 @@ class LookoutParts:
     assigning_due: asyncio.Event
     """Wakes the assigner."""
     fence: Fence
+    metrics: Metrics = field(default_factory=Metrics)
 
 
 class Lookout:
@@ -148,7 +150,9 @@ class Lookout:
         began_at = self._clock.monotonic()
         scan = await self._table.scan(timeout_s=TIMEOUT_S)
         now = self._clock.monotonic()
-        found = (await in_turns(reports_among(scan.others))).reports
+        read = await in_turns(reports_among(scan.others))
+        found = read.reports
+        self._parts.metrics.worker.table.corrupt = len(scan.corrupt) + len(read.corrupt)
         self._reports = {report.worker: report for report in found}
         everybody = reports.newest_of_each((*found, *self._legacy))
         await in_turns(self.takeover.saw_all(scan.leases, everybody, beats_among(scan.others), now))

@@ -38,6 +38,7 @@ def busy_worker() -> Snapshot:
     shard.subscriptions.add("expired")
     shard.dropped_aggregates.add("range")
     metrics.worker.lease_moves.add("taken")
+    metrics.worker.rows.add("created")
     metrics.worker.requests.add("kinesis GetRecords ok")
     metrics.worker.units.add("write", 3)
     metrics.worker.loop_delay.note(0.001)

@@ -1,0 +1,129 @@
+"""`CountedService`: a service whose requests are counted, and the capacity that DynamoDB says they have used.
+
+DynamoDB is asked to say so with each request, which costs nothing. What failed without an answer has used an unknown
+amount; a write that was refused for its condition has used a unit, as lease rows have less than 1 KB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from mld.aws.service import FrameSource
+from mld.aws.table_calls import REFUSED_CODE
+from mld.aws.wire.client import WireService
+from mld.aws.wire_or_boto import AwsService
+from mld.errors import AwsError, MldError
+from mld.metrics.registry import WorkerMetrics
+
+T = TypeVar("T")
+
+OK, UNREACHABLE, OTHER = "ok", "unreachable", "other"
+RESULTS_MAX = 500
+"""Of one service, by operation and result: error codes come from outside, and each makes a series for ever."""
+CODE_LENGTH_MAX = 64
+READ, WRITE = "read", "write"
+KINDS: Mapping[str, str] = {
+    "GetItem": READ,
+    "BatchGetItem": READ,
+    "Query": READ,
+    "Scan": READ,
+    "TransactGetItems": READ,
+    "PutItem": WRITE,
+    "UpdateItem": WRITE,
+    "DeleteItem": WRITE,
+    "BatchWriteItem": WRITE,
+    "TransactWriteItems": WRITE,
+}
+"""Operations on items; no other service has one of that name."""
+
+
+class CountedService:
+    """`service` as it is, counted in `worker` under `name`."""
+
+    def __init__(self, service: AwsService, name: str, worker: WorkerMetrics) -> None:
+        self._service = service
+        self._name = name
+        self._worker = worker
+        self._keys: dict[tuple[str, str], str] = {}
+
+    @property
+    def can_stream(self) -> bool:
+        """See `WireService.can_stream`."""
+        return isinstance(self._service, WireService) and self._service.can_stream
+
+    async def open(self) -> None:
+        await self._service.open()
+
+    async def close(self) -> None:
+        await self._service.close()
+
+    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        """See `Service.call`."""
+        kind = KINDS.get(operation)
+        asked = params if kind is None else {**params, "ReturnConsumedCapacity": "TOTAL"}
+        try:
+            answer = await self._service.call(operation, asked, timeout_s=timeout_s)
+        except MldError as error:
+            self._failed(operation, error)
+            raise
+        self._note(operation, OK)
+        if kind is not None:
+            self._charge(kind, answer.get("ConsumedCapacity"))
+        return answer
+
+    async def fetch(
+        self, operation: str, params: dict[str, Any], read: Callable[[bytes], T], *, timeout_s: float | None = None
+    ) -> T:
+        """See `RawService.fetch`."""
+        try:
+            answer = await self._service.fetch(operation, params, read, timeout_s=timeout_s)
+        except MldError as error:
+            self._failed(operation, error)
+            raise
+        self._note(operation, OK)
+        return answer
+
+    async def open_stream(
+        self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None
+    ) -> FrameSource:
+        """See `StreamService.open_stream`."""
+        assert isinstance(self._service, WireService), "it was asked whether it can"
+        try:
+            source = await self._service.open_stream(operation, params, timeout_s=timeout_s)
+        except MldError as error:
+            self._failed(operation, error)
+            raise
+        self._note(operation, OK)
+        return source
+
+    async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
+        """See `StreamService.in_thread`; no request."""
+        assert isinstance(self._service, WireService), "it was asked whether it can stream"
+        return await self._service.in_thread(operation, work)
+
+    # --- counting -----------------------------------------------------------------------------------------------------
+
+    def _failed(self, operation: str, error: MldError) -> None:
+        self._note(operation, error.code if isinstance(error, AwsError) else UNREACHABLE)
+        if KINDS.get(operation) == WRITE and isinstance(error, AwsError) and error.code == REFUSED_CODE:
+            self._worker.units.add(WRITE, 1)
+
+    def _note(self, operation: str, result: str) -> None:
+        key = self._keys.get((operation, result))
+        if key is None:
+            key = self._new_key(operation, result)
+        self._worker.requests.add(key)
+
+    def _new_key(self, operation: str, result: str) -> str:
+        is_plain = result.isascii() and result.isalnum() and len(result) <= CODE_LENGTH_MAX
+        if not is_plain or len(self._keys) >= RESULTS_MAX:
+            return f"{self._name} {operation} {OTHER}"
+        key = self._keys[operation, result] = f"{self._name} {operation} {result}"
+        return key
+
+    def _charge(self, kind: str, consumed: Any) -> None:
+        for one in consumed if isinstance(consumed, list) else (consumed,):
+            units = one.get("CapacityUnits") if isinstance(one, dict) else None
+            if isinstance(units, int | float) and units >= 0:
+                self._worker.units.add(kind, units)
