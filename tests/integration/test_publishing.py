@@ -1,4 +1,4 @@
-"""Whole daemons that publish their metrics: to a CloudWatch, as lines, to a collector; and what they say in their log."""
+"""Whole daemons that publish their metrics: to a CloudWatch, as lines, to a collector; and what their log says."""
 
 from __future__ import annotations
 

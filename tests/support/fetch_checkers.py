@@ -1,9 +1,11 @@
-"""Puts the tools that judge what mld generates where the tests look for them: ``python -m tests.support.fetch_checkers``.
+"""Puts the tools that judge what mld generates where the tests look for them.
+
+    python -m tests.support.fetch_checkers
 
 Promtool comes with Debian's package of Prometheus (pinned version and hash; only the tool is unpacked, nothing is
-installed). Where that package is not available, a promtool on the PATH does. cfn-lint, python-hcl2 and Grafana's SDK get an
-environment of their own, `.venv-checkers`, from `locks/checkers.txt`. Doing it again costs nothing. Ends with status 1 and
-a sentence if something cannot be had.
+installed), unless there is one on the PATH. cfn-lint, python-hcl2 and Grafana's SDK get an environment of their own,
+`.venv-checkers`, from `locks/checkers.txt`. Doing it again costs nothing. Ends with status 1 and a sentence if
+something is not available.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ def main() -> int:
             install(VENV, "checkers")
             STAMP.touch()
     except FetchError as error:
-        print(f"promtool cannot be had: {error}. Install Prometheus, so that promtool is on the PATH", file=sys.stderr)
+        print(
+            f"promtool is not available: {error}. Install Prometheus, so that promtool is on the PATH", file=sys.stderr
+        )
         return 1
     except (OSError, subprocess.SubprocessError) as error:
         print(f"the checkers cannot be installed: {error}", file=sys.stderr)
