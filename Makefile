@@ -48,6 +48,12 @@ test-tools: $(DEV)
 test-sdks: $(DEV)
 	$(BIN)/python -m tests.support.fetch_sdks
 
+# The tools of others that judge what mld generates: Prometheus's promtool, cfn-lint, a parser of Terraform's language,
+# Grafana's own model of a dashboard.
+.PHONY: test-checkers
+test-checkers: $(DEV)
+	$(BIN)/python -m tests.support.fetch_checkers
+
 # `make test` is for while you work: what lives in memory and virtual time; then, file by file, what starts servers, daemons
 # and children, which mostly wait; then a slice of what starts a Spark session. `make test-all` adds what is marked `full`:
 # more seeds, cases and servers of the same promises. All of Spark: make test-spark.
@@ -56,7 +62,7 @@ BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
 test: TIER := and not full
-test-all: test-sdks
+test-all: test-sdks test-checkers
 test test-all: test-tools
 	$(PYTEST) -n 2 -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(PYTEST) -n 4 $(BY_FILE) -m "not spark $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
@@ -222,4 +228,4 @@ docs: $(DEV)
 	$(BIN)/python -m properties.reference docs/use/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .cache build *.egg-info

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mld.terminal import chosen_file, properties_file, settings_of
+from mld.terminal import chosen_file, properties_file, say, settings_of
 
 if TYPE_CHECKING:
     pass
@@ -81,6 +81,9 @@ def alerts(
     if cloudwatch and prometheus:
         raise click.UsageError("give --cloudwatch or --prometheus, not both")
     settings = settings_of(chosen_file(option_file, argument_file), overrides)
+    unseen = made.unseen(settings, by_cloudwatch=cloudwatch)
+    if unseen:
+        say(unseen)
     make = made.cloudformation_alarms if cloudwatch else made.prometheus_rules
     click.echo(make(settings, retention_hours * 3600))
 

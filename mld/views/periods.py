@@ -23,6 +23,11 @@ class Period:
         return min(self.begin_s, self.end_s)
 
 
+EARLY_S = 0.1
+"""A timer may fire so much before the wall clock says so; that ends the period all the same."""
+
+
 def wait_s(wall_s: float, length_s: float) -> float:
-    """Seconds from `wall_s` to the end of the period that it is in."""
-    return length_s - math.fmod(wall_s, length_s)
+    """Seconds from `wall_s` to the end of the period that it is in, or of the next one if it has as good as ended."""
+    left_s = length_s - math.fmod(wall_s, length_s)
+    return left_s if left_s > EARLY_S else left_s + length_s

@@ -62,7 +62,8 @@ class InteropWorld(World):
         options: dict[str, Any] = {"mld__metadataLayout": layout, **SHARED, **keys}
         return self.daemon(worker, **options)
 
-    def java(self, worker: str, **keys: object) -> JavaDaemon:
+    def java(self, worker: str, *, cloudwatch: str | None = None, **keys: object) -> JavaDaemon:
+        """A Java worker; it publishes nothing unless `keys` say so, and then to the endpoint `cloudwatch`."""
         own = {
             "executableName": self.recorder(),
             "applicationName": self.table,
@@ -80,7 +81,12 @@ class InteropWorld(World):
         }
         name = f"{worker}-{len(self.daemons)}"
         daemon = JavaDaemon(
-            self.directory, own, name=name, worker=worker, endpoint=self.aws.endpoint, release=self.release
+            self.directory,
+            own,
+            name=name,
+            worker=worker,
+            endpoint=cloudwatch or self.aws.endpoint,
+            release=self.release,
         )
         self.daemons.append(daemon)
         daemon.start()

@@ -44,6 +44,12 @@ class Lock:
 TABLE = {
     "build": Lock(requirements=("setuptools",)),
     "base": Lock(extras=("local", "spark")),
+    "checkers": Lock(
+        requirements=(
+            *("cfn-lint==1.58.0", "python-hcl2==8.1.4", "grafana-foundation-sdk==1769699998!10.1.0"),
+            "networkx==3.6.1",  # the newest for every Python that we run on; cfn-lint needs it
+        )
+    ),
     "dev": Lock(extras=("dev",)),
     "lakehouse": Lock(requirements=("pyspark==4.1.1", "py4j==0.10.9.9", *RUNNER)),
     "ministack": Lock(requirements=("ministack==1.5.33", "botocore==1.43.106", "cbor2==6.2.1")),  # it needs cbor2 too

@@ -9,7 +9,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from mld.metrics.java import Dimension
+from mld.views.datums import Wanted, dimensions_of, metric_of
 from properties.settings import Settings
+from properties.values import MetricsLevel, MetricsOutput
 
 OPERATIONS_PAGE = "docs/use/operations.md"
 RETENTION_DEFAULT_S = 86_400
@@ -154,6 +157,18 @@ def _filled(expression: str, settings: Settings) -> str:
     return expression.replace('{app_and_why="range"}', f'{{{matcher},why="range"}}').replace("{app}", f"{{{matcher}}}")
 
 
+def unseen(settings: Settings, *, by_cloudwatch: bool) -> str:
+    """Why these alerts would see nothing of a daemon with this file; empty if they would."""
+    if not by_cloudwatch:
+        if settings.http is None or MetricsOutput.PROMETHEUS not in settings.metrics:
+            return "nothing can be scraped yet: set mld.http, and prometheus in mld.metrics"
+        return ""
+    sent = {MetricsOutput.CLOUDWATCH, MetricsOutput.EMF} & set(settings.metrics)
+    if not sent or settings.metrics_level is MetricsLevel.NONE:
+        return "nothing is sent to CloudWatch yet: set mld.metrics=cloudwatch, and metricsLevel to SUMMARY or DETAILED"
+    return ""
+
+
 # --- CloudWatch -------------------------------------------------------------------------------------------------------
 
 
@@ -216,18 +231,27 @@ def alarms_of(retention_s: int = RETENTION_DEFAULT_S) -> tuple[Alarm, ...]:
 
 
 def cloudformation_alarms(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> str:
-    """A template with the alarms, in JSON. Its parameter names the topic that is told."""
+    """A template with the alarms, in JSON. Its parameter names the topic that is told.
+
+    A metric of one worker has the worker's id as a dimension if `workerId` is set, and so has its alarm: each worker's
+    file makes one of its own.
+    """
+    wanted = Wanted.of(settings)
     resources: dict[str, Any] = {}
     for alarm in alarms_of(retention_s):
+        metric = metric_of(alarm.operation, alarm.metric)
+        assert metric is not None, alarm.metric
+        dimensions = dimensions_of(metric, wanted)
+        worker = dict(dimensions).get(Dimension.WORKER.value)
         logical = "".join(part.capitalize() for part in alarm.name.split("-"))
         resources[logical] = {
             "Type": "AWS::CloudWatch::Alarm",
             "Properties": {
-                "AlarmName": f"{settings.application_name}-{alarm.name}",
+                "AlarmName": "-".join(filter(None, (settings.application_name, alarm.name, worker))),
                 "AlarmDescription": alarm.summary,
                 "Namespace": settings.application_name,
                 "MetricName": alarm.metric,
-                "Dimensions": [{"Name": "Operation", "Value": alarm.operation}],
+                "Dimensions": [{"Name": name, "Value": value} for name, value in dimensions],
                 "Statistic": alarm.statistic,
                 "ComparisonOperator": "GreaterThanThreshold",
                 "Threshold": alarm.threshold,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from properties.settings import Settings
-from properties.values import DeadLetterKind, MetricsLevel
+from properties.values import DeadLetterKind, MetricsLevel, MetricsOutput
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 ANY = "*"
@@ -46,7 +46,7 @@ def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterato
     yield from _stream(settings)
     yield from _tables(settings, create=create, operate=operate)
     yield from _dead_letter(settings)
-    if settings.metrics_level is not MetricsLevel.NONE:
+    if MetricsOutput.CLOUDWATCH in settings.metrics and settings.metrics_level is not MetricsLevel.NONE:
         namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
         yield Statement("Metrics", ("cloudwatch:PutMetricData",), (ANY,), namespace)
 

@@ -85,6 +85,7 @@ public final class Worker {
         CoordinatorConfig coordinator = coordinator(configs.coordinatorConfig());
         MetricsConfig metrics =
                 configs.metricsConfig().metricsLevel(MetricsLevel.valueOf(text("metricsLevel", "DETAILED")));
+        metrics.metricsBufferTimeMillis(number("metricsBufferTimeMillis", metrics.metricsBufferTimeMillis()));
         RetrievalSpecificConfig retrieval = retrieval(stream, application, kinesis);
         if (!unused.isEmpty()) {
             throw new IllegalArgumentException("this worker of the tests does not know the keys " + unused);

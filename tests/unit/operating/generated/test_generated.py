@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,43 @@ def test_alarms_name_metrics_of_kcl_that_are_sent() -> None:
     assert {one["Properties"]["Namespace"] for one in template["Resources"].values()} == {"app"}
 
 
+def alarm_of(metric: str, **keys: str) -> dict[str, Any]:
+    resources = json.loads(alerts.cloudformation_alarms(settings_of(**keys)))["Resources"]
+    found: dict[str, Any] = next(
+        one["Properties"] for one in resources.values() if one["Properties"]["MetricName"] == metric
+    )
+    return found | {"Dimensions": {one["Name"]: one["Value"] for one in found["Dimensions"]}}
+
+
+def test_an_alarm_has_the_dimensions_with_which_its_metric_is_sent() -> None:
+    """CloudWatch finds nothing under fewer or more of them."""
+    assert alarm_of("LostLeases")["Dimensions"] == {"Operation": "RenewAllLeases"}
+    named = alarm_of("LostLeases", workerId="w1")
+    assert named["Dimensions"] == {"Operation": "RenewAllLeases", "WorkerIdentifier": "w1"}
+    assert named["AlarmName"] == "app-leases-lost-w1"  # one for each worker
+    few = alarm_of("LostLeases", workerId="w1", metricsEnabledDimensions="ShardId")
+    assert few["Dimensions"] == {"Operation": "RenewAllLeases"}
+    by_arn = alarm_of("ExpiredIterator", streamArn=STREAM)
+    assert by_arn["Dimensions"] == {"Operation": "ProcessTask", "StreamId": "clicks"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "by_cloudwatch", "seen"),
+    [
+        pytest.param({}, True, True, id="as Java"),
+        pytest.param({"mld__metrics": "emf"}, True, True, id="embedded"),
+        pytest.param({"mld__metrics": "prometheus"}, True, False, id="only scraped"),
+        pytest.param({"metricsLevel": "NONE"}, True, False, id="level NONE"),
+        pytest.param({}, False, False, id="no address"),
+        pytest.param({"mld__http": "127.0.0.1:9404"}, False, True, id="scraped"),
+    ],
+)
+def test_who_generates_alerts_is_told_if_they_would_see_nothing(
+    keys: dict[str, str], by_cloudwatch: bool, seen: bool
+) -> None:
+    assert (alerts.unseen(settings_of(**keys), by_cloudwatch=by_cloudwatch) == "") is seen
+
+
 def test_bounds_follow_the_retention() -> None:
     assert "> 151200" in alerts.prometheus_rules(settings_of(), retention_s=7 * 86_400)
 
@@ -89,6 +127,7 @@ def test_nothing_may_be_deleted_or_published_that_need_not() -> None:
     plain = actions()
     assert not any("DeleteTable" in action for group in plain.values() for action in group)
     assert "Metrics" not in actions(metricsLevel="NONE")
+    assert "Metrics" not in actions(mld__metrics="prometheus")
     operator = iam_policy.policy(settings_of(), operate=True)
     assert any("dynamodb:DeleteTable" in statement["Action"] for statement in operator["Statement"])
     fixed = iam_policy.policy(settings_of(), create=False)

@@ -1,0 +1,187 @@
+"""Whole daemons that publish their metrics: to a CloudWatch, as lines, to a collector; and what their log says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mld.metrics.java import JAVA_METRICS
+from tests.integration import metric_story
+from tests.integration.metric_story import Line
+from tests.integration.world import ASSIGNED, ENVIRONMENT, MakeWorld, World
+from tests.support.daemon import Daemon
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.recording_cloudwatch import RecordingCloudWatch
+
+QUICKLY = {"metricsBufferTimeMillis": 1000}
+
+
+def actions(daemon: Daemon, action: str) -> list[dict[str, object]]:
+    return [event for event in daemon.events if event.get("action") == action]
+
+
+def consumed(world: World, records: int, **keys: object) -> Daemon:
+    """A daemon that has consumed so many records and has stopped."""
+    world.put(records)
+    daemon = world.daemon(**keys)
+    world.until_delivered()
+    world.until_caught_up()
+    assert daemon.stop() == 0
+    return daemon
+
+
+def test_cloudwatch_has_every_record_when_the_daemon_has_stopped(make_world: MakeWorld) -> None:
+    """Nothing was due before the stop: all of it are last words."""
+    world = make_world(shards=2)
+    consumed(world, 300, cloudWatchEndpoint=world.aws.endpoint, metricsBufferTimeMillis=3_600_000)
+    cloudwatch = world.aws.client("cloudwatch")
+    metrics = cloudwatch.list_metrics(Namespace=world.table, MetricName="RecordsProcessed")["Metrics"]
+    assert {tuple(one["Name"] for one in metric["Dimensions"]) for metric in metrics} == {("Operation", "ShardId")}
+    total = 0.0
+    for shard in ("shardId-000000000000", "shardId-000000000001"):
+        dimensions = [{"Name": "Operation", "Value": "ProcessTask"}, {"Name": "ShardId", "Value": shard}]
+        points = cloudwatch.get_metric_statistics(
+            Namespace=world.table,
+            MetricName="RecordsProcessed",
+            Dimensions=dimensions,
+            StartTime=0,
+            EndTime=4_000_000_000,
+            Period=86_400,
+            Statistics=["Sum"],
+            Unit="Count",
+        )["Datapoints"]
+        total += sum(point["Sum"] for point in points)
+    assert total == 300
+    cloudwatch.close()
+
+
+def test_what_is_sent_is_in_kcl_s_table_packed_and_compressed(make_world: MakeWorld) -> None:
+    world = make_world(shards=8)
+    with RecordingCloudWatch() as cloudwatch:
+        consumed(world, 100, cloudWatchEndpoint=cloudwatch.endpoint, metricsBufferTimeMillis=3_600_000)
+    (request,) = cloudwatch.requests
+    assert request.namespace == world.table
+    assert len(request.datums) > 80
+    assert request.encoding == "gzip"
+    assert request.size_bytes < 20_000
+    table = {(metric.operation, metric.name): metric for metric in JAVA_METRICS}
+    for datum in request.datums:
+        metric = table[datum.operation, datum.name]
+        assert datum.unit == metric.unit
+        assert set(datum.dimensions) == {"Operation"} | {one.value for one in metric.dimensions} - {"StreamId"}
+        assert datum.has_timestamp
+        assert 0 <= datum.values["Minimum"] <= datum.values["Sum"] / datum.values["SampleCount"] + 1e-6
+
+
+def test_level_and_dimensions_of_the_file_are_kept(make_world: MakeWorld) -> None:
+    world = make_world(shards=2)
+    keys = {"metricsLevel": "SUMMARY", "metricsEnabledDimensions": "Operation,WorkerIdentifier"}
+    with RecordingCloudWatch() as cloudwatch:
+        consumed(world, 50, cloudWatchEndpoint=cloudwatch.endpoint, **keys)
+    datums = cloudwatch.datums
+    assert "RecordsProcessed" in {datum.name for datum in datums}
+    assert [datum for datum in datums if "ShardId" in datum.dimensions] == []
+    assert [datum for datum in datums if datum.name.startswith("KinesisDataFetcher")] == []
+    assert {datum.dimensions.get("WorkerIdentifier") for datum in datums} == {None, "w1"}
+
+
+def test_without_permission_there_is_one_warning_and_everything_else_goes_on(make_world: MakeWorld) -> None:
+    world = make_world()
+    with RecordingCloudWatch() as cloudwatch:
+        cloudwatch.refuse(403, "AccessDenied")
+        world.put(20)
+        daemon = world.daemon(cloudWatchEndpoint=cloudwatch.endpoint, **QUICKLY)
+        world.until_delivered()
+        world.until(lambda: len(cloudwatch.refused) >= 3, what="three refusals")
+        assert daemon.stop() == 0
+    (warning,) = actions(daemon, "metrics_failed")
+    assert warning["level"] == "WARNING"
+    assert "cloudwatch:PutMetricData" in str(warning["message"])
+
+
+def test_a_worker_without_a_name_of_its_own_is_no_dimension(make_world: MakeWorld) -> None:
+    world = make_world()
+    with RecordingCloudWatch() as cloudwatch:
+        world.put(20)
+        keys = world.keys("", world.recorder(), {"cloudWatchEndpoint": cloudwatch.endpoint, **QUICKLY})
+        del keys["workerId"]
+        nameless = Daemon(world.directory, keys, environment=ENVIRONMENT)
+        world.daemons.append(nameless)
+        nameless.start()
+        world.until(
+            lambda: "RenewLease.Success" in {datum.name for datum in cloudwatch.datums}, what="renewals published"
+        )
+        assert nameless.stop() == 0
+    assert {"WorkerIdentifier"} & {name for datum in cloudwatch.datums for name in datum.dimensions} == set()
+
+
+def test_embedded_metrics_are_lines_of_standard_output(make_world: MakeWorld, tmp_path: Path) -> None:
+    from tests.unit.views.test_emf import check_line
+
+    world = make_world(shards=2)
+    output = tmp_path / "metrics.log"
+    consumed(world, 100, mld__metrics="emf", process={"stdout": output})
+    lines = output.read_text().splitlines()
+    for line in lines:
+        check_line(line)
+    documents = [json.loads(line) for line in lines]
+    counted = [one["RecordsProcessed"] for one in documents if "RecordsProcessed" in one]
+    assert sum(one["Sum"] if isinstance(one, dict) else one for one in counted) == 100
+
+
+def test_a_collector_of_open_telemetry_gets_what_the_environment_says(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(shards=2)
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        consumed(world, 100, mld__metrics="otlp")
+    shards = receiver.named("aws.kinesis.client.records_processed")
+    assert sum(point.point.as_double for point in shards) == 100
+    assert {point.resource["service.name"] for point in receiver.points} == {world.table}
+
+
+def test_an_output_whose_packages_are_missing_is_a_sentence_and_exit_code_2(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = tmp_path / "hidden"
+    (hidden / "opentelemetry").mkdir(parents=True)
+    (hidden / "opentelemetry" / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(hidden))
+    world = make_world()
+    daemon = world.daemon(mld__metrics="otlp")
+    assert daemon.wait() == 2
+    assert "mld.metrics" in daemon.log()
+    assert "pip install 'mld[otel]'" in daemon.log()
+
+
+def test_each_stop_sums_up_what_was_done(make_world: MakeWorld) -> None:
+    world = make_world(shards=2)
+    daemon = consumed(world, 100)
+    (summary,) = actions(daemon, "summary")
+    assert summary["level"] == "INFO"
+    assert summary["records"] == 100
+    assert summary["bytes"] == sum(len(put.data) for put in world.puts)
+    assert summary["restarts"] == 0
+
+
+NOT_SENT: dict[tuple[str, str], str] = {}
+"""What Java sends in this run and mld does not, by operation and name, with the reason."""
+
+
+@pytest.mark.full
+def test_mld_sends_what_java_sends_in_the_same_run(make_world: MakeWorld) -> None:
+    """Names, units and dimensions. The record is made by `tests/interop/test_metrics.py`."""
+    world = make_world(shards=metric_story.SHARDS)
+    with RecordingCloudWatch() as cloudwatch:
+        daemon = world.daemon(cloudWatchEndpoint=cloudwatch.endpoint, **{**ASSIGNED, **QUICKLY})
+        ours = metric_story.tell(world, daemon, cloudwatch)
+    for version, theirs in metric_story.recorded().items():
+        missing = {line for line in theirs - ours if (line.operation, line.name) not in NOT_SENT}
+        assert sorted(missing) == [], f"sent by Java {version}"
+        by_name = {(line.operation, line.name): line for line in theirs}
+        different = [line for line in ours if by_name.get((line.operation, line.name), line) != line]
+        assert sorted(different) == []
+    assert Line("ProcessTask", "RecordsProcessed", "Count", ("Operation", "ShardId")) in ours

@@ -1,0 +1,33 @@
+"""What a Java worker publishes in the run of `metric_story`, recorded for the tests of every day."""
+
+from __future__ import annotations
+
+from mld.metrics.java import JAVA_METRICS
+from tests.integration import metric_story
+from tests.interop.conftest import MakeWorld
+from tests.interop.world import JAVA_START_S
+from tests.support.recording_cloudwatch import RecordingCloudWatch
+
+REQUESTS_PER_PERIOD = 4  # of 20 datums each
+REMOVED = {"StaleWorkerMetricsCleanup.Time", "TotalStaleWorkerMetricsEntry"}
+"""Names that 3.5.0 does not have any more."""
+PUBLISHING = {"metricsLevel": "DETAILED", "metricsBufferTimeMillis": 1000}
+
+
+def test_java_publishes_what_is_recorded(make_world: MakeWorld) -> None:
+    """The record is written anew; `git diff` shows whether Amazon has changed anything."""
+    world = make_world(shards=metric_story.SHARDS)
+    with RecordingCloudWatch() as cloudwatch:
+        worker = world.java("java-1", cloudwatch=cloudwatch.endpoint, **PUBLISHING)
+        lines = metric_story.tell(
+            world, worker, cloudwatch, requests_per_period=REQUESTS_PER_PERIOD, within_s=JAVA_START_S
+        )
+        protocols = {request.protocol for request in cloudwatch.requests}
+    world.note(f"{len(lines)} metrics in {len(cloudwatch.requests)} requests ({', '.join(protocols)})")
+    metric_story.record(world.release.version, lines)
+    table = {(metric.operation, metric.name): metric for metric in JAVA_METRICS}
+    known = [line for line in sorted(lines) if line.name not in REMOVED]
+    assert [line for line in known if (line.operation, line.name) not in table] == []
+    assert [line for line in known if table[line.operation, line.name].unit != line.unit] == []
+    if world.release.is_single_table:
+        assert len(known) == len(lines)
