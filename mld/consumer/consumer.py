@@ -59,6 +59,7 @@ class ShardConsumer:
         self.state = ConsumerState.WAITING_ON_PARENTS
         self.aggregates = AggregateReports(self.key)
         self.counters = ShardCounters(parts.metrics, self.key, parts.clock)
+        self._tap = parts.taps.begin(self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
         self._settings = settings
@@ -103,7 +104,10 @@ class ShardConsumer:
                 outcome = await self._perform_activity()
                 self._enter(next_state(self.state, outcome, self._stopping.stop))
         finally:
-            await self._abandon()
+            try:
+                await self._abandon()
+            finally:
+                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._range.is_complete)
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
@@ -213,6 +217,7 @@ class ShardConsumer:
                 self._parts.clock,
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
+                tap=self._tap,
             )
 
     async def _process(self) -> ActivityOutcome:

@@ -20,6 +20,7 @@ from mld.aws.letters import LetterBox
 from mld.clock import Clock
 from mld.consumer.letters import Sender
 from mld.consumer.restarts import RestartPolicy
+from mld.consumer.taps import Taps
 from mld.errors import MldError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -162,3 +163,4 @@ class ConsumerParts:
     """Where records are set aside; None: no record ever is."""
     sender: Sender = _UNKNOWN
     metrics: Metrics = field(default_factory=Metrics)
+    taps: Taps = field(default_factory=Taps)

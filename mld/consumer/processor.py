@@ -16,6 +16,7 @@ from itertools import count
 from mld.clock import Clock
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
+from mld.consumer.taps import ShardTap
 from protocol.conversation import ActionDone, CheckpointAsked, Conversation, Event, Noise, ProcessorError, StaleAnswer
 from protocol.messages import (
     ActionName,
@@ -52,8 +53,11 @@ class Processor:
         *,
         reply_timeout_s: float | None,
         warn_after_s: float,
+        tap: ShardTap | None = None,
     ) -> None:
         self._child = child
+        self._tap = ShardTap(shard_id, clock) if tap is None else tap
+        self._tap.started(child.description)
         is_bounded = reply_timeout_s is not None
         self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
         self._shard_id = shard_id
@@ -104,11 +108,15 @@ class Processor:
     async def end(self) -> str:
         """End the child: close its stdin, wait, TERM, KILL. Says how it ended."""
         self._overdue.close()
-        return await self._child.end()
+        words = await self._child.end()
+        self._tap.ended(words)
+        return words
 
     async def kill(self) -> str:
         self._overdue.close()
-        return await self._child.kill()
+        words = await self._child.kill()
+        self._tap.ended(words)
+        return words
 
     # --- one exchange ------------------------------------------------------------------------------------------------
 
@@ -124,7 +132,7 @@ class Processor:
         self, action: ActionName, line: Iterable[bytes], on_checkpoint: CheckpointHandler | None, holds: Holds = dict
     ) -> None:
         self._overdue.begin(action.value, holds)
-        writing = asyncio.ensure_future(self._child.write(line))
+        writing = asyncio.ensure_future(self._write(line))
         try:
             while isinstance(event := await self._next_event(action), CheckpointAsked):
                 error = event.refused
@@ -134,12 +142,15 @@ class Processor:
                 await self._bounded_write(writing, f"{action.value}")
                 reply = self._conversation.reply(error)
                 await self._bounded_write(
-                    asyncio.ensure_future(self._child.write([reply])), f"the reply to its checkpoint in {action.value}"
+                    asyncio.ensure_future(self._write([reply])), f"the reply to its checkpoint in {action.value}"
                 )
             await self._bounded_write(writing, action.value)
         finally:
             self._overdue.end()
             await _settle(writing)
+
+    def _write(self, line: Iterable[bytes]) -> Awaitable[None]:
+        return self._child.write(self._tap.copied(line) if self._tap.listeners else line)
 
     async def _stored(self, request: CheckpointRequest, on_checkpoint: CheckpointHandler) -> CheckpointErrorName | None:
         """Carry out the checkpoint; meanwhile the child waits for us."""
@@ -163,6 +174,8 @@ class Processor:
                     if line is None:
                         self._conversation.eof()
                         raise AssertionError("a conversation that awaits an answer cannot end quietly")
+                    if self._tap.listeners:
+                        self._tap.heard(line)
                     event = self._conversation.receive_line(line)
                     if isinstance(event, ActionDone | CheckpointAsked):
                         return event
@@ -196,6 +209,8 @@ class Processor:
         while (held := self._conversation.next_event()) is not None:
             self._note(held)
         for number, line in enumerate(self._child.take_unread(), 1):
+            if self._tap.listeners:
+                self._tap.heard(line)
             self._note(self._conversation.receive_line(line))
             if number % NOTED_PER_STEP == 0:
                 await asyncio.sleep(0)
