@@ -104,10 +104,7 @@ class ShardConsumer:
                 outcome = await self._perform_activity()
                 self._enter(next_state(self.state, outcome, self._stopping.stop))
         finally:
-            try:
-                await self._abandon()
-            finally:
-                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._range.is_complete)
+            await self._abandon()
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
@@ -464,6 +461,7 @@ class ShardConsumer:
         """Nothing may outlive the consumer, even when it is cancelled."""
         self.aggregates.close()
         self.counters.close()
+        self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._range.is_complete)
         self._stopping.close()
         processor, self._processor = self._processor, None
         if processor is not None:
