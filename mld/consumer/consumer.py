@@ -24,13 +24,7 @@ from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings,
 from mld.consumer.processor import Processor
 from mld.consumer.shard_counters import ShardCounters
 from mld.consumer.stopping import Stopping
-from mld.errors import (
-    LeaseLostError,
-    StreamError,
-    TableError,
-    TableMissingError,
-    TableThrottledError,
-)
+from mld.errors import LeaseLostError, StreamError, TableError, TableMissingError, TableThrottledError
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
 from mld.positions import Position
