@@ -98,7 +98,10 @@ class ShardConsumer:
                 outcome = await self._perform_activity()
                 self._enter(next_state(self.state, outcome, self._stopping.stop))
         finally:
-            await self._abandon()
+            try:
+                await self._abandon()
+            finally:
+                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._range.is_complete)
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
@@ -209,6 +212,7 @@ class ShardConsumer:
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
                 tap=self._tap,
+                logs_fields=self._settings.logs_fields,
             )
 
     async def _process(self) -> ActivityOutcome:
@@ -455,7 +459,6 @@ class ShardConsumer:
         """Nothing may outlive the consumer, even when it is cancelled."""
         self.aggregates.close()
         self.counters.close()
-        self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._range.is_complete)
         self._stopping.close()
         processor, self._processor = self._processor, None
         if processor is not None:

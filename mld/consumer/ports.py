@@ -142,6 +142,8 @@ class ConsumerSettings:
     task_backoff_s: float
     deliver_empty_batches: bool
     warn_after_s: float
+    logs_fields: bool = True
+    """What a child logs as JSON objects becomes fields of our log."""
 
 
 _UNKNOWN = Sender("", "", "")

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import count
 
 from mld.clock import Clock
+from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
 from mld.consumer.taps import ShardTap
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 NOTED_PER_STEP = 50
 """Lines that are no answer, handled between two turns of the loop; each takes some 20 us with its log line."""
+
+NOTED_CHARACTERS_PER_STEP = 16 * 1024  # a long line takes 2 ms to look through for secrets
 
 # Carries out a checkpoint request; None means success.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
@@ -54,7 +56,9 @@ class Processor:
         reply_timeout_s: float | None,
         warn_after_s: float,
         tap: ShardTap | None = None,
+        logs_fields: bool = True,
     ) -> None:
+        self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=logs_fields)
         self._child = child
         self._tap = ShardTap(shard_id, clock) if tap is None else tap
         self._tap.started(child.description)
@@ -64,6 +68,8 @@ class Processor:
         self._conversation = Conversation(dialect)
         self._reply_timeout_s = reply_timeout_s
         self.initialized = False
+        self._noted = 0
+        self._noted_characters = 0
 
     def adjust(self, reply_timeout_s: float | None, warn_after_s: float) -> None:
         """Wait so long from the next wait on, and warn of the action under way by the new bound."""
@@ -169,7 +175,7 @@ class Processor:
                 return held
         try:
             async with asyncio.timeout(self._reply_timeout_s):
-                for number in count(1):
+                while True:
                     line = await self._child.read_line()
                     if line is None:
                         self._conversation.eof()
@@ -179,10 +185,8 @@ class Processor:
                     event = self._conversation.receive_line(line)
                     if isinstance(event, ActionDone | CheckpointAsked):
                         return event
-                    self._note(event)
-                    if number % NOTED_PER_STEP == 0:
-                        await asyncio.sleep(0)
-                raise AssertionError("there is no last number")
+                    self._note(event, line)
+                    await self._give_way(line)
         except TimeoutError:
             raise ProcessorError(
                 f"did not answer {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
@@ -208,14 +212,21 @@ class Processor:
         """What the child said since its last answer must not be taken for the answer to the next action."""
         while (held := self._conversation.next_event()) is not None:
             self._note(held)
-        for number, line in enumerate(self._child.take_unread(), 1):
+        for line in self._child.take_unread():
             if self._tap.listeners:
                 self._tap.heard(line)
-            self._note(self._conversation.receive_line(line))
-            if number % NOTED_PER_STEP == 0:
-                await asyncio.sleep(0)
+            self._note(self._conversation.receive_line(line), line)
+            await self._give_way(line)
 
-    def _note(self, event: Event) -> None:
+    async def _give_way(self, line: str) -> None:
+        """A turn of the loop for others, after some lines that were no answer, or a few long ones."""
+        self._noted += 1
+        self._noted_characters += len(line)
+        if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
+            self._noted, self._noted_characters = 0, 0
+            await asyncio.sleep(0)
+
+    def _note(self, event: Event, line: str = "") -> None:
         match event:
             case StaleAnswer():
                 log.warning(
@@ -223,6 +234,8 @@ class Processor:
                     event.reason,
                     extra={"action": "child_stale_answer", "shard": self._shard_id},
                 )
+            case Noise(is_log=True):
+                self._log.log(line)
             case Noise(quiet=False):
                 log.info(
                     "unexpected line on stdout: %s",

@@ -186,6 +186,7 @@ PURE = (
     "mld/retrieval/layouts.py",
     "mld/retrieval/rawbody.py",
     "mld/retrieval/rawpage.py",
+    "mld/consumer/child_log.py",
     "mld/consumer/lifecycle.py",
     "mld/consumer/shortening.py",
     "mld/aws/wire/answers.py",
