@@ -60,7 +60,7 @@ from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
-from properties.values import ChildFailurePolicy, HeartbeatSetting, InitialPositionKind, WireClient
+from properties.values import ChildFailurePolicy, ChildLog, HeartbeatSetting, InitialPositionKind, WireClient
 from protocol.command import split_command
 from protocol.messages import Dialect
 
@@ -251,6 +251,7 @@ def build_worker(
         clock,
         stop_timeout_s=settings.child_stop_timeout_millis / 1000,
         environment=environment,
+        logs_fields=settings.child_log is ChildLog.FIELDS,
         naming=StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None,
     )
     return assemble(
@@ -460,6 +461,7 @@ def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSetti
         task_backoff_s=settings.task_backoff_time_millis / 1000,
         deliver_empty_batches=settings.call_process_records_even_for_empty_record_list,
         warn_after_s=settings.log_warning_for_task_after_millis / 1000,
+        logs_fields=settings.child_log is ChildLog.FIELDS,
     )
     return WorkerSettings(
         consumer=consumer,

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from mld.log_levels import keep_quiet
 from mld.loglines import Guarded, JsonLines, TextFormatter, WithPriority
 from properties.remarks import ConfigurationError, Level, Remark
 from properties.scrubbing import Scrubber, secrets_of_environment
 
 _LOGBACK_LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "ALL": "DEBUG"}
-_QUIET_LIBRARIES = ("botocore", "boto3", "urllib3", "asyncio", "werkzeug")
 
 
 def configure(log_format: str, level: str, configuration_file: str | None, env: Mapping[str, str]) -> Scrubber:
@@ -73,10 +73,8 @@ def change_level(level: str, configuration_file: str | None) -> None:
 
 
 def _set_level(level: str) -> None:
-    root = logging.getLogger()
-    root.setLevel(level.upper())
-    for name in _QUIET_LIBRARIES:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger().setLevel(level.upper())
+    keep_quiet()
 
 
 def _formatter(log_format: str, scrub: Scrubber, env: Mapping[str, str]) -> logging.Formatter:

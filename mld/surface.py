@@ -137,7 +137,7 @@ async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[N
     from mld.serving.control import ControlServer, serve_control
     from mld.serving.control_answers import ControlAnswers
 
-    server = ControlServer(ControlAnswers(status, parts.clock).routes())
+    server = ControlServer(ControlAnswers(status, parts.worker.taps, parts.clock).routes())
     await serve_control(server, parts.settings.application_name, parts.settings.control_socket, os.environ)
     try:
         yield

@@ -42,7 +42,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-_define = click.option(
+define_option = click.option(
     "-D",
     "--define",
     "overrides",
@@ -50,7 +50,7 @@ _define = click.option(
     metavar="KEY=VALUE",
     help="Override a key of the properties file; may be repeated.",
 )
-_option = click.option(
+file_option = click.option(
     "-p", "--properties-file", "option_file", metavar="FILE", help="The properties file; wins over the argument."
 )
 _argument = click.argument("argument_file", metavar="[APP.properties]", required=False)
@@ -58,7 +58,7 @@ _argument = click.argument("argument_file", metavar="[APP.properties]", required
 
 def properties_file(command: F) -> F:
     """Adds the parameters `argument_file`, `option_file` and `overrides`; see `chosen_file`."""
-    return _argument(_option(_define(command)))
+    return _argument(file_option(define_option(command)))
 
 
 def chosen_file(option_file: str | None, argument_file: str | None) -> str:

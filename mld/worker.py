@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from mld.clock import Clock, millis_since, wait_for_event
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
+from mld.consumer.taps import Taps
 from mld.errors import (
     StartupError,
     StreamError,
@@ -129,6 +130,11 @@ class Worker:
     @property
     def table(self) -> LeaseTable:
         return self._parts.table
+
+    @property
+    def taps(self) -> Taps:
+        """Where people listen to the children of this worker."""
+        return self._parts.consumer_parts.taps
 
     @property
     def is_ready(self) -> bool:

@@ -17,6 +17,7 @@ from properties.values import (
     AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,
+    ChildLog,
     ClientVersionConfig,
     HeartbeatSetting,
     InitialPositionKind,
@@ -367,6 +368,9 @@ _OWN = (
         default_text="a file of its own in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/mld or /tmp/mld-UID"),
     Key("mld.logLevel", CHOICE, Section.OWN, "The least important events that are logged.", default=LogLevel.INFO,
         choices=LogLevel, note="--log-level on the command line wins, and so does the file of -l.", live=True),
+    Key("mld.childLog", CHOICE, Section.OWN,
+        "How lines that children log as JSON objects are passed on: as fields of the daemon's own lines (fields), or "
+        "as they are (raw). All other lines are passed on as they are.", default=ChildLog.FIELDS, choices=ChildLog),
     Key("mld.wireClient", CHOICE, Section.OWN,
         "What sends GetRecords, GetShardIterator and the requests to the lease table: lean costs a tenth of botocore.",
         default=WireClient.LEAN, choices=WireClient,

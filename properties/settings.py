@@ -14,6 +14,7 @@ from properties.values import (
     AssignmentStrategy,
     BillingMode,
     ChildFailurePolicy,
+    ChildLog,
     ClientVersionConfig,
     DeadLetter,
     HeartbeatSetting,
@@ -160,6 +161,7 @@ class Settings:
     http: ListenAddress | None
     http_hosts: tuple[str, ...]
     control_socket: str | None
+    child_log: ChildLog
     log_level: LogLevel
     wire_client: WireClient
     deregister_consumer: bool

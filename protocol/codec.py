@@ -184,9 +184,9 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
     try:
         value, _ = _DECODER.raw_decode(line, start)
     except (ValueError, RecursionError):
-        return Ignored(f"not a JSON object: {shorten(line)}")
+        return Ignored(f"not a JSON object: {shorten(line)}", is_log=not line.startswith("{", start))
     if type(value) is not dict:
-        return Ignored(f"not a JSON object: {shorten(line)}")
+        return Ignored(f"not a JSON object: {shorten(line)}", is_log=True)
     try:
         match value.get("action"):
             case "status":
@@ -196,7 +196,7 @@ def parse_child_line(line: str, dialect: Dialect = Dialect.KCL_2) -> ChildMessag
             case str(action) if action in _OTHER_ACTIONS:
                 return Ignored(f"only the daemon sends {action!r} messages")
             case _:
-                return Ignored(f"no known action: {shorten(line)}")
+                return Ignored(f"no known action: {shorten(line)}", is_log="action" not in value)
     except _Unreadable as error:
         return Ignored(f"{error}: {shorten(line)}")
 

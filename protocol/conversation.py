@@ -157,10 +157,11 @@ class CheckpointAsked:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """A line that is no message. `quiet` ones (empty lines) are part of normal traffic."""
+    """A line that is no message. `quiet` ones (empty lines) are part of normal traffic, `is_log` ones of a log."""
 
     reason: str
     quiet: bool = False
+    is_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ class Conversation:
         """Take one line of the child's output. Raises ProcessorError if it breaks the protocol."""
         message = codec.parse_child_line(line, self._dialect)
         if isinstance(message, Ignored):
-            return Noise(message.reason, message.quiet)
+            return Noise(message.reason, message.quiet, message.is_log)
         if self._state is ConversationState.CHECKPOINT_PENDING:
             if len(self._held) >= HELD_MESSAGES_MAX:
                 raise self._fault(f"sent {HELD_MESSAGES_MAX} messages without waiting for a checkpoint reply")

@@ -126,10 +126,14 @@ class ActionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A line that is no message for the daemon, and why. `quiet` lines are part of normal traffic, not worth a log."""
+    """A line that is no message for the daemon, and why. `quiet` lines are part of normal traffic, not worth a log.
+
+    `is_log`: nothing in it looks like an attempt at a message; the child's program logs on stdout.
+    """
 
     reason: str
     quiet: bool = False
+    is_log: bool = False
 
 
 ChildMessage = CheckpointRequest | ActionStatus

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from mld.clock import Clock, wait_for_event
+from mld.consumer.child_logger import ChildLogger
 from mld.consumer.forked_process import ForkedProcess, fork
 from mld.consumer.naming import StreamNaming
 from mld.consumer.ports import ChildStartError
@@ -37,6 +38,7 @@ STDERR_LINE_BYTES_MAX = 16 * 1024  # longer lines of stderr are logged in pieces
 LOGGED_PER_STEP = 50  # lines, of some 20 us each; stderr is paused while more wait
 EOF_AFTER_EXIT_S = 1.0  # a grandchild may hold the pipes: how long the outputs may stay open after the child's exit
 KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it (disk, NFS)
+LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # of long lines fewer: each is searched for secrets
 LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
 LAST_WORDS_CHARS_MAX = 500  # of each of them
 LARGE_PIECE_BYTES = 64 * 1024
@@ -59,6 +61,7 @@ class PipeHost:
         *,
         stop_timeout_s: float,
         environment: Mapping[str, str],
+        logs_fields: bool = True,
         naming: StreamNaming | None = None,
     ) -> None:
         self._naming = naming
@@ -66,12 +69,14 @@ class PipeHost:
         self._clock = clock
         self._stop_timeout_s = stop_timeout_s
         self._environment = dict(environment)
+        self._logs_fields = logs_fields
 
     async def start(self, shard_id: str) -> PipeChild:
         named = await self._naming.variables() if self._naming else {}
         environment = {**os.environ, **self._environment, **named, "MLD_SHARD_ID": shard_id}
         process = await fork(self._command, environment) or _spawn(self._command, environment)
-        child = PipeChild(process, self._clock, shard_id=shard_id, stop_timeout_s=self._stop_timeout_s)
+        child_log = ChildLogger(log, "child_stderr", shard_id, process.pid, as_fields=self._logs_fields)
+        child = PipeChild(process, self._clock, child_log, shard_id=shard_id, stop_timeout_s=self._stop_timeout_s)
         try:
             await child.connect()
         except BaseException:
@@ -124,10 +129,17 @@ class PipeChild:
     """A running child. Created by `PipeHost.start`."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes] | ForkedProcess, clock: Clock, *, shard_id: str, stop_timeout_s: float
+        self,
+        process: subprocess.Popen[bytes] | ForkedProcess,
+        clock: Clock,
+        child_log: ChildLogger,
+        *,
+        shard_id: str,
+        stop_timeout_s: float,
     ) -> None:
         self._process = process
         self._clock = clock
+        self._child_log = child_log
         self._shard_id = shard_id
         self._stop_timeout_s = stop_timeout_s
         self.last_words: deque[str] = deque(maxlen=LAST_WORDS_LINES_MAX)
@@ -240,10 +252,14 @@ class PipeChild:
 
     def _log_some(self) -> None:
         """A read may hold thousands of short lines: they are logged in steps, and read on only when all are logged."""
+        characters = 0
         for _ in range(min(LOGGED_PER_STEP, len(self._unlogged))):
             if line := self._unlogged.popleft():
                 self.last_words.append(line[:LAST_WORDS_CHARS_MAX])
-                log.info(line, extra={"action": "child_stderr", "shard": self._shard_id, "pid": self._process.pid})
+                self._child_log.log(line)
+                characters += len(line)
+                if characters > LOGGED_CHARACTERS_PER_STEP:
+                    break
         is_open = self._stderr is not None and not self._stderr.is_closing()
         if self._unlogged:
             if is_open:

@@ -24,13 +24,7 @@ from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings,
 from mld.consumer.processor import Processor
 from mld.consumer.shard_counters import ShardCounters
 from mld.consumer.stopping import Stopping
-from mld.errors import (
-    LeaseLostError,
-    StreamError,
-    TableError,
-    TableMissingError,
-    TableThrottledError,
-)
+from mld.errors import LeaseLostError, StreamError, TableError, TableMissingError, TableThrottledError
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
 from mld.positions import Position
@@ -59,6 +53,7 @@ class ShardConsumer:
         self.state = ConsumerState.WAITING_ON_PARENTS
         self.counters = ShardCounters(parts.metrics, self.key, parts.clock)
         self.aggregates = AggregateReports(self.key, self.counters.part.dropped_aggregates)
+        self._tap = parts.taps.begin(self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
         self._settings = settings
@@ -103,7 +98,10 @@ class ShardConsumer:
                 outcome = await self._perform_activity()
                 self._enter(next_state(self.state, outcome, self._stopping.stop))
         finally:
-            await self._abandon()
+            try:
+                await self._abandon()
+            finally:
+                self._parts.taps.end(self._tap, self._stopping.stop, is_complete=self._range.is_complete)
 
     def _enter(self, state: ConsumerState) -> None:
         if state is not self.state:
@@ -214,6 +212,8 @@ class ShardConsumer:
                 reply_timeout_s=self._settings.reply_timeout_s,
                 warn_after_s=self._settings.warn_after_s,
                 metrics=self.counters.part,
+                tap=self._tap,
+                logs_fields=self._settings.logs_fields,
             )
 
     async def _process(self) -> ActivityOutcome:

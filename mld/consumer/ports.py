@@ -20,6 +20,7 @@ from mld.aws.letters import LetterBox
 from mld.clock import Clock
 from mld.consumer.letters import Sender
 from mld.consumer.restarts import RestartPolicy
+from mld.consumer.taps import Taps
 from mld.errors import MldError
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.lease import Lease
@@ -141,6 +142,8 @@ class ConsumerSettings:
     task_backoff_s: float
     deliver_empty_batches: bool
     warn_after_s: float
+    logs_fields: bool = True
+    """What a child logs as JSON objects becomes fields of our log."""
 
 
 _UNKNOWN = Sender("", "", "")
@@ -162,3 +165,4 @@ class ConsumerParts:
     """Where records are set aside; None: no record ever is."""
     sender: Sender = _UNKNOWN
     metrics: Metrics = field(default_factory=Metrics)
+    taps: Taps = field(default_factory=Taps)

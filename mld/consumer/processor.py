@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import count
 
 from mld.clock import Clock
+from mld.consumer.child_logger import ChildLogger
 from mld.consumer.overdue import Holds, Overdue
 from mld.consumer.ports import ChildProcess
+from mld.consumer.taps import ShardTap
 from mld.metrics.registry import ShardMetrics
 from protocol.conversation import (
     ActionDone,
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 NOTED_PER_STEP = 50
 """Lines that are no answer, handled between two turns of the loop; each takes some 20 us with its log line."""
 
+NOTED_CHARACTERS_PER_STEP = 16 * 1024  # a long line takes 2 ms to look through for secrets
+
 # Carries out a checkpoint request; None means success.
 CheckpointHandler = Callable[[CheckpointRequest], Awaitable[CheckpointErrorName | None]]
 
@@ -63,16 +66,23 @@ class Processor:
         reply_timeout_s: float | None,
         warn_after_s: float,
         metrics: ShardMetrics | None = None,
+        tap: ShardTap | None = None,
+        logs_fields: bool = True,
     ) -> None:
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._clock = clock
+        self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=logs_fields)
         self._child = child
+        self._tap = ShardTap(shard_id, clock) if tap is None else tap
+        self._tap.started(child.description)
         is_bounded = reply_timeout_s is not None
         self._overdue = Overdue(clock, shard_id, child.description, warn_after_s, is_bounded=is_bounded)
         self._shard_id = shard_id
         self._conversation = Conversation(dialect)
         self._reply_timeout_s = reply_timeout_s
         self.initialized = False
+        self._noted = 0
+        self._noted_characters = 0
 
     def adjust(self, reply_timeout_s: float | None, warn_after_s: float) -> None:
         """Wait so long from the next wait on, and warn of the action under way by the new bound."""
@@ -124,11 +134,15 @@ class Processor:
     async def end(self) -> str:
         """End the child: close its stdin, wait, TERM, KILL. Says how it ended."""
         self._overdue.close()
-        return await self._child.end()
+        words = await self._child.end()
+        self._tap.ended(words)
+        return words
 
     async def kill(self) -> str:
         self._overdue.close()
-        return await self._child.kill()
+        words = await self._child.kill()
+        self._tap.ended(words)
+        return words
 
     # --- one exchange ------------------------------------------------------------------------------------------------
 
@@ -144,7 +158,7 @@ class Processor:
         self, action: ActionName, line: Iterable[bytes], on_checkpoint: CheckpointHandler | None, holds: Holds = dict
     ) -> None:
         self._overdue.begin(action.value, holds)
-        writing = asyncio.ensure_future(self._child.write(line))
+        writing = asyncio.ensure_future(self._write(line))
         try:
             while isinstance(event := await self._next_event(action), CheckpointAsked):
                 error = event.refused
@@ -154,12 +168,15 @@ class Processor:
                 await self._bounded_write(writing, f"{action.value}")
                 reply = self._conversation.reply(error)
                 await self._bounded_write(
-                    asyncio.ensure_future(self._child.write([reply])), f"the reply to its checkpoint in {action.value}"
+                    asyncio.ensure_future(self._write([reply])), f"the reply to its checkpoint in {action.value}"
                 )
             await self._bounded_write(writing, action.value)
         finally:
             self._overdue.end()
             await _settle(writing)
+
+    def _write(self, line: Iterable[bytes]) -> Awaitable[None]:
+        return self._child.write(self._tap.copied(line) if self._tap.listeners else line)
 
     async def _stored(self, request: CheckpointRequest, on_checkpoint: CheckpointHandler) -> CheckpointErrorName | None:
         """Carry out the checkpoint; meanwhile the child waits for us."""
@@ -178,18 +195,18 @@ class Processor:
                 return held
         try:
             async with asyncio.timeout(self._reply_timeout_s):
-                for number in count(1):
+                while True:
                     line = await self._child.read_line()
                     if line is None:
                         self._conversation.eof()
                         raise AssertionError("a conversation that awaits an answer cannot end quietly")
+                    if self._tap.listeners:
+                        self._tap.heard(line)
                     event = self._conversation.receive_line(line)
                     if isinstance(event, ActionDone | CheckpointAsked):
                         return event
-                    self._note(event)
-                    if number % NOTED_PER_STEP == 0:
-                        await asyncio.sleep(0)
-                raise AssertionError("there is no last number")
+                    self._note(event, line)
+                    await self._give_way(line)
         except TimeoutError:
             raise ProcessorSilentError(
                 f"did not answer {action.value} within {self._reply_timeout_s} s (key timeoutInSeconds)"
@@ -215,12 +232,21 @@ class Processor:
         """What the child said since its last answer must not be taken for the answer to the next action."""
         while (held := self._conversation.next_event()) is not None:
             self._note(held)
-        for number, line in enumerate(self._child.take_unread(), 1):
-            self._note(self._conversation.receive_line(line))
-            if number % NOTED_PER_STEP == 0:
-                await asyncio.sleep(0)
+        for line in self._child.take_unread():
+            if self._tap.listeners:
+                self._tap.heard(line)
+            self._note(self._conversation.receive_line(line), line)
+            await self._give_way(line)
 
-    def _note(self, event: Event) -> None:
+    async def _give_way(self, line: str) -> None:
+        """A turn of the loop for others, after some lines that were no answer, or a few long ones."""
+        self._noted += 1
+        self._noted_characters += len(line)
+        if self._noted >= NOTED_PER_STEP or self._noted_characters >= NOTED_CHARACTERS_PER_STEP:
+            self._noted, self._noted_characters = 0, 0
+            await asyncio.sleep(0)
+
+    def _note(self, event: Event, line: str = "") -> None:
         match event:
             case StaleAnswer():
                 log.warning(
@@ -228,6 +254,8 @@ class Processor:
                     event.reason,
                     extra={"action": "child_stale_answer", "shard": self._shard_id},
                 )
+            case Noise(is_log=True):
+                self._log.log(line)
             case Noise(quiet=False):
                 log.info(
                     "unexpected line on stdout: %s",

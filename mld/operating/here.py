@@ -8,33 +8,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from mld.errors import MldError
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, complain, properties_file, say
+from mld.operating.daemon_client import find_daemon
+from mld.operating.daemon_options import daemon_options, guarded, wanted_daemon
+from mld.terminal import EXIT_FAILURE, EXIT_OK, properties_file
 from properties.printable import printable
-
-TIMEOUT_S = 5.0
-F = TypeVar("F", bound=Callable[..., Any])
-
-_pid = click.option("--pid", type=int, help="Of several daemons: the one with this process id.")
-_worker = click.option("--worker", metavar="ID", help="Of several daemons: the one with this worker id.")
-_timeout = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0.1, max=600),
-    default=TIMEOUT_S,
-    show_default=True,
-    help="Seconds until the daemon must have answered.",
-)
-
-
-def _daemon(command: F) -> F:
-    """Adds the parameters that choose a daemon."""
-    return _pid(_worker(_timeout(command)))
 
 
 @click.command()
@@ -44,7 +26,7 @@ def _daemon(command: F) -> F:
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
-@_daemon
+@daemon_options
 def status(
     argument_file: str | None,
     option_file: str | None,
@@ -62,9 +44,8 @@ def status(
     """
 
     def show() -> int:
-        from mld.operating.daemon_client import find_daemon
 
-        link = find_daemon(_wanted(option_file, argument_file, overrides, pid, worker, timeout_s), os.environ)
+        link = find_daemon(wanted_daemon(option_file, argument_file, overrides, pid, worker, timeout_s), os.environ)
         if probe is not None:
             return _print_verdict(link.ask(probe), output)
         value = link.ask("status")
@@ -78,46 +59,9 @@ def status(
             print_listing(daemon_listing(value))
         return EXIT_OK if value["isAlive"] else EXIT_FAILURE
 
-    sys.exit(_guarded(show))
+    sys.exit(guarded(show))
 
 
 def _print_verdict(verdict: dict[str, Any], output: str) -> int:
     click.echo(json.dumps(verdict) if output == "json" else printable(str(verdict["words"])))
     return EXIT_OK if verdict["isMet"] else EXIT_FAILURE
-
-
-def _wanted(
-    option_file: str | None,
-    argument_file: str | None,
-    overrides: Sequence[str],
-    pid: int | None,
-    worker: str | None,
-    timeout_s: float,
-) -> Any:
-    """Which daemon the options and the file name. Exits with 2 if the file cannot be used."""
-    from mld.operating.daemon_client import WantedDaemon
-    from properties.loader import load_some
-    from properties.remarks import ConfigurationError, Level, Remark
-
-    if not (option_file or argument_file or overrides):
-        return WantedDaemon(None, None, pid, worker, timeout_s)
-    file = chosen_file(option_file, argument_file)
-    try:
-        values = load_some(file, ("applicationName", "mld.controlSocket"), overrides, os.environ)
-        if "applicationName" not in values:
-            raise ConfigurationError([Remark(Level.ERROR, "applicationName", file, "is required", "")])
-    except ConfigurationError as error:
-        complain(error)
-    socket = values.get("mld.controlSocket")
-    setting = None if socket is None else str(socket)
-    return WantedDaemon(str(values["applicationName"]), setting, pid, worker, timeout_s)
-
-
-def _guarded(action: Callable[[], int]) -> int:
-    try:
-        return action()
-    except KeyboardInterrupt:
-        return EXIT_OK
-    except (MldError, OSError) as error:
-        say(str(error))
-        return EXIT_FAILURE

@@ -1,28 +1,51 @@
-"""What a running daemon answers over its control socket, by what is asked; `control` has the connection."""
+"""What a running daemon answers over its control socket, by what is asked; `control` has the connection.
+
+`log-level` is the one request that changes something, and it changes the log only.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any
 
 from mld.clock import Clock
-from mld.serving.control import Answer, ControlRoute, Request
+from mld.consumer.taps import LISTENERS_MAX, ShardTap, Taps, TooManyListenersError
+from mld.log_levels import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerError, level_name
+from mld.serving.control import Answer, ControlRoute, Request, RequestRefused
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.own_status import DaemonFacts, own_status
+
+log = logging.getLogger(__name__)
+
+SHARDS_NAMED_MAX = 20
+RESET = "reset"
 
 
 class ControlAnswers:
     """The answers of one daemon, made when it starts."""
 
-    def __init__(self, status: DaemonStatus, clock: Clock) -> None:
+    def __init__(self, status: DaemonStatus, taps: Taps, clock: Clock) -> None:
         self._status = status
+        self._taps = taps
         self._clock = clock
+        self._levels = LogLevels()
+        self._reset_timer: asyncio.TimerHandle | None = None
         self._started_at = clock.monotonic()
 
     def routes(self) -> Mapping[str, ControlRoute]:
         """By the word of the request."""
-        return {"who": self._who, "live": self._live, "ready": self._ready, "status": self._own, "fleet": self._fleet}
+        return {
+            "who": self._who,
+            "live": self._live,
+            "ready": self._ready,
+            "status": self._own,
+            "fleet": self._fleet,
+            "log-level": self._log_level,
+            "tap": self._tap,
+        }
 
     async def _who(self, _: Request) -> AsyncGenerator[Answer, None]:
         me = self._status.identity
@@ -39,7 +62,7 @@ class ControlAnswers:
             pid=os.getpid(),
             up_s=self._clock.monotonic() - self._started_at,
             mode=self._status.mode,
-            log_level=logging.getLevelName(logging.getLogger().level).lower(),
+            log_level=level_name(logging.getLogger().level),
             why_not_alive=self._status.why_not_alive(),
             why_not_ready=self._status.why_not_ready(),
         )
@@ -47,6 +70,78 @@ class ControlAnswers:
 
     async def _fleet(self, _: Request) -> AsyncGenerator[Answer, None]:
         yield await self._status.document()
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    async def _log_level(self, request: Request) -> AsyncGenerator[Answer, None]:
+        level, name, for_s = request.get("level"), request.get("logger"), request.get("forSeconds")
+        if level not in (*LEVELS, RESET):
+            raise RequestRefused(f"there are the levels {', '.join(LEVELS)}, and {RESET}")
+        if not isinstance(name, str | None) or not isinstance(for_s, int | float | None):
+            raise RequestRefused("logger is a name, and forSeconds a number")
+        try:
+            changes = self._levels.reset(name) if level == RESET else self._levels.change(level, name or ROOT)
+        except UnknownLoggerError as error:
+            raise RequestRefused(str(error)) from None
+        _log_changes(changes)
+        if for_s is not None and level != RESET:
+            self._reset_later(for_s)
+        elif name is None and self._reset_timer is not None:
+            self._reset_timer.cancel()
+        yield {"changes": [{"logger": one.logger, "old": one.old, "new": one.new} for one in changes]}
+
+    def _reset_later(self, seconds: float) -> None:
+        if self._reset_timer is not None:
+            self._reset_timer.cancel()
+        self._reset_timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._reset)
+
+    def _reset(self) -> None:
+        _log_changes(self._levels.reset())
+
+    # --- transcripts --------------------------------------------------------------------------------------------------
+
+    async def _tap(self, request: Request) -> AsyncGenerator[Answer, None]:
+        tap = self._tap_of(request.get("shard"))
+        try:
+            listener = self._taps.listen(tap, is_full=bool(request.get("full")))
+        except TooManyListenersError:
+            raise RequestRefused(f"{LISTENERS_MAX} others listen already; end one of them") from None
+        try:
+            yield self._about(tap)
+            async for value in listener.values():
+                yield value
+        finally:
+            self._taps.leave(tap, listener)
+
+    def _tap_of(self, shard: object) -> ShardTap:
+        if not isinstance(shard, str):
+            raise RequestRefused("name a shard")
+        tap = self._taps.find(shard)
+        if tap is None and shard.isascii() and shard.isdigit():
+            tap = self._taps.find(f"shardId-{int(shard):012d}")
+        if tap is None:
+            held = self._taps.shards
+            more = f" and {len(held) - SHARDS_NAMED_MAX} more" if len(held) > SHARDS_NAMED_MAX else ""
+            has = f"it has {', '.join(held[:SHARDS_NAMED_MAX])}{more}" if held else "it has none"
+            raise RequestRefused(f"this daemon has no lease of shard {shard[:200]!r}; {has}")
+        return tap
+
+    def _about(self, tap: ShardTap) -> dict[str, Any]:
+        shards = {shard.key: shard for shard in self._status.snapshot().shards}
+        shard = shards.get(tap.shard_id)
+        return {
+            "shard": tap.shard_id,
+            "child": tap.child,
+            "state": None if shard is None else shard.activity.value,
+            "busySeconds": None if shard is None else shard.busy_s,
+        }
+
+
+def _log_changes(changes: Iterable[LevelChange]) -> None:
+    """Whatever the levels are: a log that falls silent says why."""
+    for one in changes:
+        fields = {"action": "log_level", "changed_logger": one.logger or "root", "old": one.old, "new": one.new}
+        log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, "log level changed", (), None, extra=fields))
 
 
 def _verdict(why_not: str | None) -> Answer:

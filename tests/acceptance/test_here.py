@@ -7,14 +7,16 @@ import os
 import re
 import resource
 import signal
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.commands import mld
+from tests.acceptance.commands import MLD, ROOT, mld
 from tests.integration.world import ENVIRONMENT, MakeWorld, World
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, until
+from tests.support.patience import PATIENCE_S
 
 PROBE_CPU_S = 0.3
 
@@ -114,3 +116,69 @@ def test_off_is_off_and_a_bad_file_is_a_configuration_error(
     missing = mld("status", tmp_path / "none.properties", environment=environment)
     assert missing.returncode == 2
     assert "cannot be read" in missing.stderr
+
+
+# --- log-level and tap ------------------------------------------------------------------------------------------------
+
+
+def test_the_log_level_changes_while_the_daemon_runs_and_comes_back(
+    make_world: MakeWorld, environment: dict[str, str]
+) -> None:
+    world = make_world()
+    daemon = start(world, environment)
+    changed = mld("log-level", daemon.file, "debug", environment=environment)
+    assert (changed.returncode, changed.stdout) == (0, "all loggers: info -> debug\n")
+    daemon.wait_for_event("log_level", old="info", new="debug")
+    world.put(5)
+    daemon.wait_for_event("checkpoint", level="DEBUG")
+    one = mld("log-level", daemon.file, "error", "--logger", "mld.consumer", environment=environment)
+    assert one.stdout == "mld.consumer: inherited -> error\n"
+    back = mld("log-level", "-p", daemon.file, "reset", environment=environment)
+    assert back.stdout == "all loggers: debug -> info\nmld.consumer: error -> inherited\n"
+    unknown = mld("log-level", daemon.file, "debug", "--logger", "mld.consmer", environment=environment)
+    assert unknown.returncode == 1
+    assert "there is no logger 'mld.consmer'" in unknown.stderr
+
+
+def test_a_changed_log_level_ends_after_the_time_that_was_given(
+    make_world: MakeWorld, environment: dict[str, str]
+) -> None:
+    world = make_world()
+    daemon = start(world, environment)
+    assert mld("log-level", daemon.file, "error", "--for", "200ms", environment=environment).returncode == 0
+    daemon.wait_for_event("log_level", old="error", new="info")
+
+
+def test_a_tap_shows_both_directions_until_the_lease_ends(
+    make_world: MakeWorld, environment: dict[str, str], tmp_path: Path
+) -> None:
+    world = make_world()
+    daemon = start(world, environment)
+    text = tmp_path / "transcript"
+    command = [str(MLD), "tap", str(daemon.file), "0"]
+    with text.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=ROOT) as tapping:
+        try:
+            until(lambda: "shardId-000000000000: " in text.read_text(), what="the tap")
+            world.put(10, 200)
+            world.until_delivered()
+            until(lambda: '<- {"action": "status"' in text.read_text(), what="the answer")
+            assert daemon.stop() == 0
+            assert tapping.wait(PATIENCE_S) == 0
+        finally:
+            tapping.kill()
+    lines = text.read_text().splitlines()
+    assert re.fullmatch(r"-- shardId-000000000000: \w+, pid \d+.*", lines[0])
+    batch, *_ = [line for line in lines if "processRecords" in line]
+    assert re.match(r'[\d:.]{12} -> \{"action":"processRecords","records":\[\{"data":"[\w+/=]{48}… \d+ more"', batch)
+    assert re.search(r"\([\d,]+ bytes(, \d+ records)?\)$", batch)
+    assert any('-> {"action":"shutdownRequested"}' in line for line in lines)
+    assert re.fullmatch(r"-- [\d:.]{12} child ended: pid \d+ exited with status 0", lines[-2])
+    assert re.fullmatch(r"-- [\d:.]{12} this worker gives the lease back", lines[-1])
+
+
+def test_a_shard_that_is_elsewhere_cannot_be_tapped(make_world: MakeWorld, environment: dict[str, str]) -> None:
+    world = make_world()
+    daemon = start(world, environment)
+    result = mld("tap", daemon.file, "shardId-000000000007", environment=environment)
+    assert result.returncode == 1
+    assert "no lease of shard 'shardId-000000000007'; it has shardId-000000000000" in result.stderr

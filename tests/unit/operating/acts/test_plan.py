@@ -21,7 +21,7 @@ def test_a_shard_is_named_by_its_key_or_its_number(name: str, key: str) -> None:
 
 @pytest.mark.parametrize("name", ["3", "shardId", "", "²"])
 def test_a_shard_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
-    with pytest.raises(ActRefusedError, match="there is no shard .*; it has shardId-000000000001, "):
+    with pytest.raises(ActRefusedError, match=r"there is no shard .*; it has shardId-000000000001, "):
         full_key(KEYS, name)
 
 

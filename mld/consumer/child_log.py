@@ -1,0 +1,136 @@
+"""What a child logs, as events of our own log: a JSON object becomes fields, any other line stays as it is. Pure.
+
+A child may print anything. Its fields never replace ours, a name that tells of a secret hides its value, and what is
+made of a line is bounded: long and crowded lines are not taken apart, and of many fields the first are taken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from properties.redaction import HIDDEN, is_secret_key
+
+LINE_CHARACTERS_MAX = 16 * 1024
+MEMBERS_MAX = 400  # of a line: each is looked at for secrets, and takes some 3 us
+FIELDS_MAX = 64  # of each object, and of each list
+NAME_CHARACTERS_MAX = 128
+DEPTH_MAX = 8
+CHILD_PREFIX = "child_"
+NO_MESSAGE = "(no message)"
+DEBUG, INFO, WARNING, ERROR, CRITICAL = 10, 20, 30, 40, 50
+"""As in `logging`."""
+RESERVED = frozenset({
+    # What `logging` calls the parts of an event,
+    "name", "msg", "args", "levelname", "levelno", "pathname", "filename", "module", "exc_info", "exc_text",
+    "stack_info", "lineno", "funcName", "created", "msecs", "relativeCreated", "thread", "threadName", "processName",
+    "process", "taskName", "message", "asctime",
+    # and what our lines call theirs.
+    "level", "logger", "timestamp", "action", "shard", "pid",
+})  # fmt: skip
+_MESSAGES = ("message", "msg", "event")
+_LEVELS = ("level", "severity", "levelname", "log.level", "lvl", "levelno")
+_NAMED = {
+    **dict.fromkeys(("trace", "debug", "verbose", "finest", "finer", "fine"), DEBUG),
+    **dict.fromkeys(("info", "information", "notice", "config", "default"), INFO),
+    **dict.fromkeys(("warn", "warning"), WARNING),
+    **dict.fromkeys(("error", "err", "severe"), ERROR),
+    **dict.fromkeys(("critical", "crit", "fatal", "alert", "emergency", "emerg", "panic"), CRITICAL),
+}
+_SYSLOG = (CRITICAL, CRITICAL, CRITICAL, ERROR, WARNING, INFO, INFO, DEBUG)
+_PINO_OFFSET = 10  # pino and bunyan count trace 10, debug 20, info 30, … fatal 60
+_TELLING = re.compile(r"authori[sz]ation|signature|\A(?:auth|sig)\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEvent:
+    """One event of a child: a level of `logging`, and fields whose names are not ours."""
+
+    level: int
+    message: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def event_of(line: str, *, as_fields: bool) -> ChildEvent:
+    """What a line of a child says. Never raises."""
+    if as_fields and line.startswith("{") and len(line) <= LINE_CHARACTERS_MAX and line.count(",") < MEMBERS_MAX:
+        value = _parsed(line)
+        if value is not None:
+            return _event(value)
+    if len(line) > LINE_CHARACTERS_MAX:
+        return ChildEvent(INFO, f"{line[:LINE_CHARACTERS_MAX]}… {len(line) - LINE_CHARACTERS_MAX} characters more")
+    return ChildEvent(INFO, line)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _event(value: dict[str, Any]) -> ChildEvent:
+    level, level_name = _level(value)
+    message_name = next((name for name in _MESSAGES if isinstance(value.get(name), str)), None)
+    message = NO_MESSAGE if message_name is None else value[message_name]
+    rest = {name: one for name, one in value.items() if name not in (message_name, level_name)}
+    fields = {_free(name): one for name, one in _bounded_object(rest, 1).items()}
+    return ChildEvent(level, message, fields)
+
+
+def _level(value: Mapping[str, Any]) -> tuple[int, str | None]:
+    """The level, and the name of the field that says so."""
+    for name in _LEVELS:
+        match value.get(name):
+            case str(word) if word.strip().lower() in _NAMED:
+                return _NAMED[word.strip().lower()], name
+            case bool():
+                continue
+            case int(number) if number >= 0:
+                return _numbered(number, is_python=name == "levelno"), name
+    return INFO, None
+
+
+def _numbered(number: int, *, is_python: bool) -> int:
+    if number < len(_SYSLOG) and not is_python:
+        return _SYSLOG[number]
+    tens = number // 10 * 10 - (0 if is_python else _PINO_OFFSET)
+    return min(max(tens, DEBUG), CRITICAL)
+
+
+def _free(name: str) -> str:
+    return f"{CHILD_PREFIX}{name}" if name in RESERVED or not name else name
+
+
+def _bounded_object(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    bounded: dict[str, Any] = {}
+    for number, (name, one) in enumerate(value.items()):
+        if number == FIELDS_MAX:
+            bounded["child_fields_left_out"] = len(value) - FIELDS_MAX
+            break
+        hides = not isinstance(one, bool | None) and (is_secret_key(name) or _TELLING.search(name) is not None)
+        bounded[name[:NAME_CHARACTERS_MAX]] = HIDDEN if hides else _bounded(one, depth)
+    return bounded
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    match value:
+        case dict() | list() if depth >= DEPTH_MAX:
+            return "…"
+        case dict():
+            return _bounded_object(value, depth + 1)
+        case list():
+            more = [f"… {len(value) - FIELDS_MAX} more"] if len(value) > FIELDS_MAX else []
+            return [*(_bounded(one, depth + 1) for one in value[:FIELDS_MAX]), *more]
+        case float() if not math.isfinite(value):
+            return str(value)
+    return value
