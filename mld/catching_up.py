@@ -134,6 +134,8 @@ def _why(lease: Lease, work: AtWork | None, left: Collection[str]) -> str:
             return "is parked: Kinesis does not find it"
         case ShardActivity.FAILING:
             return f"its record processor fails: {work.last_error or 'for an unknown reason'}"
+        case ShardActivity.PAUSED:
+            return "is paused: mld resume goes on with it"
         case ShardActivity.ENDING:
             return "is about to end"
     return "is being read" if work.behind_ms is None else f"is {work.behind_ms / 1000:g} s behind"

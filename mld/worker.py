@@ -320,9 +320,17 @@ class Worker:
             elif held[key].lease.handoff_to is not None:
                 self._parts.fleet.lookout.gave()
                 running.consumer.hand_off()
+            else:
+                self._pause_or_resume(running.consumer, held[key].lease.paused)
+
+    def _pause_or_resume(self, consumer: ShardConsumer, paused: str | None) -> None:
+        if consumer.gate.turn(paused is not None):
+            about = {"action": "shard_resumed" if paused is None else "shard_paused", "shard": consumer.key}
+            log.info("resumed" if paused is None else "paused: %s", *(() if paused is None else (paused,)), extra=about)
 
     def _start_consumer(self, holding: HeldLease) -> None:
         consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
+        self._pause_or_resume(consumer, holding.lease.paused)
         task = asyncio.create_task(consumer.run())
         running = _Running(consumer, task)
         self._consumers[consumer.key] = running

@@ -23,7 +23,7 @@ from mld.consumer.parts import Part, holding_of, holding_part, records_of
 from mld.consumer.ports import ChildStartError, ConsumerParts, ConsumerSettings, EndVerdict, MissingVerdict
 from mld.consumer.processor import Processor
 from mld.consumer.shard_counters import ShardCounters
-from mld.consumer.stopping import Stopping
+from mld.consumer.stopping import PauseGate, Stopping
 from mld.errors import LeaseLostError, StreamError, TableError, TableMissingError, TableThrottledError
 from mld.leases.checkpoints import CheckpointRange, Illegal, Write
 from mld.leases.holding import HeldLease
@@ -59,6 +59,7 @@ class ShardConsumer:
         self._settings = settings
         self._stopping = Stopping(parts.clock)
         self._pause = self._stopping.pause
+        self.gate = PauseGate(self.counters.paused)
         self._processor: Processor | None = None
         self._reader: ShardReader | None = None
         self._range = CheckpointRange.starting_at(held.lease.checkpoint)
@@ -219,7 +220,7 @@ class ShardConsumer:
     async def _process(self) -> ActivityOutcome:
         assert self._reader is not None and self._processor is not None
         gone = self._processor.gone
-        delivery = await self._stopping.unless(self._reader.next(), gone)
+        delivery = await self._stopping.unless(self.gate.after(self._reader.next()), gone)
         if delivery is None and gone.done() and self._stopping.stop is None:
             # Restart it now, not with the next records, which may be hours away: some may be without a checkpoint.
             return await self._child_failed(ProcessorGoneError("ended while there was nothing to do for it"))

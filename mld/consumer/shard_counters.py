@@ -57,6 +57,7 @@ class ShardCounters:
         self._clock = clock
         self._state = ConsumerState.WAITING_ON_PARENTS
         self._is_failing = False
+        self._is_paused = False
         self.part = metrics.begin(key, clock.monotonic())
 
     def close(self) -> None:
@@ -65,6 +66,11 @@ class ShardCounters:
     def entered(self, state: ConsumerState) -> None:
         """The consumer is in this state now."""
         self._state = state
+        self._tell()
+
+    def paused(self, is_paused: bool) -> None:
+        """An operator has paused the shard, or lets it go on."""
+        self._is_paused = is_paused
         self._tell()
 
     def fetched(self, millis_behind_latest: int | None) -> None:
@@ -123,6 +129,8 @@ class ShardCounters:
         activity = _ACTIVITIES.get(self._state)
         if activity is None and self._is_failing:
             activity = ShardActivity.FAILING
+        if activity is None and self._is_paused and self.part.busy_since is None:
+            activity = ShardActivity.PAUSED
         if activity is None:
             activity = ShardActivity.IDLE if self.part.busy_since is None else ShardActivity.PROCESSING
         self.part.activity = activity

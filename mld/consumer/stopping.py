@@ -1,9 +1,9 @@
-"""The stop that a consumer was asked for, and waits that end with it."""
+"""The stop or pause that a consumer was asked for, and waits that end with it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from mld.clock import Clock
@@ -56,6 +56,32 @@ class Stopping:
         if self._waiter is None:
             self._waiter = asyncio.ensure_future(self._asked.wait())
         return self._waiter
+
+
+class PauseGate:
+    """Holds back what comes from the reader while an operator has paused the shard; `on_turn` hears of a change."""
+
+    def __init__(self, on_turn: Callable[[bool], None]) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._on_turn = on_turn
+
+    def turn(self, is_paused: bool) -> bool:
+        """Close it or open it; True if that is a change."""
+        if is_paused is not self._open.is_set():
+            return False
+        if is_paused:
+            self._open.clear()
+        else:
+            self._open.set()
+        self._on_turn(is_paused)
+        return True
+
+    async def after(self, awaitable: Awaitable[T]) -> T:
+        """The awaitable's value, as soon as it may pass. What is cancelled here is read again from the checkpoint."""
+        value = await awaitable
+        await self._open.wait()
+        return value
 
 
 async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:

@@ -65,9 +65,12 @@ class Departure:
         except (TableError, TimeoutError) as error:
             log.info("no last look for leases: %s", error, extra={"action": "last_look_failed"})
 
+    async def receivers_of(self, keys: Iterable[str]) -> dict[str, str]:
+        """Who of the others would get these leases, by key. Raises TableError."""
+        return await self._find_receivers(await self._table.scan(), keys)
+
     async def _receivers_of_held(self) -> dict[str, str]:
-        scan = await self._table.scan()
-        return await self._find_receivers(scan, self._keeper.held())
+        return await self.receivers_of(self._keeper.held())
 
     async def _find_receivers(self, scan: TableScan, keys: Iterable[str]) -> dict[str, str]:
         now = self._clock.wall()

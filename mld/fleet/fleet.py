@@ -17,6 +17,7 @@ from mld.clock import Clock
 from mld.fleet.assign.assigner import Assigner
 from mld.fleet.child_adopter import ChildAdopter
 from mld.fleet.departure import Departure
+from mld.fleet.drain import Drain
 from mld.fleet.heartbeat.heart import Heartbeat
 from mld.fleet.heartbeat.java_peers import JavaPeers
 from mld.fleet.index_keeper import IndexKeeper
@@ -56,6 +57,7 @@ class FleetParts:
     java_peers: JavaPeers
     child_adopter: ChildAdopter
     departure: Departure
+    drain: Drain
     clock: Clock
 
 
@@ -117,7 +119,7 @@ class Fleet:
         """
         if self.takes_leases or self.leader.leads:
             self.wake_leases()
-        else:
+        elif not self._parts.drain.is_on:
             self._parts.child_adopter.adopt(keys)
 
     # --- start and run ------------------------------------------------------------------------------------------------
@@ -234,6 +236,7 @@ class Fleet:
         self.leader.abandon()
         self._parts.child_adopter.abandon()
         self._parts.java_peers.abandon()
+        self._parts.drain.abandon()
         if self._resigning is not None:
             self._resigning.cancel()
         self._parts.migration.abandon()

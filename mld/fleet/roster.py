@@ -30,6 +30,8 @@ class Roster:
         self._rules = rules
         self._looks = reports.Sightings()
         self._mld: frozenset[str] = frozenset()
+        self.drained: frozenset[str] = frozenset()
+        """The workers that an operator wants to have no leases, as of the last whole look."""
         self.java: frozenset[str] = frozenset()
         """The workers whose reports mld did not write. This and the next three are as of the last whole look."""
         self.silent: frozenset[str] = frozenset()
@@ -49,6 +51,7 @@ class Roster:
         """All reports there are, one for each worker. Told before the owners of the same look."""
         self._mld = frozenset(report.worker for report in found if "version" in report.mld)
         self.java = frozenset(report.worker for report in found) - self._mld
+        self.drained = frozenset(report.worker for report in found if reports.is_drained(report))
         self._looks.saw(found, now)
 
     def saw_owners(
@@ -70,8 +73,13 @@ class Roster:
 
     @property
     def possible_lookers(self) -> frozenset[str]:
-        """The mld workers that show life, and this one."""
-        return self.showing_life & self._mld | {self._me}
+        """The mld workers that show life and are not drained, and this one."""
+        return self.showing_life & self._mld - self.drained | {self._me}
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether this worker may take leases: it is not drained, or no other worker that shows life is there."""
+        return self._me not in self.drained or not self.showing_life - self.drained - {self._me}
 
     # --- who may get leases -------------------------------------------------------------------------------------------
 
@@ -123,6 +131,7 @@ class Roster:
         active = reports.sort_out(found, wall_s, self._rules).active
         counts = Counter(lease.actual_owner for lease in leases)
         live = {report.worker for report in active if not self._is_found_dead(report)} - self.silent - {self._me}
+        live = live - {report.worker for report in active if reports.is_drained(report)} or live
         chosen = live & self.showing_life or live
         return spread(keys, {worker: counts[worker] for worker in chosen}, leases_max)
 

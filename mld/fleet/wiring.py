@@ -17,6 +17,7 @@ from mld.fleet.assign.assigner import Assigner, AssignerParts, AssignerSettings
 from mld.fleet.assign.loads import AssignmentRules
 from mld.fleet.child_adopter import ChildAdopter
 from mld.fleet.departure import Departure
+from mld.fleet.drain import Drain
 from mld.fleet.fleet import Fleet, FleetParts
 from mld.fleet.heartbeat.heart import Heartbeat
 from mld.fleet.heartbeat.heartbeat_table import REQUEST_TIMEOUT_S_MAX, HeartbeatTable
@@ -38,7 +39,7 @@ from mld.fleet.report.reports import ReportRules
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.report.stored_reports import StoredReports
 from mld.fleet.roster import Roster
-from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place
+from mld.fleet.values import COORDINATOR_TABLE_KEY, REPORTS_TABLE_KEY, LeaderDecider, Place, WorkerReport
 from mld.fleet.watch.lookout import Lookout, LookoutParts
 from mld.fleet.watch.takeover import TakeoverRules
 from mld.leases.discovery import LeaseDiscovery
@@ -149,6 +150,16 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         status_of=needs.status_of,
         progress=needs.metrics.progress,
     )
+    departure = Departure(
+        needs.table,
+        needs.keeper,
+        reports,
+        roster,
+        needs.clock,
+        worker_id=needs.worker_id,
+        leases_max=settings.max_leases_for_worker,
+    )
+    drain = Drain(needs.table, needs.keeper, departure)
     by_lock, by_shuffle = _elections(needs, migration, summaries, assigner)
     return Fleet(
         FleetParts(
@@ -171,20 +182,13 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             discovery=discovery,
             assigner=assigner,
             lookout=lookout,
-            new_reporter=_maker_of_reporter(settings, needs, heartbeat),
+            new_reporter=_maker_of_reporter(settings, needs, heartbeat, drain),
             index=IndexKeeper(needs.table, needs.clock),
             heartbeat=heartbeat,
             java_peers=java_peers,
             child_adopter=ChildAdopter(needs.table, discovery, worker_id=needs.worker_id),
-            departure=Departure(
-                needs.table,
-                needs.keeper,
-                reports,
-                roster,
-                needs.clock,
-                worker_id=needs.worker_id,
-                leases_max=settings.max_leases_for_worker,
-            ),
+            departure=departure,
+            drain=drain,
             clock=needs.clock,
         )
     )
@@ -272,8 +276,12 @@ def _reader_of_leader(needs: FleetNeeds, migration: TableMigration) -> Callable[
 
 
 def _maker_of_reporter(
-    settings: Settings, needs: FleetNeeds, heartbeat: Heartbeat
+    settings: Settings, needs: FleetNeeds, heartbeat: Heartbeat, drain: Drain
 ) -> Callable[[Place], Awaitable[Reporter]]:
+    def on_own_row(report: WorkerReport) -> None:
+        heartbeat.on_own_report()
+        drain.on_own_report(report)
+
     async def make(place: Place) -> Reporter:
         source = None if settings.disable_worker_metrics else await needs.detect_load()
         return Reporter(
@@ -288,7 +296,7 @@ def _maker_of_reporter(
                 report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
                 ring_length=settings.no_of_persisted_metrics_per_worker_metrics,
             ),
-            on_own_row=lambda _: heartbeat.on_own_report(),
+            on_own_row=on_own_row,
             metrics=needs.metrics,
         )
 

@@ -99,9 +99,9 @@ class Confirmer:
         if isinstance(answer, Refusal):
             self._holder.lose(holding, answer)
             return
-        holding.lease = answer
+        before, holding.lease = holding.lease, answer
         self._validity.confirm(holding, answer, sent_at)
-        self._holder.note_handoff(holding, answer)
+        self._holder.note_news(holding, before, answer)
 
 
 def _batches(keys: Sequence[str]) -> list[Sequence[str]]:

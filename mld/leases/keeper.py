@@ -423,17 +423,17 @@ class LeaseKeeper:
             if wanted and row.key not in self._holdings and row.checkpoint_owner is None:
                 self.adopt(row, valid_from)  # the answer came after the expiry, but the row is ours: a new holding
                 return
-        self.note_handoff(holding, row)
+        self.note_news(holding, before, row)
 
-    def note_handoff(self, holding: Holding, row: Lease) -> None:
-        """Report a handoff that `row` asks for, unless that was done before."""
-        if row.handoff_to is None or holding.handoff_by is not None or not self.is_current(holding):
-            return
-        key = holding.lease.key
-        log.info("handoff of %s to %s asked for", key, row.handoff_to, extra=self._about(key, "handoff_asked"))
-        holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
-        self._times_changed.set()
-        self._on_change()
+    def note_news(self, holding: Holding, before: Lease, row: Lease) -> None:
+        """Report a handoff that `row` asks for, unless that was done before, and a pause that came or went."""
+        if row.handoff_to is not None and holding.handoff_by is None and self.is_current(holding):
+            log.info("asked to hand %s to %s", row.key, row.handoff_to, extra=self._about(row.key, "handoff_asked"))
+            holding.handoff_by = self._clock.monotonic() + self._handoff_timeout_s
+            self._times_changed.set()
+            self._on_change()
+        elif row.paused != before.paused:
+            self._on_change()
 
     def _holding(self, key: str, token: str) -> Holding | None:
         holding = self._holdings.get(key)

@@ -44,7 +44,7 @@ class ShardStatus:
     """What the holder of a lease tells people with each renewal; nothing is decided by it."""
 
     activity: str
-    """processing, idle, failing, parked or ending."""
+    """processing, idle, failing, parked, ending or paused."""
     at_s: int
     """When this was so, in epoch seconds of the holder's clock."""
     behind_ms: int | None = None
@@ -71,6 +71,10 @@ class Lease:
     heartbeat: str | None = None
     """The epoch of the worker heartbeat that stands for the renewals of this lease; None if it is renewed by itself."""
     failing: Failing | None = None
+    paused: str | None = None
+    """Who has paused the shard, when and why, in words; None if nobody has. Its holder delivers nothing meanwhile."""
+    pinned_until_s: int | None = None
+    """Until when the lease stays with the worker that an operator gave it to, in epoch seconds."""
     status: ShardStatus | None = field(default=None, compare=False)
 
     @property

@@ -24,7 +24,7 @@ from hashlib import blake2b
 from mld.leases.lease import ShardStatus
 from mld.steps import SLICE, Steps
 
-ACTIVITIES = ("idle", "processing", "failing", "parked", "ending")
+ACTIVITIES = ("idle", "processing", "failing", "parked", "ending", "paused")
 NO_ACTIVITY = len(ACTIVITIES)
 DIGEST_BYTES = 4
 FORM_AT, TIME_AT = DIGEST_BYTES, DIGEST_BYTES + 1

@@ -45,6 +45,12 @@ HEARTBEAT = "mldHeartbeat"
 FAILING = "mldFailing"
 """Ours: the record processor fails on and on; see `lease.Failing`. Java keeps it as well."""
 
+PAUSED = "mldPaused"
+"""Ours: an operator's words, while nothing of the shard is to be delivered. Java keeps and ignores it."""
+
+PINNED_UNTIL = "mldPinnedUntil"
+"""Ours: until when no leader of ours moves the lease to even out the load, in epoch seconds."""
+
 STATUS = ("mldState", "mldBehindAt", "mldBehindMs", "mldDelivered")
 STATE, BEHIND_AT, BEHIND_MS, DELIVERED = STATUS
 """Ours: what the holder tells people; see `lease.ShardStatus`. Java keeps these, too."""
@@ -58,6 +64,7 @@ HASH_KEY_DIGITS_MAX = len(str(HASH_KEY_MAX))
 SHOWN_MAX = 100  # characters of a value that a message shows: an attribute may have 400 KB
 PLAIN_DIGITS_MAX = 18  # a counter or time of that length is surely no exponent in disguise
 FAILURES_KEPT_MAX = 10**9  # more than a restart every 5 minutes for ever can count
+PAUSED_CHARACTERS_MAX = 200
 SINCE_S_MAX = 253_402_300_799  # the end of the year 9999, the last that can be written back
 RANGES_KEPT_MAX = 16_384  # more than the leases of one table; some 3 MB when full
 
@@ -150,6 +157,8 @@ def _parse(row: Row, key: str | None) -> Lease:
         throughput_kbps=_throughput(row),
         heartbeat=_heartbeat(row),
         failing=_failing(row),
+        paused=_paused(row),
+        pinned_until_s=_pinned_until(row),
         status=_status(row),
     )
 
@@ -256,6 +265,22 @@ def _heartbeat(row: Row) -> str | None:
     """Anything but a text is no mark of ours: the row is judged by its counter."""
     value = row.get(HEARTBEAT, {}).get("S")
     return value if isinstance(value, str) and value else None
+
+
+def _paused(row: Row) -> str | None:
+    """Whatever else the attribute holds, somebody meant that nothing is delivered."""
+    if PAUSED not in row:
+        return None
+    text = row[PAUSED].get("S")
+    return text[:PAUSED_CHARACTERS_MAX] if isinstance(text, str) and text else "paused"
+
+
+def _pinned_until(row: Row) -> int | None:
+    """A wish, so damage makes it none."""
+    text = row.get(PINNED_UNTIL, {}).get("N")
+    if not isinstance(text, str) or len(text) > PLAIN_DIGITS_MAX or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text)
 
 
 def failing_value(note: Failing) -> dict[str, Any]:

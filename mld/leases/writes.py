@@ -134,16 +134,7 @@ def begin_handoff(lease: Lease, next_owner: str) -> Request:
 def assign(lease: Lease, owner: str) -> Request:
     """Change the owner if the owners are as seen; ends a pending handoff. The counter is raised, but no condition."""
     values = {":key": {"S": lease.key}, ":newOwner": {"S": owner}, ":one": _number(1)}
-    condition = "#leaseKey = :key"
-    for name, seen, value in (
-        (rows.OWNER, lease.owner, ":owner"),
-        (rows.CHECKPOINT_OWNER, lease.checkpoint_owner, ":checkpointOwner"),
-    ):
-        if seen is None:
-            condition += f" AND attribute_not_exists(#{name})"
-        else:
-            condition += f" AND #{name} = {value}"
-            values[value] = {"S": seen}
+    condition = "#leaseKey = :key" + _owners_as_seen(lease, values)
     update = f"SET #leaseOwner = :newOwner REMOVE #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
     if is_owner_switch(lease, owner):
         update += ", #ownerSwitchesSinceCheckpoint :one"
@@ -177,6 +168,21 @@ def release(lease: Lease) -> Request:
             values[":nextOwner"] = {"S": lease.owner}
         update = f"REMOVE #checkpointOwner{_and_mark(lease)} ADD #leaseCounter :one"
     return _update(lease.key, condition, update, values)
+
+
+def pause(lease: Lease, words: str) -> Request:
+    """Ask the holder to deliver nothing from now on. Its renewals go on, so the counter stays."""
+    assert words, "somebody pauses it"
+    values: dict[str, Any] = {":key": {"S": lease.key}, ":words": {"S": words[: rows.PAUSED_CHARACTERS_MAX]}}
+    condition = f"#leaseKey = :key AND attribute_not_exists(#{rows.PAUSED})" + _owners_as_seen(lease, values)
+    return _update(lease.key, condition, f"SET #{rows.PAUSED} = :words", values)
+
+
+def resume(lease: Lease) -> Request:
+    """Take the pause away, whoever owns the lease by now."""
+    values = {":key": {"S": lease.key}}
+    condition = f"#leaseKey = :key AND attribute_exists(#{rows.PAUSED})"
+    return _update(lease.key, condition, f"REMOVE #{rows.PAUSED}", values)
 
 
 def record_children(key: str, children: frozenset[str]) -> Request:
@@ -295,7 +301,34 @@ def is_owner_switch(seen: Lease, owner: str) -> bool:
     return (seen.owner is not None and seen.owner != owner) or seen.checkpoint_owner == owner
 
 
+def pinned(request: Request, until_s: int) -> Request:
+    """The same change of owner, after which our leaders leave the lease where it is until `until_s` (epoch seconds)."""
+    update = request["UpdateExpression"].replace("SET ", f"SET #{rows.PINNED_UNTIL} = :pinnedUntil, ", 1)
+    values = request["ExpressionAttributeValues"] | {":pinnedUntil": _number(until_s)}
+    names = request["ExpressionAttributeNames"] | _names(f"#{rows.PINNED_UNTIL}")
+    return request | {
+        "UpdateExpression": update,
+        "ExpressionAttributeValues": values,
+        "ExpressionAttributeNames": names,
+    }
+
+
 # --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _owners_as_seen(lease: Lease, values: dict[str, Any]) -> str:
+    """The end of a condition: the owners are those of `lease`. Adds to `values`."""
+    condition = ""
+    for name, seen, value in (
+        (rows.OWNER, lease.owner, ":owner"),
+        (rows.CHECKPOINT_OWNER, lease.checkpoint_owner, ":checkpointOwner"),
+    ):
+        if seen is None:
+            condition += f" AND attribute_not_exists(#{name})"
+        else:
+            condition += f" AND #{name} = {value}"
+            values[value] = {"S": seen}
+    return condition
 
 
 def _guard_values(lease: Lease) -> dict[str, Any]:

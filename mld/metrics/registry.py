@@ -27,6 +27,7 @@ class ShardActivity(Enum):
     FAILING = "failing"
     PARKED = "parked"
     ENDING = "ending"
+    PAUSED = "paused"
 
 
 class FetchResult(Enum):

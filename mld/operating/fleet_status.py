@@ -37,6 +37,7 @@ class Verdict(Enum):
     STALLED = "stalled"  # behind, and nothing moves
     FAILING = "failing"  # its record processor fails on and on
     PARKED = "parked"  # it waits for an operator
+    PAUSED = "paused"  # an operator wants it to wait
     STOPPED = "stopped"  # nobody works on it
     UNKNOWN = "unknown"  # somebody works on it and does not say how far
     ENDED = "ended"  # a closed shard, read to its end
@@ -111,6 +112,8 @@ class WorkerView:
     cpu_percent: float | None
     behind_s: float | None
     """Of its shard that is furthest behind; None if none of them tells."""
+    drained: str | None = None
+    """Who has drained it, when and why, in words; None if nobody has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,8 @@ def _verdict(shard: ShardView, dead: Collection[str], rules: ViewRules) -> Verdi
         return Verdict.ENDED
     if shard.owner is None or shard.owner in dead:
         return Verdict.STOPPED
+    if shard.lease.paused is not None:
+        return Verdict.PAUSED
     if shard.status is not None and shard.status.activity == Verdict.PARKED.value:
         return Verdict.PARKED
     if shard.failing is not None:
@@ -233,6 +238,7 @@ def _workers(
                 heard_s=None if report is None or report.updated_at_s is None else now_s - report.updated_at_s,
                 cpu_percent=_cpu(report),
                 behind_s=_furthest(shard for shard in open_shards if shard.owner == worker),
+                drained=None if report is None else report.mld.get("drain"),
             )
         )
     return tuple(views)

@@ -19,6 +19,7 @@ CHECKPOINT_DIGITS = 12
 WORST_FIRST = (
     Verdict.STOPPED,
     Verdict.PARKED,
+    Verdict.PAUSED,
     Verdict.FAILING,
     Verdict.STALLED,
     Verdict.LAGGING,
@@ -96,6 +97,8 @@ def note(shard: ShardView) -> str:
     parts = []
     if shard.lease.handoff_to is not None:
         parts.append(f"goes to {shard.lease.handoff_to}")
+    if shard.lease.paused is not None:
+        parts.append(f"paused: {shard.lease.paused}")
     if shard.failing is not None:
         parts.append(f"failed {shard.failing.failures} times at {short(shard.failing.checkpoint)}")
     if shard.verdict is Verdict.UNKNOWN and shard.age_s is not None:

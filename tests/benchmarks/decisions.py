@@ -50,7 +50,18 @@ def assignment() -> Decision:
 
     def steps() -> Steps[Plan]:
         order = shuffling(random.Random(2))
-        return decide(leases, workers, seen, 100.0, AssignmentRules(), order, leader="w0", balance=True, by_count=False)
+        return decide(
+            leases,
+            workers,
+            seen,
+            100.0,
+            AssignmentRules(),
+            order,
+            leader="w0",
+            balance=True,
+            by_count=False,
+            wall_s=0.0,
+        )
 
     return steps
 

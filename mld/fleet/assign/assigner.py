@@ -308,6 +308,7 @@ class Assigner:
                 now,
                 settings.rules,
                 order,
+                wall_s=self._clock.wall(),
                 leader=self._worker_id,
                 balance=balance,
                 by_count=settings.by_count,

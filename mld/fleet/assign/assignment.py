@@ -85,6 +85,7 @@ def decide(
     rules: AssignmentRules,
     order: Order,
     *,
+    wall_s: float,
     leader: str,
     balance: bool,
     by_count: bool,
@@ -93,7 +94,7 @@ def decide(
 
     `observations` know the scan already; `workers` are the active.
     """
-    view = yield from survey(leases, workers, observations, now, rules)
+    view = yield from survey(leases, workers, observations, now, rules, wall_s=wall_s)
     waiting = len(view.waiting)
     queue = Queue(view, by_headroom=not by_count)
     yield

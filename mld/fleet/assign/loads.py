@@ -9,6 +9,8 @@ Rules: coordination#lease-weights. What differs from Java:
   Java's range of 100 makes every worker a little above the average a source and so moves leases for ever.
 * A handoff that is on its way counts as load of its next owner already and as relief of its old one, so that neither
   is decided twice.
+* A worker that an operator drains gets nothing while there is another one. A lease that an operator has moved stays
+  where it is until the time on its row.
 * A worker with a fresh report that renews none of its leases gets no others while somebody else is there: reports are
   believed for a minute, a lease for ten seconds.
 """
@@ -41,6 +43,8 @@ class LiveWorker:
     utilization: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     """Operating ranges by metric, percent; a metric without one has no limit."""
+    is_drained: bool = False
+    """An operator wants it to have no leases: it gets none while there is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,14 @@ class AssignmentRules:
 
 def live_worker(report: WorkerReport, ema_alpha: float) -> LiveWorker:
     """An active worker as its report describes it (coordination#report-judgement)."""
+    is_drained = reports.is_drained(report)
     if reports.is_default(report):
-        return LiveWorker(report.worker)
+        return LiveWorker(report.worker, is_drained=is_drained)
     return LiveWorker(
         report.worker,
         {metric: reports.average(samples, ema_alpha) for metric, samples in report.samples.items()},
         {metric: float(ranges[0]) for metric, ranges in report.ranges.items() if ranges},
+        is_drained,
     )
 
 
@@ -122,6 +128,7 @@ class Load:
     arriving_weight: float = 0.0
     held: int = 0
     expired: int = 0
+    is_drained: bool = False
     ticket: int = -1
     """Its entry in the queue; -1 if it is not queued."""
 
@@ -158,8 +165,8 @@ class View:
         return kbps if kbps is not None and is_amount(kbps) else self.mean_weight
 
     def is_full(self, load: Load) -> bool:
-        """At a limit of the settings. The one of throughput may be overshot by one lease."""
-        if load.count >= self.rules.leases_max:
+        """At a limit of the settings, or to be emptied. The limit of throughput may be overshot by one lease."""
+        if load.is_drained or load.count >= self.rules.leases_max:
             return True
         return self.has_throughput and load.weight > self.rules.throughput_max_kbps
 
@@ -234,12 +241,19 @@ def survey(
     observations: Observations,
     now: float,
     rules: AssignmentRules,
+    *,
+    wall_s: float,
 ) -> Steps[View]:
     """The view of the leases as scanned and observed. Of several entries of one worker the last counts."""
     by_id = {worker.worker: worker for worker in workers}
-    view = View(rules, {worker: Load(worker) for worker in sorted(by_id)}, leases=len(leases))
+    has_others = any(not worker.is_drained for worker in by_id.values())
+    view = View(
+        rules,
+        {name: Load(name, is_drained=has_others and by_id[name].is_drained) for name in sorted(by_id)},
+        leases=len(leases),
+    )
     yield from _weigh(view, leases)
-    total = yield from _sort_out(view, leases, observations, now)
+    total = yield from _sort_out(view, leases, observations, now, wall_s)
     _leave_out_the_silent(view)
     yield
     _measure(view, by_id, total)
@@ -260,7 +274,9 @@ def _weigh(view: View, leases: Sequence[Lease]) -> Steps[None]:
     view.mean_weight = total / known if total > 0 else 1.0
 
 
-def _sort_out(view: View, leases: Sequence[Lease], observations: Observations, now: float) -> Steps[float]:
+def _sort_out(
+    view: View, leases: Sequence[Lease], observations: Observations, now: float, wall_s: float
+) -> Steps[float]:
     """Put each lease where it belongs: waiting, stuck, on its way, movable. The answer is the weight of all."""
     total = 0.0
     for number, lease in enumerate(leases):
@@ -279,12 +295,16 @@ def _sort_out(view: View, leases: Sequence[Lease], observations: Observations, n
             view.waiting.append((-math.inf if moved_at is None else moved_at, lease.key, lease))
         elif lease.checkpoint_owner is not None:
             _sort_out_handoff(view, lease, weight, load, is_blocked=observations.is_blocked(lease, now))
-        elif load is not None and not lease.is_complete:
+        elif load is not None and not lease.is_complete and not _is_pinned(lease, wall_s):
             load.movable.append(lease)
         if number % STEP_LEASES == STEP_LEASES - 1:
             yield
     heapify(view.waiting)
     return total
+
+
+def _is_pinned(lease: Lease, wall_s: float) -> bool:
+    return lease.pinned_until_s is not None and wall_s < lease.pinned_until_s
 
 
 def _sort_out_handoff(view: View, lease: Lease, weight: float, source: Load | None, *, is_blocked: bool) -> None:

@@ -2,7 +2,8 @@
 
 Rules: coordination#worker-report-row, coordination#report-rhythm, coordination#report-judgement. A leader judges with
 its own settings and its own wall clock. Reading is tolerant row by row, writing is strict. An mld worker's row has
-attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeat.beats`).
+attributes of ours, `mldVersion`, `mldHeartbeat` and `mldShards` (`heartbeat.beats`), and `mldDrain` if an operator
+drains it.
 
 One rule differs from Java: samples `{}` with ranges make a default worker here, where Java takes it for the least
 loaded worker of all. A worker that measures nothing is judged by the throughput of its leases, whatever ranges it
@@ -30,7 +31,9 @@ SUPPORT_AT = "slu"
 VERSION = "mldVersion"
 HEARTBEAT = "mldHeartbeat"
 SHARDS = "mldShards"
-OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT}
+DRAIN = "mldDrain"
+"""An operator's words, while the worker is to have no leases. Its own reports leave the attribute alone."""
+OWN_MEMBERS = {"version": VERSION, "heartbeat": HEARTBEAT, "drain": DRAIN}
 """Member of `WorkerReport.mld` -> attribute."""
 
 FAILED = -1.0
@@ -72,6 +75,11 @@ class SortedReports:
     expired: tuple[WorkerReport, ...] = ()
     invalid: tuple[WorkerReport, ...] = ()
     stale: tuple[WorkerReport, ...] = ()
+
+
+def is_drained(report: WorkerReport) -> bool:
+    """Whether an operator wants the worker to have no leases."""
+    return "drain" in report.mld
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

@@ -201,9 +201,10 @@ class Lookout:
             due_at = look_at
             if now - self._looked_at <= max(FRESH_S, self.takeover.whole_period_s() + LOOK_PERIOD_S):
                 taken, next_at = self.takeover.plan(now)
-                if taken:
+                if taken and self.roster.is_needed:
                     await self._take(taken)
                     continue
+                next_at = look_at if taken else next_at
                 due_at = min(look_at, next_at)
             await wait_for_event(self._woken, due_at - now + DUE_MARGIN_S)
 

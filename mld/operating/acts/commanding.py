@@ -68,6 +68,12 @@ class ActTools:
     clock: Clock
     table: RawTable
 
+    def calls_of(self, table: str | None) -> TableCalls:
+        """A table as a place to write to; None: the lease table."""
+        from mld.aws.table_calls import TableCalls
+
+        return self.calls if table is None else TableCalls(self.service, table, REQUEST_TIMEOUT_S)
+
 
 Planner = Callable[["ActTools"], Awaitable["Plan"]]
 
@@ -127,7 +133,7 @@ async def _act(command: str, settings: Settings, options: ActOptions, planner: P
         if options.output == "table":
             click.echo(f"the rows are saved in {saved}")
         show = _print_outcome if options.output == "table" else _silent
-        outcomes = await carry_out(plan, tools.calls, tools.clock, on_outcome=show)
+        outcomes = await carry_out(plan, tools.calls_of, tools.clock, on_outcome=show)
         if options.output == "json":
             _print_json(plan, outcomes, saved)
         return EXIT_OK if all(one.fate is Fate.DONE for one in outcomes) else EXIT_FAILURE

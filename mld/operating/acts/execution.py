@@ -32,12 +32,19 @@ async def read_table(calls: TableCalls, *, is_consistent: bool = True) -> RawTab
 
 
 async def carry_out(
-    plan: Plan, calls: TableCalls, clock: Clock, *, on_outcome: Callable[[Outcome], None] = lambda _: None
+    plan: Plan,
+    calls_of: Callable[[str | None], TableCalls],
+    clock: Clock,
+    *,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> Sequence[Outcome]:
-    """Write every change of the plan, in its order; what became of each. A failure does not stop the others."""
+    """Write every change of the plan, in its order; what became of each. A failure does not stop the others.
+
+    `calls_of` gives a table as a place to write to, None stands for the lease table.
+    """
     outcomes = []
     for change in plan.changes:
-        outcome = await _write(change, calls, clock)
+        outcome = await _write(change, calls_of(change.table), clock)
         on_outcome(outcome)
         outcomes.append(outcome)
     return outcomes

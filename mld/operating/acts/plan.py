@@ -40,6 +40,8 @@ class Change:
     words: str
     kind: WriteKind
     request: Mapping[str, Any]
+    table: str | None = None
+    """Where the row is; None: in the lease table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,10 +75,11 @@ def decide(
     order: Callable[[list[Lease]], Iterable[Lease]] | None = None,
     leader: str = "leader",
     balance: bool = True,
+    wall_s: float = 0.0,
 ) -> Plan:
     """As a leader that is none of the workers, if none is named."""
     seen = observed(leases, expired, overdue=overdue)
-    steps = by(leases, workers, seen, NOW, rules, order or named(), leader=leader, balance=balance)
+    steps = by(leases, workers, seen, NOW, rules, order or named(), leader=leader, balance=balance, wall_s=wall_s)
     plan = finish(steps)  # type: ignore[arg-type]
     assert isinstance(plan, Plan)
     return plan
@@ -89,7 +90,7 @@ def targets(plan: Plan) -> dict[str, str]:
 
 
 def view_of(leases: Sequence[Lease], workers: Sequence[LiveWorker]) -> View:
-    return finish(survey(leases, workers, observed(leases), NOW, AssignmentRules()))
+    return finish(survey(leases, workers, observed(leases), NOW, AssignmentRules(), wall_s=0.0))
 
 
 # --- coordination#balance-example -------------------------------------------------------------------------------------
@@ -163,7 +164,9 @@ def test_expired_leases_go_longest_expired_first() -> None:
     seen.saw(replace(leases[1], counter=7), NOW - 200)
     leases[1] = replace(leases[1], counter=7)
     rules = AssignmentRules(leases_max=3)
-    plan = finish(decide_by_variance(leases, plain("w"), seen, NOW, rules, named(), leader="w", balance=False))
+    plan = finish(
+        decide_by_variance(leases, plain("w"), seen, NOW, rules, named(), leader="w", balance=False, wall_s=0.0)
+    )
     assert [(move.lease.key, move.why) for move in plan.moves] == [("s3", Why.FREE), ("s2", Why.EXPIRED)]
     assert (plan.waiting, plan.spillover) == (3, 1)
 
@@ -516,7 +519,7 @@ def test_balancing_never_loads_a_worker_above_the_average(
     leases, workers, expired, _ = fleet
     plan = decide(leases, workers, expired=expired, order=shuffling(random.Random(seed)))
     seen = observed(leases, expired)
-    view = finish(survey(leases, workers, seen, NOW, AssignmentRules()))
+    view = finish(survey(leases, workers, seen, NOW, AssignmentRules(), wall_s=0.0))
     for move in plan.moves:
         view.move(move.lease, view.loads[move.to_worker], move.why)
         if move.why is Why.BALANCE:
@@ -600,7 +603,7 @@ def test_a_large_fleet_is_decided_in_short_pieces(kind: str, by: Callable[..., o
     seen = observed(leases, [one.key for one in leases if one.owner in dead])
     workers = [cpu(worker, rng.uniform(10, 90)) for worker in live]
     pieces = []
-    steps = by(leases, workers, seen, NOW, AssignmentRules(), shuffling(rng), leader="leader", balance=True)
+    steps = by(leases, workers, seen, NOW, AssignmentRules(), shuffling(rng), leader="leader", balance=True, wall_s=0.0)
     plan = None
     while plan is None:
         started = time.process_time()

@@ -1,0 +1,209 @@
+"""The commands that steer a fleet: `mld move`, `release`, `drain`, `pause` and `resume`. Options only."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from mld.operating.acts.commanding import ActOptions, act, acting
+from mld.operating.options import Duration
+from mld.terminal import define_option, file_option
+
+if TYPE_CHECKING:
+    from mld.fleet.values import Place
+    from mld.operating.acts.commanding import ActTools
+    from mld.operating.acts.plan import Plan
+
+WAIT_POLL_S = 2.0
+WORDS_CHARACTERS_MAX = 200
+
+_files = click.argument("files", metavar="[APP.properties]", nargs=-1)
+_why = click.option("--why", default="", metavar="TEXT", help="Shown to whoever looks at it, with your name and the time.")
+
+
+@click.command()
+@_files
+@click.argument("shard")
+@click.argument("worker")
+@file_option
+@define_option
+@acting
+def move(
+    files: Sequence[str],
+    shard: str,
+    worker: str,
+    option_file: str | None,
+    overrides: Sequence[str],
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Give one shard to one worker, by a handoff.
+
+    SHARD is a shard's id, or its number. The leader leaves it there for an hour; then it evens out the load as before.
+    """
+
+    async def plan(tools: ActTools) -> Plan:
+        from mld.operating.acts.steering import plan_move
+
+        fleet = await tools.reader.look()
+        return plan_move(fleet, shard, worker, is_3x=await tools.is_3x(), now_s=tools.clock.wall())
+
+    sys.exit(act("mld move", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+
+
+@click.command()
+@_files
+@click.argument("shard")
+@file_option
+@define_option
+@acting
+def release(
+    files: Sequence[str],
+    shard: str,
+    option_file: str | None,
+    overrides: Sequence[str],
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Take one shard from its worker, by a handoff to the worker with the fewest leases.
+
+    SHARD is a shard's id, or its number.
+    """
+
+    async def plan(tools: ActTools) -> Plan:
+        from mld.operating.acts.steering import plan_release
+
+        return plan_release(await tools.reader.look(), [shard], is_3x=await tools.is_3x())
+
+    sys.exit(act("mld release", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+
+
+@click.command()
+@_files
+@click.argument("worker")
+@file_option
+@define_option
+@click.option("--undo", is_flag=True, help="Let the worker have leases again.")
+@click.option("--wait", "wait_s", type=Duration(), help="With --execute: wait so long until it has none; else exit with 1.")
+@_why
+@acting
+def drain(
+    files: Sequence[str],
+    worker: str,
+    option_file: str | None,
+    overrides: Sequence[str],
+    undo: bool,
+    wait_s: float | None,
+    why: str,
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Empty a worker: it gets no more leases, and those that it has go to others.
+
+    It lasts until --undo, or until the worker stops.
+    """
+
+    async def plan(tools: ActTools) -> Plan:
+        from mld.operating.acts.steering import plan_drain, plan_undrain
+
+        fleet, place = await tools.reader.look(), _report_place(tools, worker)
+        if undo:
+            return plan_undrain(fleet, worker, place)
+        return plan_drain(fleet, worker, place, _words(tools.clock.wall(), why), is_3x=await tools.is_3x())
+
+    async def is_empty(tools: ActTools) -> bool:
+        from mld.operating.acts.execution import until
+
+        async def holds_none() -> bool:
+            return not any(one.leases for one in (await tools.reader.look()).workers if one.worker == worker)
+
+        return await until(holds_none, tools.clock, within_s=wait_s or 0.0, every_s=WAIT_POLL_S)
+
+    waiting = None if undo or wait_s is None else is_empty
+    options = ActOptions(execute, backup_file, output)
+    sys.exit(act("mld drain", files, option_file, overrides, options, plan, waiting))
+
+
+@click.command()
+@_files
+@click.argument("shard")
+@file_option
+@define_option
+@_why
+@acting
+def pause(
+    files: Sequence[str],
+    shard: str,
+    option_file: str | None,
+    overrides: Sequence[str],
+    why: str,
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Let a shard wait: its lease stays held, its child stays up, and nothing is delivered until `mld resume`.
+
+    SHARD is a shard's id, or its number.
+    """
+
+    async def plan(tools: ActTools) -> Plan:
+        from mld.operating.acts.steering import plan_pause
+
+        return plan_pause(await tools.reader.look(), shard, _words(tools.clock.wall(), why))
+
+    sys.exit(act("mld pause", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+
+
+@click.command()
+@_files
+@click.argument("shard")
+@file_option
+@define_option
+@acting
+def resume(
+    files: Sequence[str],
+    shard: str,
+    option_file: str | None,
+    overrides: Sequence[str],
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Let a paused shard go on. SHARD is a shard's id, or its number."""
+
+    async def plan(tools: ActTools) -> Plan:
+        from mld.operating.acts.steering import plan_resume
+
+        return plan_resume(await tools.reader.look(), shard)
+
+    sys.exit(act("mld resume", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+
+
+def _words(now_s: float, why: str) -> str:
+    """Who does it, when, and why."""
+    when = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
+    try:
+        who = getpass.getuser()
+    except OSError:
+        who = str(os.getuid())
+    words = f"by {who}@{socket.gethostname()} at {when}" + (f": {why}" if why else "")
+    return words[:WORDS_CHARACTERS_MAX]
+
+
+def _report_place(tools: ActTools, worker: str) -> Place:
+    """Where the worker's report is: beside the leases, or in the table of KCL 3.0 to 3.4."""
+    from mld.fleet.values import LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place
+
+    if tools.table.row(worker) is not None:
+        return Place(tools.settings.table_name, LEASE_TABLE_KEY)
+    return Place(tools.settings.worker_metrics_table_name, REPORTS_TABLE_KEY)

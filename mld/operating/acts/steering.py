@@ -1,0 +1,207 @@
+"""Plans of the acts that steer a fleet: move, release, drain, pause, and their undoing. Pure.
+
+A lease changes hands by the handoff that the fleet has: the row names the next owner, the present one finishes its
+batch, lets its child checkpoint, and transfers (leases#handoff-on-the-owner-side). That holds for `mld` workers and for
+Java workers of KCL 3.x. By the rules of KCL 2.x workers take leases themselves, so there a lease can be released only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mld.fleet.report import reports
+from mld.fleet.roster import spread
+from mld.fleet.values import LEASE_TABLE_KEY, Place
+from mld.leases import writes
+from mld.leases.lease import Lease
+from mld.operating.acts.plan import ActRefusedError, Change, Plan, full_key, update
+from mld.operating.fleet_status import JAVA, FleetStatus, ShardView, Verdict, WorkerView
+
+PIN_S = 3_600
+"""How long our leaders leave a lease where an operator has put it, unless that worker stops or dies."""
+IN_2X = (
+    "the fleet works by the rules of KCL 2.x, where each worker takes leases by itself: release the shard instead, or "
+    "stop the worker"
+)
+
+
+def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> Plan:
+    """Give one shard to one worker, and pin it there. Raises ActRefusedError."""
+    _must_be_3x(is_3x)
+    view = _open_shard(fleet, shard)
+    worker = _living(fleet, target)
+    if worker.drained is not None:
+        raise ActRefusedError(f"worker {target} is drained ({worker.drained}): end that first, or choose another")
+    lease = view.lease
+    if lease.actual_owner == target and lease.checkpoint_owner is None:
+        raise ActRefusedError(f"{lease.key} belongs to {target} already")
+    change = _to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
+    kept = f"leaders of mld leave it there for {PIN_S // 60} minutes; a leader of Java may move it sooner"
+    return Plan(f"move {lease.key} to {target}", (change,), (kept,))
+
+
+def plan_release(fleet: FleetStatus, shards: Iterable[str], *, is_3x: bool) -> Plan:
+    """Give shards to the other workers with the fewest leases. Raises ActRefusedError."""
+    views = [_open_shard(fleet, shard) for shard in shards]
+    owned = [view.lease for view in views if view.lease.actual_owner is not None]
+    if not owned:
+        raise ActRefusedError("nobody owns " + ", ".join(view.key for view in views))
+    if not is_3x:
+        changes = [
+            update(lease.key, f"taken from {lease.actual_owner}, for nobody", writes.release(lease)) for lease in owned
+        ]
+        note = "the first worker that looks for leases takes it, perhaps the same one"
+        return Plan(_title("release", owned), tuple(changes), (note,))
+    changes, notes = _spread(fleet, owned)
+    return Plan(_title("release", owned), tuple(changes), notes)
+
+
+def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *, is_3x: bool) -> Plan:
+    """Mark a worker, so that it gets no leases, and give away those that it has. Raises ActRefusedError."""
+    _must_be_3x(is_3x)
+    worker = _living(fleet, name)
+    leases = [view.lease for view in fleet.open_shards if view.owner == name]
+    changes, notes = _spread(fleet, leases) if leases else ([], _need_others(fleet, {name}))
+    if worker.drained is None:
+        changes.insert(0, _mark(worker, report_place, words))
+    if worker.kind == JAVA:
+        notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
+    return Plan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
+
+
+def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> Plan:
+    """Let a worker have leases again. Raises ActRefusedError."""
+    worker = _known(fleet, name)
+    if worker.drained is None:
+        raise ActRefusedError(f"worker {name} is not drained")
+    request = _on_report(name, report_place, f"attribute_exists(#{reports.DRAIN})", f"REMOVE #{reports.DRAIN}", {})
+    words = "may have leases again"
+    changes = (Change(name, words, update(name, words, request).kind, request, _table(report_place)),)
+    return Plan(f"end the drain of {name} ({worker.drained})", changes, ("leaders give it leases in their next runs",))
+
+
+def plan_pause(fleet: FleetStatus, shard: str, words: str) -> Plan:
+    """Ask the holder of a shard to deliver nothing from now on. Raises ActRefusedError."""
+    view = _open_shard(fleet, shard)
+    if view.lease.paused is not None:
+        raise ActRefusedError(f"{view.key} is paused already: {view.lease.paused}")
+    owner = next((worker for worker in fleet.workers if worker.worker == view.owner), None)
+    if owner is not None and owner.kind == JAVA:
+        raise ActRefusedError(
+            f"{view.key} belongs to {owner.worker}, a Java worker, which cannot pause: move it to a worker of mld first"
+        )
+    change = update(
+        view.key, "nothing more is delivered after the batch in its child's hands", writes.pause(view.lease, words)
+    )
+    return Plan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
+
+
+def plan_resume(fleet: FleetStatus, shard: str) -> Plan:
+    """End a pause. Raises ActRefusedError."""
+    view = _shard(fleet, shard)
+    if view.lease.paused is None:
+        raise ActRefusedError(f"{view.key} is not paused")
+    change = update(view.key, f"goes on ({view.lease.paused})", writes.resume(view.lease))
+    return Plan(f"resume {view.key}", (change,))
+
+
+# --- what may be done -------------------------------------------------------------------------------------------------
+
+
+def _must_be_3x(is_3x: bool) -> None:
+    if not is_3x:
+        raise ActRefusedError(IN_2X)
+
+
+def _shard(fleet: FleetStatus, name: str) -> ShardView:
+    by_key = {shard.key: shard for shard in fleet.shards}
+    return by_key[full_key(by_key, name)]
+
+
+def _open_shard(fleet: FleetStatus, name: str) -> ShardView:
+    shard = _shard(fleet, name)
+    if shard.verdict is Verdict.ENDED:
+        raise ActRefusedError(f"{shard.key} was read to its end: nothing of it is left to do")
+    return shard
+
+
+def _known(fleet: FleetStatus, name: str) -> WorkerView:
+    found = next((worker for worker in fleet.workers if worker.worker == name), None)
+    if found is None:
+        others = ", ".join(worker.worker for worker in fleet.workers) or "none"
+        raise ActRefusedError(f"there is no worker {name}; the table knows {others}")
+    return found
+
+
+def _living(fleet: FleetStatus, name: str) -> WorkerView:
+    found = _known(fleet, name)
+    if not found.is_alive:
+        raise ActRefusedError(f"worker {name} has not reported lately: it is dead, or it reports nothing")
+    return found
+
+
+def _receivers(fleet: FleetStatus, without: set[str]) -> dict[str, int]:
+    return {
+        worker.worker: worker.leases
+        for worker in fleet.workers
+        if worker.is_alive and worker.drained is None and worker.worker not in without
+    }
+
+
+def _need_others(fleet: FleetStatus, without: set[str]) -> tuple[str, ...]:
+    if not _receivers(fleet, without):
+        raise ActRefusedError("no other worker lives that may have leases: start one first")
+    return ()
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def _spread(fleet: FleetStatus, leases: Sequence[Lease]) -> tuple[list[Change], tuple[str, ...]]:
+    owners = {lease.actual_owner for lease in leases if lease.actual_owner is not None}
+    _need_others(fleet, owners)
+    moving = {lease.key: lease for lease in leases if lease.handoff_to is None}
+    receivers = spread(moving, _receivers(fleet, owners))
+    changes = [_to(fleet, lease, receivers[key]) for key, lease in sorted(moving.items())]
+    going = [lease for lease in leases if lease.handoff_to is not None]
+    return changes, tuple(f"{lease.key} is on its way to {lease.handoff_to} already" for lease in going)
+
+
+def _to(fleet: FleetStatus, lease: Lease, target: str, pinned_until_s: int | None = None) -> Change:
+    """By a handoff if its owner lives."""
+    if lease.handoff_to is not None:
+        raise ActRefusedError(f"{lease.key} is on its way to {lease.handoff_to}: wait until it is there")
+    owner = next((worker for worker in fleet.workers if worker.worker == lease.owner), None)
+    if owner is not None and owner.is_alive is not False:
+        words, request = f"handed by {owner.worker} to {target}", writes.begin_handoff(lease, target)
+    else:
+        whose = "nobody's" if lease.owner is None else f"of {lease.owner}, which is dead"
+        words, request = f"{whose}, given to {target}", writes.assign_expired(lease, target)
+    return update(lease.key, words, request if pinned_until_s is None else writes.pinned(request, pinned_until_s))
+
+
+def _title(verb: str, leases: Sequence[Lease]) -> str:
+    return f"{verb} {leases[0].key}" if len(leases) == 1 else f"{verb} {len(leases)} shards"
+
+
+def _mark(worker: WorkerView, place: Place, words: str) -> Change:
+    condition = f"attribute_not_exists(#{reports.DRAIN})"
+    request = _on_report(worker.worker, place, condition, f"SET #{reports.DRAIN} = :words", {":words": {"S": words}})
+    what = "gets no more leases"
+    return Change(worker.worker, what, update(worker.worker, what, request).kind, request, _table(place))
+
+
+def _table(place: Place) -> str | None:
+    return None if place.key == LEASE_TABLE_KEY else place.table
+
+
+def _on_report(worker: str, place: Place, condition: str, expression: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A write of a worker's report, if it is there."""
+    request: dict[str, Any] = {
+        "Key": {place.key: {"S": worker}},
+        "ConditionExpression": f"attribute_exists(#{reports.UPDATED_AT}) AND {condition}",
+        "UpdateExpression": expression,
+        "ExpressionAttributeNames": {f"#{name}": name for name in (reports.UPDATED_AT, reports.DRAIN)},
+    }
+    return request | ({"ExpressionAttributeValues": dict(values)} if values else {})
