@@ -6,13 +6,13 @@ The shell of `plan`. A refusal is final, because the row is not what the plan sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
 from mld.clock import Clock
 from mld.errors import TableError, TableThrottledError
-from mld.operating.acts.plan import Change, Fate, Outcome, Plan, RawTable, Row, raw_table
+from mld.operating.acts.plan import ActPlan, Change, Fate, Outcome, RawTable, Row, raw_table
 
 THROTTLED_TRIES_MAX = 8
 THROTTLED_PAUSE_S = 0.2
@@ -31,8 +31,18 @@ async def read_table(calls: TableCalls, *, is_consistent: bool = True) -> RawTab
         params = params | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
 
+async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, *, within_s: float, every_s: float) -> bool:
+    """Whether the condition comes true in time; asked for at once and then again and again. Raises what it raises."""
+    ends_at = clock.monotonic() + within_s
+    while not await holds():
+        if clock.monotonic() + every_s > ends_at:
+            return False
+        await clock.sleep(every_s)
+    return True
+
+
 async def carry_out(
-    plan: Plan,
+    plan: ActPlan,
     calls_of: Callable[[str | None], TableCalls],
     clock: Clock,
     *,

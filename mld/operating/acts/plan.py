@@ -45,7 +45,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ActPlan:
     """What an act would do: `title` in one line, changes in the order in which they are written, and remarks."""
 
     title: str

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mld.operating.acts.commanding import ActOptions, act, acting
-from mld.operating.options import Duration
-from mld.terminal import define_option, file_option
+from mld.operating.acts.act_options import ActOptions, act, acting
+from mld.terminal import Duration, define_option, file_option
 
 if TYPE_CHECKING:
     from mld.fleet.values import Place
-    from mld.operating.acts.commanding import ActTools
-    from mld.operating.acts.plan import Plan
+    from mld.operating.acts.act_options import ActTools
+    from mld.operating.acts.plan import ActPlan
 
 WAIT_POLL_S = 2.0
 WORDS_CHARACTERS_MAX = 200
 
 _files = click.argument("files", metavar="[APP.properties]", nargs=-1)
-_why = click.option("--why", default="", metavar="TEXT", help="Shown to whoever looks at it, with your name and the time.")
+_why = click.option("--why", default="", metavar="TEXT", help="Shown to who looks at it, with your name and the time.")
 
 
 @click.command()
@@ -50,7 +49,7 @@ def move(
     SHARD is a shard's id, or its number. The leader leaves it there for an hour; then it evens out the load as before.
     """
 
-    async def plan(tools: ActTools) -> Plan:
+    async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_move
 
         fleet = await tools.reader.look()
@@ -79,7 +78,7 @@ def release(
     SHARD is a shard's id, or its number.
     """
 
-    async def plan(tools: ActTools) -> Plan:
+    async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_release
 
         return plan_release(await tools.reader.look(), [shard], is_3x=await tools.is_3x())
@@ -93,7 +92,9 @@ def release(
 @file_option
 @define_option
 @click.option("--undo", is_flag=True, help="Let the worker have leases again.")
-@click.option("--wait", "wait_s", type=Duration(), help="With --execute: wait so long until it has none; else exit with 1.")
+@click.option(
+    "--wait", "wait_s", type=Duration(), help="With --execute: wait so long until it has none, or exit with 1."
+)
 @_why
 @acting
 def drain(
@@ -113,7 +114,7 @@ def drain(
     It lasts until --undo, or until the worker stops.
     """
 
-    async def plan(tools: ActTools) -> Plan:
+    async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_drain, plan_undrain
 
         fleet, place = await tools.reader.look(), _report_place(tools, worker)
@@ -156,7 +157,7 @@ def pause(
     SHARD is a shard's id, or its number.
     """
 
-    async def plan(tools: ActTools) -> Plan:
+    async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_pause
 
         return plan_pause(await tools.reader.look(), shard, _words(tools.clock.wall(), why))
@@ -181,7 +182,7 @@ def resume(
 ) -> None:
     """Let a paused shard go on. SHARD is a shard's id, or its number."""
 
-    async def plan(tools: ActTools) -> Plan:
+    async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_resume
 
         return plan_resume(await tools.reader.look(), shard)

@@ -15,7 +15,7 @@ from mld.fleet.roster import spread
 from mld.fleet.values import LEASE_TABLE_KEY, Place
 from mld.leases import writes
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import ActRefusedError, Change, Plan, full_key, update
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, full_key, update
 from mld.operating.fleet_status import JAVA, FleetStatus, ShardView, Verdict, WorkerView
 
 PIN_S = 3_600
@@ -26,7 +26,7 @@ IN_2X = (
 )
 
 
-def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> Plan:
+def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s: float) -> ActPlan:
     """Give one shard to one worker, and pin it there. Raises ActRefusedError."""
     _must_be_3x(is_3x)
     view = _open_shard(fleet, shard)
@@ -38,10 +38,10 @@ def plan_move(fleet: FleetStatus, shard: str, target: str, *, is_3x: bool, now_s
         raise ActRefusedError(f"{lease.key} belongs to {target} already")
     change = _to(fleet, lease, target, pinned_until_s=int(now_s) + PIN_S)
     kept = f"leaders of mld leave it there for {PIN_S // 60} minutes; a leader of Java may move it sooner"
-    return Plan(f"move {lease.key} to {target}", (change,), (kept,))
+    return ActPlan(f"move {lease.key} to {target}", (change,), (kept,))
 
 
-def plan_release(fleet: FleetStatus, shards: Iterable[str], *, is_3x: bool) -> Plan:
+def plan_release(fleet: FleetStatus, shards: Iterable[str], *, is_3x: bool) -> ActPlan:
     """Give shards to the other workers with the fewest leases. Raises ActRefusedError."""
     views = [_open_shard(fleet, shard) for shard in shards]
     owned = [view.lease for view in views if view.lease.actual_owner is not None]
@@ -52,12 +52,12 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], *, is_3x: bool) -> P
             update(lease.key, f"taken from {lease.actual_owner}, for nobody", writes.release(lease)) for lease in owned
         ]
         note = "the first worker that looks for leases takes it, perhaps the same one"
-        return Plan(_title("release", owned), tuple(changes), (note,))
+        return ActPlan(_title("release", owned), tuple(changes), (note,))
     changes, notes = _spread(fleet, owned)
-    return Plan(_title("release", owned), tuple(changes), notes)
+    return ActPlan(_title("release", owned), tuple(changes), notes)
 
 
-def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *, is_3x: bool) -> Plan:
+def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *, is_3x: bool) -> ActPlan:
     """Mark a worker, so that it gets no leases, and give away those that it has. Raises ActRefusedError."""
     _must_be_3x(is_3x)
     worker = _living(fleet, name)
@@ -67,10 +67,10 @@ def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *
         changes.insert(0, _mark(worker, report_place, words))
     if worker.kind == JAVA:
         notes = (*notes, "a Java worker gives away what it has now; a leader of Java does not know the mark")
-    return Plan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
+    return ActPlan(f"drain {name}: it has {len(leases)} open shards", tuple(changes), notes)
 
 
-def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> Plan:
+def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> ActPlan:
     """Let a worker have leases again. Raises ActRefusedError."""
     worker = _known(fleet, name)
     if worker.drained is None:
@@ -78,10 +78,12 @@ def plan_undrain(fleet: FleetStatus, name: str, report_place: Place) -> Plan:
     request = _on_report(name, report_place, f"attribute_exists(#{reports.DRAIN})", f"REMOVE #{reports.DRAIN}", {})
     words = "may have leases again"
     changes = (Change(name, words, update(name, words, request).kind, request, _table(report_place)),)
-    return Plan(f"end the drain of {name} ({worker.drained})", changes, ("leaders give it leases in their next runs",))
+    return ActPlan(
+        f"end the drain of {name} ({worker.drained})", changes, ("leaders give it leases in their next runs",)
+    )
 
 
-def plan_pause(fleet: FleetStatus, shard: str, words: str) -> Plan:
+def plan_pause(fleet: FleetStatus, shard: str, words: str) -> ActPlan:
     """Ask the holder of a shard to deliver nothing from now on. Raises ActRefusedError."""
     view = _open_shard(fleet, shard)
     if view.lease.paused is not None:
@@ -94,16 +96,16 @@ def plan_pause(fleet: FleetStatus, shard: str, words: str) -> Plan:
     change = update(
         view.key, "nothing more is delivered after the batch in its child's hands", writes.pause(view.lease, words)
     )
-    return Plan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
+    return ActPlan(f"pause {view.key}", (change,), ("the lease stays held; it is seen with the next renewal",))
 
 
-def plan_resume(fleet: FleetStatus, shard: str) -> Plan:
+def plan_resume(fleet: FleetStatus, shard: str) -> ActPlan:
     """End a pause. Raises ActRefusedError."""
     view = _shard(fleet, shard)
     if view.lease.paused is None:
         raise ActRefusedError(f"{view.key} is not paused")
     change = update(view.key, f"goes on ({view.lease.paused})", writes.resume(view.lease))
-    return Plan(f"resume {view.key}", (change,))
+    return ActPlan(f"resume {view.key}", (change,))
 
 
 # --- what may be done -------------------------------------------------------------------------------------------------

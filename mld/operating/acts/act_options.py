@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mld.errors import MldError
+from mld.errors import MldError, TableMissingError
 from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, say, settings_of
 
 if TYPE_CHECKING:
     from mld.aws.service import Service
     from mld.aws.table_calls import TableCalls
     from mld.clock import Clock
-    from mld.operating.acts.plan import Outcome, Plan, RawTable
+    from mld.operating.acts.plan import ActPlan, Outcome, RawTable
     from mld.operating.fleet_reader import FleetReader
     from properties.settings import Settings
 
@@ -68,6 +68,23 @@ class ActTools:
     clock: Clock
     table: RawTable
 
+    async def is_3x(self) -> bool:
+        """Whether leaders give leases to workers; in the modes of KCL 2.x workers take them. Raises TableError."""
+        from mld.fleet.migrate.states import CLIENT_VERSION
+        from mld.fleet.migrate.states_table import StatesTable
+        from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, ClientVersion, Place
+
+        states, row = StatesTable(self.service), None
+        for place in (
+            Place(self.settings.table_name, LEASE_TABLE_KEY),
+            Place(self.settings.coordinator_state_table_name, COORDINATOR_TABLE_KEY),
+        ):
+            try:
+                row = row or await states.get(CLIENT_VERSION, place)
+            except TableMissingError:
+                continue
+        return row is not None and row.state in (ClientVersion.V3X, ClientVersion.V3X_WITH_ROLLBACK)
+
     def calls_of(self, table: str | None) -> TableCalls:
         """A table as a place to write to; None: the lease table."""
         from mld.aws.table_calls import TableCalls
@@ -75,7 +92,9 @@ class ActTools:
         return self.calls if table is None else TableCalls(self.service, table, REQUEST_TIMEOUT_S)
 
 
-Planner = Callable[["ActTools"], Awaitable["Plan"]]
+Planner = Callable[["ActTools"], Awaitable["ActPlan"]]
+Waiting = Callable[["ActTools"], Awaitable[bool]]
+"""Waits for what an act was for; False if the time is over before."""
 
 
 def act(
@@ -85,13 +104,14 @@ def act(
     overrides: Sequence[str],
     options: ActOptions,
     plan: Planner,
+    waiting: Waiting | None = None,
 ) -> int:
-    """Plan, print, and with --execute save and write; the exit code."""
+    """Plan, print, and with --execute save and write, and maybe wait for the effect; the exit code."""
     if len(files) > 1:
         raise click.UsageError(f"too many arguments: {' '.join(files)}")
     settings = settings_of(chosen_file(option_file, files[0] if files else None), overrides)
     try:
-        return asyncio.run(_act(command, settings, options, plan))
+        return asyncio.run(_act(command, settings, options, plan, waiting))
     except KeyboardInterrupt:
         say("interrupted: what was not reported as done may be done or not; ask again")
         return EXIT_FAILURE
@@ -117,7 +137,7 @@ async def act_tools(settings: Settings) -> AsyncIterator[ActTools]:
         yield ActTools(settings, service, calls, reader, clock, await read_table(calls))
 
 
-async def _act(command: str, settings: Settings, options: ActOptions, planner: Planner) -> int:
+async def _act(command: str, settings: Settings, options: ActOptions, planner: Planner, waiting: Waiting | None) -> int:
     from mld.operating.acts.execution import carry_out
     from mld.operating.acts.plan import Fate
 
@@ -136,7 +156,12 @@ async def _act(command: str, settings: Settings, options: ActOptions, planner: P
         outcomes = await carry_out(plan, tools.calls_of, tools.clock, on_outcome=show)
         if options.output == "json":
             _print_json(plan, outcomes, saved)
-        return EXIT_OK if all(one.fate is Fate.DONE for one in outcomes) else EXIT_FAILURE
+        if any(one.fate is not Fate.DONE for one in outcomes):
+            return EXIT_FAILURE
+        if waiting is not None and not await waiting(tools):
+            say("it is written, and has not taken effect within the time: look again")
+            return EXIT_FAILURE
+        return EXIT_OK
 
 
 def save_rows(command: str, tools: ActTools, backup_file: str | None) -> Path:
@@ -156,7 +181,7 @@ def save_rows(command: str, tools: ActTools, backup_file: str | None) -> Path:
     return path
 
 
-def _print_plan(plan: Plan, *, execute: bool) -> None:
+def _print_plan(plan: ActPlan, *, execute: bool) -> None:
     from properties.printable import printable
 
     click.echo(printable(plan.title))
@@ -181,7 +206,7 @@ def _silent(_: Outcome) -> None:
     return
 
 
-def _print_json(plan: Plan, outcomes: Sequence[Outcome], saved: Path | None) -> None:
+def _print_json(plan: ActPlan, outcomes: Sequence[Outcome], saved: Path | None) -> None:
     fates = {id(one.change): one for one in outcomes}
     changes = []
     for change in plan.changes:
