@@ -254,6 +254,7 @@ def worker_value(worker: WorkerView) -> dict[str, Any]:
         "heardSeconds": worker.heard_s,
         "cpu": worker.cpu_percent,
         "behindSeconds": worker.behind_s,
+        "drained": worker.drained,
     }
 
 

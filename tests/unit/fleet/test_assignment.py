@@ -618,3 +618,24 @@ def test_a_large_fleet_is_decided_in_short_pieces(kind: str, by: Callable[..., o
     print(kind, len(plan.moves), f"{sum(pieces) * 1000:.0f} ms", f"longest {max(pieces) * 1000:.2f} ms")
     assert sum(pieces) < 1.0
     assert sorted(pieces)[len(pieces) // 2] < 0.01
+
+
+# --- what an operator wants -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
+@pytest.mark.parametrize(("wall_s", "moves"), [(99.0, False), (100.0, True)])
+def test_a_pinned_lease_is_not_balanced_away(by: Callable[..., object], wall_s: float, moves: bool) -> None:
+    leases = [replace(lease(f"s{n}", "a"), pinned_until_s=100) for n in range(4)]
+    plan = decide(leases, plain("a", "b"), by=by, wall_s=wall_s)
+    assert bool(plan.moves) is moves
+
+
+@pytest.mark.parametrize("by", [decide_by_variance, decide_by_count])
+def test_a_drained_worker_gets_nothing_while_there_is_another(by: Callable[..., object]) -> None:
+    leases = [*(lease(f"free{n}") for n in range(4)), lease("s", "b")]
+    workers = [LiveWorker("a", is_drained=True), LiveWorker("b")]
+    plan = decide(leases, workers, by=by, leader="a")
+    assert set(targets(plan).values()) == {"b"}
+    alone = [LiveWorker("a", is_drained=True), LiveWorker("c", is_drained=True)]
+    assert set(targets(decide(leases[:4], alone, by=by)).values()) == {"a", "c"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -100,3 +101,35 @@ def test_spread_deals_to_the_fewest_then_by_id() -> None:
 def test_spread_respects_the_cap_and_an_empty_fleet() -> None:
     assert spread(["s1", "s2", "s3"], {"a": 1, "b": 5}, leases_max=3) == {"s1": "a", "s2": "a"}
     assert spread(["s1"], {}) == {}
+
+
+# --- drained workers --------------------------------------------------------------------------------------------------
+
+
+def drained(worker: str) -> WorkerReport:
+    return replace(report(worker), mld={"version": "1", "drain": "by me"})
+
+
+def test_a_drained_worker_receives_nothing_from_one_that_leaves_while_there_is_another() -> None:
+    it = roster()
+    assert it.receivers(["a", "b"], [], [drained("w1"), report("w2")], WALL_S, 10) == {"a": "w2", "b": "w2"}
+    assert it.receivers(["a"], [], [drained("w1")], WALL_S, 10) == {"a": "w1"}
+
+
+def test_a_drained_worker_takes_nothing_unless_it_is_all_that_lives() -> None:
+    it = roster()
+    it.saw_reports([drained("me"), report("w2")], 0.0)
+    it.saw_owners({"w2"}, {"w2"}, (), 0.0)
+    assert not it.is_needed
+    it.saw_owners({"w2"}, (), (), 30.0)
+    assert it.is_needed
+    it.saw_reports([report("me"), report("w2")], 31.0)
+    it.saw_owners({"w2"}, {"w2"}, (), 31.0)
+    assert it.is_needed
+
+
+def test_drained_workers_are_no_lookers() -> None:
+    it = roster()
+    it.saw_reports([replace(report(name), mld={"version": "1"}) for name in ("me", "w2")] + [drained("w1")], 0.0)
+    it.saw_owners({"w1", "w2"}, {"w1", "w2"}, (), 0.0)
+    assert it.possible_lookers == {"me", "w2"}

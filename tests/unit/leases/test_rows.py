@@ -353,3 +353,32 @@ def test_a_damaged_status_is_unknown_and_the_row_stays_readable(damage: dict[str
 
 def test_a_status_is_no_part_of_what_makes_two_leases_equal() -> None:
     assert parse_row(MINIMAL | STATUS) == parse_row(MINIMAL)
+
+
+# --- an operator's marks ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "paused"),
+    [
+        ({"S": "by me"}, "by me"),
+        ({"S": "x" * 300}, "x" * 200),
+        ({"S": ""}, "paused"),
+        ({"NULL": True}, "paused"),
+        ({"N": "1"}, "paused"),
+    ],
+)
+def test_whatever_marks_a_pause_pauses(value: dict[str, Any], paused: str) -> None:
+    lease = parse_row(MINIMAL | {"mldPaused": value})
+    assert lease is not None
+    assert lease.paused == paused
+
+
+@pytest.mark.parametrize(
+    ("value", "until_s"),
+    [({"N": "1763661600"}, 1_763_661_600), ({"N": "1e9"}, None), ({"N": "-1"}, None), ({"S": "1"}, None)],
+)
+def test_a_pin_that_is_no_time_pins_nothing(value: dict[str, Any], until_s: int | None) -> None:
+    lease = parse_row(MINIMAL | {"mldPinnedUntil": value})
+    assert lease is not None
+    assert lease.pinned_until_s == until_s

@@ -44,6 +44,7 @@ def view(*leases: Lease, lock: SeenLock = None, **more: object) -> FleetStatus:
         pytest.param(lease(status=None), Verdict.UNKNOWN, id="a worker of Java"),
         pytest.param(lease(owner=None), Verdict.STOPPED, id="nobody's"),
         pytest.param(lease(status=ShardStatus("parked", NOW_S, 0)), Verdict.PARKED, id="parked"),
+        pytest.param(lease(paused="by me", failing=Failing(3, NOW_S, AT)), Verdict.PAUSED, id="paused"),
         pytest.param(lease(failing=Failing(3, NOW_S, AT)), Verdict.FAILING, id="failing"),
         pytest.param(lease(failing=Failing(3, NOW_S, TRIM_HORIZON)), Verdict.OK, id="failed before its checkpoint"),
         pytest.param(lease(checkpoint=SHARD_END, owner=None), Verdict.ENDED, id="read to its end"),
