@@ -213,6 +213,8 @@ class FanOutReader(ShardReader):
                 return page
             await asyncio.wait({renewal})  # the new one ends the old one, and that end may arrive first
             if self._renewal is None or not self._renewed(renewal):
+                if over is None:
+                    self._metrics.subscriptions.add("ended")
                 await self._close()
                 if over is not None:
                     raise over

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from mld.aws.counted import CountedService
 from mld.daemon import assemble, initial_position
 from mld.fleet.wiring import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -93,6 +94,8 @@ class Fleet:
         self.keys = keys
         self.recorder = Recorder(self.clock)
         self.letters = MemoryBox()
+        self.counts_requests = False
+        """Whether workers count them, as daemons do."""
         self.running: list[Running] = []
         self.put_data: list[bytes] = []
         if shard_count:
@@ -111,9 +114,11 @@ class Fleet:
         host = MemoryHost(script or self.recorder)
         streams = ModelFanOut(self.kinesis, settings.stream_name, self.clock)
         fan_out = streams if settings.reads_by_fan_out else None
-        dynamo = self.dynamo.client(worker_id)
-        table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
         metrics = Metrics()
+        dynamo: Any = self.dynamo.client(worker_id)
+        if self.counts_requests:
+            dynamo = CountedService(dynamo, "dynamodb", metrics.worker)
+        table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
         worker = assemble(
             settings,
             worker_id,

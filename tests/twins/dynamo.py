@@ -221,7 +221,11 @@ class MemoryDynamo:
             raise fault.fail_before
         answer: dict[str, Any] | AwsError
         try:
+            used = self._units(sender, operation)
             answer = copied(self._apply(sender, operation, params))
+            if self.priced and "ReturnConsumedCapacity" in params:
+                told = {"CapacityUnits": self._units(sender, operation) - used}
+                answer["ConsumedCapacity"] = told if "TableName" in params else [told]
         except ValidationError as error:
             answer = AwsError(operation, "ValidationException", str(error))
         except AwsError as error:
@@ -233,6 +237,10 @@ class MemoryDynamo:
         if isinstance(answer, AwsError):
             raise answer
         return answer
+
+    def _units(self, sender: str, operation: str) -> float:
+        usage = self.usage(sender=sender, operation=operation)
+        return usage.read_units + usage.write_units
 
     def _count(self, sender: str, operation: str, params: Params) -> None:
         for table in (params["TableName"],) if "TableName" in params else _tables_of(params):

@@ -22,7 +22,13 @@ V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 BY_HEARTBEAT = {**V3X, "mld__heartbeat": "worker"}
 FAN_OUT = {**V3X, "retrievalMode": "FANOUT"}
 EVERYWHERE = pytest.mark.parametrize(
-    "keys", [{}, V3X, BY_HEARTBEAT, FAN_OUT], ids=["2.x", "3.x", "heartbeats", "fan-out"]
+    "keys",
+    [
+        pytest.param({}, id="2.x", marks=pytest.mark.full),
+        pytest.param(V3X, id="3.x"),
+        pytest.param(BY_HEARTBEAT, id="heartbeats", marks=pytest.mark.full),
+        pytest.param(FAN_OUT, id="fan-out"),
+    ],
 )
 SHARD_0 = "shardId-000000000000"
 READER = f"reader of {SHARD_0}"

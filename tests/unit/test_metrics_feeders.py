@@ -1,0 +1,470 @@
+"""Every metric has a feeder: small fleets live through what can happen to them, and each published name gets a value.
+
+The stories run once, in virtual time; what all workers tell is looked at every second of it. Each metric of the
+catalogue must have been above zero at some time, and each of KCL's names must have been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mld.errors import IteratorExpiredError, StreamThrottledError
+from mld.fleet.leader.election import BY_LOCK
+from mld.fleet.report.platform import LoadUnreadableError
+from mld.metrics import java
+from mld.metrics.catalogue import CATALOGUE, Metric
+from mld.metrics.instruments import SpreadValue
+from mld.metrics.java import JAVA_METRICS, JavaMetric
+from mld.metrics.snapshot import Identity, take_snapshot
+from mld.serving.daemon_status import DaemonStatus
+from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
+from properties.values import MetricsLevel
+from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
+from tests.support.kpl import User, aggregate, sealed
+from tests.twins.children import MemoryChild, Recorder
+from tests.twins.dynamo import MemoryDynamo, lost_request, throttled
+from tests.virtual_time import run_virtual
+
+SHARD_0, SHARD_1, SHARD_2 = (f"shardId-{number:012d}" for number in range(3))
+V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
+V2X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"}
+EVERYTHING = Wanted(MetricsLevel.DETAILED, frozenset({ALL_DIMENSIONS}), worker="w", stream="s")
+ME = Identity("app", STREAM, "w", "0")
+LOOK_EVERY_S = 1.0
+STATES, REPORTS = "app-CoordinatorState", "app-WorkerMetricStats"
+
+NEVER_CREATED_THERE = "the children of an ended shard start at TRIM_HORIZON, and no lease is born anywhere else"
+NOT_FED: dict[tuple[str, str], str] = {
+    **{
+        (operation, f"CreateLease_{kind}.Success"): NEVER_CREATED_THERE
+        for operation, kinds in {
+            java.SHUTDOWN: ("LATEST", "AT_TIMESTAMP", "SHARD_END", "SEQUENCE_NUMBER"),
+            java.SYNC: ("SHARD_END", "SEQUENCE_NUMBER"),
+        }.items()
+        for kind in kinds
+    },
+}
+"""KCL's names that mld knows and never has a value for, with the reason."""
+
+
+class Seen:
+    """What the workers of all stories have told."""
+
+    def __init__(self) -> None:
+        self.ours: set[str] = set()
+        self.java: set[tuple[str, str]] = set()
+        self.told: set[tuple[str, str]] = set()
+        self.tallies: dict[str, set[str]] = {}
+
+    def look(self, running: Running, world: Fleet) -> None:
+        now, wall_s = world.clock.monotonic(), world.clock.wall()
+        snapshot = take_snapshot(running.metrics, ME, now, wall_s, prefetch_limit_bytes=1)
+        for metric in CATALOGUE:
+            series = [(labels, value) for labels, value in metric.read(snapshot) if _is_told(value)]
+            if series:
+                self.ours.add(metric.name)
+            if metric.labels:
+                self.tallies.setdefault(metric.name, set()).update(labels[-1] for labels, _ in series)
+        for name, operation in running.metrics.worker.operations.items():
+            steps = {f"{step}.{kind}" for step in operation.steps for kind in ("Success", "Time")}
+            self.told |= {(name, one) for one in (*operation.data, *steps)}
+        for datum in take_datums(running.metrics, EVERYTHING):
+            self.java.add((dict(datum.dimensions)[OPERATION], datum.name))
+
+
+def _is_told(value: object) -> bool:
+    if isinstance(value, SpreadValue):
+        return value.count > 0
+    return isinstance(value, int | float) and value > 0
+
+
+class Reading:
+    """A reader of tables that `DaemonStatus` never asks here."""
+
+
+@asynccontextmanager
+async def watched(seen: Seen, shards: int = 1, **keys: str):
+    async with fleet(shards, **keys) as world:
+        world.counts_requests = True
+        world.dynamo = MemoryDynamo(world.clock, priced=True)
+
+        async def watch() -> None:
+            while True:
+                for running in world.running:
+                    seen.look(running, world)
+                await world.advance(LOOK_EVERY_S)
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield world
+            for running in world.running:
+                seen.look(running, world)
+        finally:
+            watching.cancel()
+
+
+@contextmanager
+def faulty(world: Fleet, operation: str, fault: Callable[[str], Any] = lost_request, key: str = "") -> Iterator[None]:
+    """Requests of this operation to DynamoDB fail within; with `key` those for rows whose key begins so."""
+
+    def choose(_sender: str, what: str, params: Any) -> Any:
+        (value,) = params.get("Key", {"": {"S": ""}}).values()
+        return fault(what) if what == operation and value["S"].startswith(key) else None
+
+    before, world.dynamo.faults = world.dynamo.faults, choose
+    try:
+        yield
+    finally:
+        world.dynamo.faults = before
+
+
+class Moody(Recorder):
+    """Well-behaved unless told: `mood` exit, hang, lie or slow."""
+
+    mood = ""
+
+    async def act(self, child: MemoryChild, message: dict[str, Any]) -> None:
+        if message["action"] == "processRecords" and self.mood:
+            mood, self.mood = self.mood, ""
+            match mood:
+                case "exit":
+                    child.hang_up()
+                    await child.receive()
+                case "hang":
+                    await asyncio.Event().wait()
+                case "lie":
+                    child.send({"action": "status", "responseFor": "shardEnded"})
+                case "slow":
+                    await self.clock.sleep(20.0)
+        await super().act(child, message)
+
+
+async def a_day_of_a_fleet(seen: Seen) -> None:
+    """3.x: two workers, children in all moods, throttles, a split and a merge, a corrupt row, a hole, a dead worker."""
+    async with watched(seen, 4, **V3X, timeoutInSeconds="5", maxRecords="10") as world:
+        world.recorder = child = Moody(world.clock)
+        first, second = world.start("w1"), world.start("w2", seed=2)
+        status = DaemonStatus(
+            first.metrics,
+            ME,
+            Reading(),
+            world.clock,
+            prefetch_limit_bytes=1,
+            mode=str,
+            is_ready=bool,  # type: ignore[arg-type]
+        )
+        sampling = asyncio.create_task(status.run())
+        world.put(40)
+        await world.until(world.all_delivered)
+        await world.advance(120.0)
+        for mood in ("exit", "hang", "lie", "slow"):
+            child.mood = mood
+            world.put(400)
+            await world.advance(40.0)
+        for running in (first, second):
+            errors = iter([StreamThrottledError("x"), IteratorExpiredError("x"), *[StreamThrottledError("x")] * 5])
+            running.streams.faults = lambda what, errors=errors: next(errors, None) if what == "GetRecords" else None
+        await world.advance(30.0)
+        world.put(100)
+        await world.until(world.all_delivered)
+        _put_aggregates(world)
+        await world.advance(5.0)
+        with faulty(world, "UpdateItem", throttled):
+            world.put(10)
+            await world.advance(3.0)
+        with faulty(world, "Query"):
+            await world.advance(5.0)
+
+        world.split(SHARD_0)
+        await world.advance(60.0)
+        world.merge(SHARD_1, SHARD_2)
+        world.dynamo.put_row(TABLE, {"leaseKey": {"S": "broken"}, "leaseCounter": {"N": "1"}})
+        world.put(100)
+        await world.advance(400.0)
+        world.dynamo.delete_row(TABLE, "broken")
+        open_shard = max(running for running in first.worker.held() | second.worker.held())
+        row = dict(world.dynamo.row(TABLE, open_shard))
+        world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": "somebody"}, "leaseCounter": {"N": "1000000"}})
+        await world.advance(60.0)
+        world.dynamo.delete_row(TABLE, open_shard)
+        await world.advance(600.0)
+        await second.crash()
+        await world.advance(30.0)
+        world.dynamo.index_lag = lambda: 8.0
+        third = world.start("w3", seed=3)
+        with faulty(world, "GetItem", key="shardId-"):
+            await world.advance(100.0)
+        await world.advance(60.0)
+        await first.stop()
+        await third.stop()
+        sampling.cancel()
+
+
+def _put_aggregates(world: Fleet) -> None:
+    from mld.local.kinesis import PutEntry
+
+    for data in (aggregate([User("key", b"elsewhere", str(2**128 - 1))]), sealed(b"\x0a\xff")):
+        world.kinesis.put_record(STREAM, PutEntry.of(data, "a", 0), now=world.clock.wall())
+
+
+async def the_reports_of_a_fleet(seen: Seen) -> None:
+    """3.x: loads that cannot be read, reports that say nonsense, a leader whose runs fail; no room for all leases."""
+
+    class Broken:
+        name, metric = "broken", "C"
+
+        async def read(self) -> float | None:
+            raise LoadUnreadableError("nothing there")
+
+    async def detect() -> Any:
+        return Broken()
+
+    async with watched(seen, 4, **V3X, maxLeasesForWorker="2") as world:
+        world.start("w1", detect_load=detect)
+        await world.advance(30.0)
+        report = dict(world.dynamo.row(TABLE, "w1"))
+        told = {"sts": {"M": {"C": {"L": [{"N": "-1"}]}}}, "opr": {"M": {"C": {"L": [{"N": "100"}]}}}}
+        world.dynamo.put_row(TABLE, {**report, **told, "leaseKey": {"S": "failing"}})
+        world.dynamo.put_row(TABLE, {**{k: v for k, v in report.items() if k != "lut"}, "leaseKey": {"S": "invalid"}})
+        await world.advance(25.0)
+        with faulty(world, "Scan"):
+            await world.advance(200.0)
+
+
+async def a_fleet_of_2x(seen: Seen) -> None:
+    """2.x: two takers, one of them late, a row that others were faster to take, and a row of nobody."""
+    keys = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1", "maxLeasesForWorker": "3"}
+    async with watched(seen, 8, **keys) as world:
+        world.start("w1")
+        await world.advance(30.0)
+        second = world.start("w2", seed=2)
+        await world.advance(100.0)
+        with faulty(world, "UpdateItem"):
+            await world.advance(15.0)
+        await second.crash()
+        await world.advance(100.0)
+
+
+async def a_fleet_that_takes_against_others(seen: Seen) -> None:
+    """2.x: the rows move between a taker's scan and its writes."""
+    async with watched(seen, 4, clientVersionConfig="CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1") as world:
+        running = world.start("w1")
+        await world.advance(5.0)
+        await running.crash()
+        await world.advance(30.0)
+        late = world.start("w2", seed=2)
+        table = late.worker.table
+        take = table.take
+
+        async def take_too_late(lease: Any, owner: str, **more: Any) -> Any:
+            row = dict(world.dynamo.row(TABLE, lease.key))
+            world.dynamo.put_row(TABLE, {**row, "leaseCounter": {"N": str(lease.counter + 7)}})
+            return await take(lease, owner, **more)
+
+        table.take = take_too_late
+        await world.advance(30.0)
+
+
+async def subscriptions(seen: Seen) -> None:
+    """Enhanced fan-out, for longer than a subscription lives, and one that breaks."""
+    async with watched(seen, 1, **V3X, retrievalMode="FANOUT") as world:
+        running = world.start("w1")
+        world.put(20)
+        await world.until(world.all_delivered)
+        await world.advance(400.0)
+        running.streams.faults = lambda what: StreamThrottledError(what) if what == "SubscribeToShard" else None
+        await world.advance(400.0)
+
+
+async def births(seen: Seen) -> None:
+    """Empty tables at each position, a start with trouble, and a stream that is made again: shards are not found."""
+    latest, horizon = {"initialPositionInStream": "LATEST"}, {"initialPositionInStream": "TRIM_HORIZON"}
+    for position in (latest, horizon, {"initialPositionInStreamExtended": "1400000000"}):
+        async with watched(seen, 2, **V3X, **position) as world:
+            with faulty(world, "GetItem", key="Migration3.0"):
+                world.start("w1")
+                await world.advance(3.0)
+            await world.advance(10.0)
+            if position is horizon:
+                await world.recreate_stream(1, gone_s=30.0)
+                await world.advance(120.0)
+
+
+async def an_end_that_contradicts_itself(seen: Seen) -> None:
+    """A merge whose other parent has no lease, and one that names a single parent."""
+    async with watched(seen, 2, **V3X) as world:
+        running = world.start("w1")
+        world.put(10)
+        await world.until(world.all_delivered)
+        world.dynamo.delete_row(TABLE, SHARD_1)
+        world.merge(SHARD_0, SHARD_1)
+        await world.advance(60.0)
+        assert running.metrics.worker.operations
+    async with watched(seen, 2, **V3X) as world:
+        running = world.start("w1")
+        world.put(10)
+        await world.until(world.all_delivered)
+
+        def with_one_parent(page: Any) -> Any:
+            children = tuple(
+                replace(child, parents=frozenset(sorted(child.parents)[:1])) for child in page.child_shards
+            )
+            return replace(page, child_shards=children) if children else page
+
+        running.streams.bend_page = with_one_parent
+        world.merge(SHARD_0, SHARD_1)
+        await world.advance(30.0)
+
+
+async def migrations(seen: Seen) -> None:
+    """From 2.x to 3.x, and from three tables to one, with a worker that is too old, and faults."""
+    quiet = {"idleTimeBetweenReadsInMillis": "60000", "tableMigrationCompleteBakeTimeSeconds": "3600"}
+    async with watched(seen, 1, **V2X, **quiet, mld__metadataLayout="legacy") as world:
+        first = world.start("w1")
+        await world.advance(300.0)
+        with faulty(world, "UpdateItem", key="Migration3.0"):
+            await world.advance(900.0)
+        await world.until(lambda: "TableMigration3.5" in world.dynamo.rows(STATES), 3000.0)
+        await _an_old_worker(world)
+        await world.until(lambda: _table_status(world) == "TABLE_MIGRATION_STATUS_DEPLOYED", 20_000.0)
+        await first.stop()
+        world.start("w2", seed=2, **V3X, migrateAllEntitiesToLeaseTable="true")
+        await world.until(lambda: "Migration3.0" in world.dynamo.rows(TABLE), 1000.0)
+        await world.advance(5000.0)
+        assert "TableMigration3.5" in world.dynamo.rows(TABLE)
+
+
+async def _an_old_worker(world: Fleet) -> None:
+    """For two minutes a worker that cannot live with one table owns a lease and reports."""
+    lease = dict(world.dynamo.row(TABLE, SHARD_0))
+    for number in range(24):
+        now = {"N": str(int(world.clock.wall()))}
+        world.dynamo.put_row(REPORTS, {"wid": {"S": "old"}, "lut": now, "sts": {"M": {}}, "opr": {"M": {}}})
+        counter, old = {"N": str(1000 + number)}, {"S": "old"}
+        world.dynamo.put_row(
+            TABLE, {**lease, "leaseKey": {"S": "shardId-old"}, "leaseOwner": old, "leaseCounter": counter}
+        )
+        await world.advance(5.0)
+    world.dynamo.delete_row(TABLE, "shardId-old")
+    world.dynamo.delete_row(REPORTS, "old")
+
+
+def _table_status(world: Fleet) -> str | None:
+    row = world.dynamo.row(STATES, "TableMigration3.5")
+    return None if row is None else row["tm"]["S"]
+
+
+async def what_nobody_expects(seen: Seen) -> None:
+    """A bug in a loop, which survives it."""
+    async with watched(seen, 1, **V3X) as world:
+        running = world.start("w1")
+        status = DaemonStatus(
+            running.metrics,
+            ME,
+            Reading(),
+            world.clock,
+            prefetch_limit_bytes=1,
+            mode=str,
+            is_ready=bool,  # type: ignore[arg-type]
+        )
+        sampling = asyncio.create_task(status.run())
+        await world.advance(5.0)
+
+        async def broken() -> bool:
+            raise RuntimeError("a bug")
+
+        running.worker._parts.auditor.audit = broken
+        await world.advance(150.0)
+        sampling.cancel()
+
+
+STORIES: tuple[Callable[[Seen], Awaitable[None]], ...] = (
+    a_day_of_a_fleet,
+    the_reports_of_a_fleet,
+    a_fleet_of_2x,
+    a_fleet_that_takes_against_others,
+    subscriptions,
+    births,
+    an_end_that_contradicts_itself,
+    what_nobody_expects,
+)
+
+
+def is_of_migrations(metric: JavaMetric) -> bool:
+    """Only workers of a fleet that comes from 2.x tell it."""
+    return metric.operation in (java.MIGRATION, java.TABLE_MIGRATION, java.MOVE) or metric.name == BY_LOCK
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    told = Seen()
+    for story in STORIES:
+        run_virtual(story(told))  # type: ignore[arg-type]
+    return told
+
+
+@pytest.fixture(scope="module")
+def seen_migrating() -> Seen:
+    told = Seen()
+    run_virtual(migrations(told))  # type: ignore[arg-type]
+    return told
+
+
+@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+def test_each_metric_of_the_catalogue_is_fed(metric: Metric, seen: Seen) -> None:
+    assert metric.name in seen.ours
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [metric for metric in JAVA_METRICS if metric.is_sent and not is_of_migrations(metric)],
+    ids=lambda metric: f"{metric.operation} {metric.name}",
+)
+def test_each_name_of_kcl_is_fed(metric: JavaMetric, seen: Seen) -> None:
+    is_fed = (metric.operation, metric.name) in seen.java
+    assert is_fed is ((metric.operation, metric.name) not in NOT_FED)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "metric",
+    [metric for metric in JAVA_METRICS if is_of_migrations(metric)],
+    ids=lambda metric: f"{metric.operation} {metric.name}",
+)
+def test_each_name_of_kcls_migrations_is_fed(metric: JavaMetric, seen_migrating: Seen) -> None:
+    assert (metric.operation, metric.name) in seen_migrating.java
+
+
+def test_nothing_is_told_under_a_name_that_kcl_does_not_have(seen: Seen) -> None:
+    """Of a step the table may have only the success or only the time."""
+    known = {(metric.operation, metric.name) for metric in JAVA_METRICS}
+    steps = {(operation, name.rpartition(".")[0]) for operation, name in known}
+    unknown = {
+        (operation, name) for operation, name in seen.told - known if (operation, name.rpartition(".")[0]) not in steps
+    }
+    assert unknown == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("mld_child_restarts_total", {"exit", "timeout", "protocol"}),
+        ("mld_lease_moves_total", {"taken", "assigned", "resumed", "handed_off", "released", "lost", "expired"}),
+        ("mld_subscriptions_total", {"opened", "renewed", "refused", "ended"}),
+        ("mld_fetches_total", {"records", "empty", "throttled", "expired"}),
+        ("mld_checkpoints_total", {"stored", "error"}),
+        ("mld_aggregates_dropped_total", {"range", "malformed"}),
+        ("mld_lease_rows_total", {"created", "deleted"}),
+        ("mld_dynamodb_units_total", {"read", "write"}),
+        ("mld_shard_state", {"idle", "processing", "failing", "parked", "ending"}),
+        ("mld_aws_requests_total", {"ok", "unreachable", "ConditionalCheckFailedException"}),
+    ],
+)
+def test_what_is_told_apart_really_happens(name: str, values: set[str], seen: Seen) -> None:
+    assert values <= seen.tallies[name]
