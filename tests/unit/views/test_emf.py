@@ -12,7 +12,8 @@ from mld.errors import MetricsError
 from mld.metrics.instruments import StatisticSet
 from mld.views import emf
 from mld.views.datums import Datum
-from mld.views.emf import EmfOutput, emf_lines
+from mld.views.emf import EmfOutput
+from mld.views.emf_lines import emf_lines
 from mld.views.periods import Period
 
 PROCESS = (("Operation", "ProcessTask"), ("ShardId", "shardId-000000000000"))
