@@ -19,8 +19,7 @@ from tests.support.recording_cloudwatch import RecordingCloudWatch, SentDatum
 RECORD = Path(__file__).with_name("java_metrics.json")
 SHARDS = 2
 RECORDS = 40
-PERIODS_AFTER = 4
-AWAITED = ("MillisBehindLatest", "RecordsProcessed", "CurrentLeases")
+AWAITED = ("MillisBehindLatest", "RecordsProcessed", "RenewLease.Success", "BalanceWorkerVariance.Time")
 """Awaited before the run goes on, so that both have published something of everything that happens by the way."""
 
 
@@ -63,10 +62,13 @@ def tell(
     worker: Daemon,
     cloudwatch: RecordingCloudWatch,
     *,
-    requests_per_period: int = 1,
+    requests_after: int = 0,
     within_s: float = PATIENCE_S,
 ) -> set[Line]:
-    """Let `worker`, which is running, live through the story; what it has sent when it has stopped."""
+    """Let `worker`, which is running, live through the story; what it has sent when it has stopped.
+
+    It is stopped `requests_after` requests after the parent has ended: none for who sends what is left.
+    """
     world.put(RECORDS)
     world.until_delivered(within_s=within_s)
     _until_sent(world, cloudwatch, within_s)
@@ -75,7 +77,7 @@ def tell(
     world.put(RECORDS)
     world.until_delivered(within_s=within_s)
     world.until(lambda: _has_ended(world, parent), within_s, f"{parent} has ended")
-    wanted = len(cloudwatch.requests) + PERIODS_AFTER * requests_per_period
+    wanted = len(cloudwatch.requests) + requests_after
     world.until(lambda: len(cloudwatch.requests) >= wanted, within_s, "metrics of the split published")
     worker.stop(timeout_s=PATIENCE_S)
     return lines_of(cloudwatch.datums)

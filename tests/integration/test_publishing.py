@@ -11,8 +11,7 @@ from mld.metrics.java import JAVA_METRICS
 from mld.views.cloudwatch_price import steady_metrics
 from properties.loader import load
 from tests.integration import metric_story
-from tests.integration.metric_story import Line
-from tests.integration.world import ASSIGNED, ENVIRONMENT, MakeWorld, World
+from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.recording_cloudwatch import RecordingCloudWatch
@@ -101,7 +100,7 @@ def test_without_permission_there_is_one_warning_and_everything_else_goes_on(mak
         world.put(20)
         daemon = world.daemon(cloudWatchEndpoint=cloudwatch.endpoint, **QUICKLY)
         world.until_delivered()
-        world.until(lambda: len(cloudwatch.refused) >= 3, what="three refusals")
+        world.until(lambda: len(cloudwatch.refused) >= 2, what="two refusals")
         assert daemon.stop() == 0
     (warning,) = actions(daemon, "metrics_failed")
     assert warning["level"] == "WARNING"
@@ -112,7 +111,7 @@ def test_a_worker_without_a_name_of_its_own_is_no_dimension(make_world: MakeWorl
     world = make_world()
     with RecordingCloudWatch() as cloudwatch:
         world.put(20)
-        keys = world.keys("", world.recorder(), {"cloudWatchEndpoint": cloudwatch.endpoint, **QUICKLY})
+        keys = world.keys("", world.recorder(), {"cloudWatchEndpoint": cloudwatch.endpoint, **QUICKLY, **SHORT_LEASE})
         del keys["workerId"]
         nameless = Daemon(world.directory, keys, environment=ENVIRONMENT)
         world.daemons.append(nameless)
@@ -174,21 +173,24 @@ def test_each_stop_sums_up_what_was_done(make_world: MakeWorld) -> None:
     assert summary["restarts"] == 0
 
 
-NOT_SENT: dict[tuple[str, str], str] = {}
-"""What Java sends in this run and mld does not, by operation and name, with the reason."""
+NOT_SENT = {
+    "LeaseSpillover": "3.1.3 sends it always, 3.5.1 and mld when leases find no worker with room",
+    "StaleWorkerMetricsCleanup.Time": "not in 3.5 any more",
+    "TotalStaleWorkerMetricsEntry": "not in 3.5 any more",
+}
+"""What a Java worker sends in this run and mld does not, and why."""
 
 
-@pytest.mark.full
 def test_mld_sends_what_java_sends_in_the_same_run(make_world: MakeWorld) -> None:
     """Names, units and dimensions. The record is made by `tests/interop/test_metrics.py`."""
     world = make_world(shards=metric_story.SHARDS)
     with RecordingCloudWatch() as cloudwatch:
-        daemon = world.daemon(cloudWatchEndpoint=cloudwatch.endpoint, **{**ASSIGNED, **QUICKLY})
+        daemon = world.daemon(cloudWatchEndpoint=cloudwatch.endpoint, **ASSIGNED, **SHORT_LEASE, **QUICKLY)
         ours = metric_story.tell(world, daemon, cloudwatch)
     for version, theirs in metric_story.recorded().items():
-        missing = {line for line in theirs - ours if (line.operation, line.name) not in NOT_SENT}
-        assert sorted(missing) == [], f"sent by Java {version}"
-        by_name = {(line.operation, line.name): line for line in theirs}
-        different = [line for line in ours if by_name.get((line.operation, line.name), line) != line]
-        assert sorted(different) == []
-    assert Line("ProcessTask", "RecordsProcessed", "Count", ("Operation", "ShardId")) in ours
+        missing = [line for line in sorted(theirs - ours) if line.name not in NOT_SENT]
+        assert missing == [], f"sent by Java {version}"
+        of_both = {(line.operation, line.name) for line in theirs}
+        assert [line for line in sorted(ours - theirs) if (line.operation, line.name) in of_both] == []
+    table = {(metric.operation, metric.name) for metric in JAVA_METRICS}
+    assert [line for line in sorted(ours) if (line.operation, line.name) not in table] == []

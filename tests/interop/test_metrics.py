@@ -8,7 +8,7 @@ from tests.interop.conftest import MakeWorld
 from tests.interop.world import JAVA_START_S
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 
-REQUESTS_PER_PERIOD = 4  # of 20 datums each
+REQUESTS_AFTER = 16  # of 20 datums each: some four seconds
 REMOVED = {"StaleWorkerMetricsCleanup.Time", "TotalStaleWorkerMetricsEntry"}
 """Names that 3.5.0 does not have any more."""
 PUBLISHING = {"metricsLevel": "DETAILED", "metricsBufferTimeMillis": 1000}
@@ -19,9 +19,7 @@ def test_java_publishes_what_is_recorded(make_world: MakeWorld) -> None:
     world = make_world(shards=metric_story.SHARDS)
     with RecordingCloudWatch() as cloudwatch:
         worker = world.java("java-1", cloudwatch=cloudwatch.endpoint, **PUBLISHING)
-        lines = metric_story.tell(
-            world, worker, cloudwatch, requests_per_period=REQUESTS_PER_PERIOD, within_s=JAVA_START_S
-        )
+        lines = metric_story.tell(world, worker, cloudwatch, requests_after=REQUESTS_AFTER, within_s=JAVA_START_S)
         protocols = {request.protocol for request in cloudwatch.requests}
     world.note(f"{len(lines)} metrics in {len(cloudwatch.requests)} requests ({', '.join(protocols)})")
     metric_story.record(world.release.version, lines)
