@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import Future
 
 from mld.aws.pool import DaemonPool
-from mld.errors import MetricsError
+from mld.errors import MetricsError, StartupError
 from mld.views.datums import Datum
 from mld.views.emf_lines import emf_lines
 from mld.views.periods import Period
@@ -20,14 +20,21 @@ from mld.views.periods import Period
 WRITE_TIMEOUT_S = 5.0
 
 
+def standard_output() -> int:
+    """Its descriptor. Raises StartupError if it is closed: its number may be that of anything else."""
+    if sys.stdout is None:
+        raise StartupError("mld.metrics: emf writes to standard output, which is closed; open it, or remove emf")
+    return sys.stdout.fileno()
+
+
 class EmfOutput:
     """Writes the lines to `descriptor` from a thread, so that a reader who is slow holds up nobody."""
 
     name = "emf"
 
-    def __init__(self, *, namespace: str, descriptor: int | None = None) -> None:
+    def __init__(self, descriptor: int, *, namespace: str) -> None:
         self._namespace = namespace
-        self._descriptor = sys.stdout.fileno() if descriptor is None else descriptor
+        self._descriptor = descriptor
         self._pool = DaemonPool(threads_max=1, name="emf")
         self._writing: Future[None] | None = None
 

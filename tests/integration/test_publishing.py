@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.integration import metric_story
 from tests.integration.world import ASSIGNED, ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.daemon import Daemon
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.patience import PATIENCE_S
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 
 QUICKLY = {"metricsBufferTimeMillis": 1000}
@@ -194,3 +197,13 @@ def test_mld_sends_what_java_sends_in_the_same_run(make_world: MakeWorld) -> Non
         assert [line for line in sorted(ours - theirs) if (line.operation, line.name) in of_both] == []
     table = {(metric.operation, metric.name) for metric in JAVA_METRICS}
     assert [line for line in sorted(ours) if (line.operation, line.name) not in table] == []
+
+
+def test_metrics_are_scraped_only_if_the_file_says_so(make_world: MakeWorld) -> None:
+    world = make_world()
+    daemon = world.daemon(mld__http="127.0.0.1:0", mld__metrics="none")
+    address = daemon.wait_for_event("http_serving")["address"]
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S)
+    with urllib.request.urlopen(f"http://{address}/livez", timeout=PATIENCE_S) as alive:
+        assert alive.status == 200
