@@ -19,7 +19,7 @@ from tests.support.recording_cloudwatch import RecordingCloudWatch, SentDatum
 RECORD = Path(__file__).with_name("java_metrics.json")
 SHARDS = 2
 RECORDS = 40
-AWAITED = ("MillisBehindLatest", "RecordsProcessed", "RenewLease.Success", "BalanceWorkerVariance.Time")
+AWAITED = ("MillisBehindLatest", "RecordsProcessed", "CurrentLeases", "NumOfLeasesReassignment")
 """Awaited before the run goes on, so that both have published something of everything that happens by the way."""
 
 
@@ -38,18 +38,18 @@ def lines_of(datums: Iterable[SentDatum]) -> set[Line]:
 
 
 def recorded() -> dict[str, set[Line]]:
-    """What Java sent, by version."""
+    """What Java sent, by version and `metricsLevel`, such as ``3.5.1 SUMMARY``."""
     stored = json.loads(RECORD.read_text(encoding="utf-8"))
     return {
-        version: {Line(one["operation"], one["name"], one["unit"], tuple(one["dimensions"])) for one in lines}
-        for version, lines in stored.items()
+        case: {Line(one["operation"], one["name"], one["unit"], tuple(one["dimensions"])) for one in lines}
+        for case, lines in stored.items()
     }
 
 
-def record(version: str, lines: set[Line]) -> None:
-    """Keep what a Java worker of that version sent; what was kept of others stays."""
+def record(case: str, lines: set[Line]) -> None:
+    """Keep what a Java worker sent; what was kept of other cases stays."""
     stored = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    stored[version] = [asdict(line) for line in sorted(lines)]
+    stored[case] = [asdict(line) for line in sorted(lines)]
     rows = ",\n".join(
         f'  "{name}": [\n' + ",\n".join(f"    {json.dumps(one)}" for one in stored[name]) + "\n  ]"
         for name in sorted(stored)

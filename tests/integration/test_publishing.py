@@ -184,19 +184,23 @@ NOT_SENT = {
 """What a Java worker sends in this run and mld does not, and why."""
 
 
-def test_mld_sends_what_java_sends_in_the_same_run(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("level", ["DETAILED", pytest.param("SUMMARY", marks=pytest.mark.full)])
+def test_mld_sends_what_java_sends_in_the_same_run(make_world: MakeWorld, level: str) -> None:
     """Names, units and dimensions. The record is made by `tests/interop/test_metrics.py`."""
     world = make_world(shards=metric_story.SHARDS)
     with RecordingCloudWatch() as cloudwatch:
-        daemon = world.daemon(cloudWatchEndpoint=cloudwatch.endpoint, **ASSIGNED, **SHORT_LEASE, **QUICKLY)
+        keys = {"cloudWatchEndpoint": cloudwatch.endpoint, "metricsLevel": level}
+        daemon = world.daemon(**keys, **ASSIGNED, **SHORT_LEASE, **QUICKLY)
         ours = metric_story.tell(world, daemon, cloudwatch)
-    for version, theirs in metric_story.recorded().items():
+    by_java = {case: lines for case, lines in metric_story.recorded().items() if case.endswith(level)}
+    assert len(by_java) == 2
+    for case, theirs in by_java.items():
         missing = [line for line in sorted(theirs - ours) if line.name not in NOT_SENT]
-        assert missing == [], f"sent by Java {version}"
+        assert missing == [], f"sent by Java {case}"
         of_both = {(line.operation, line.name) for line in theirs}
         assert [line for line in sorted(ours - theirs) if (line.operation, line.name) in of_both] == []
-    table = {(metric.operation, metric.name) for metric in JAVA_METRICS}
-    assert [line for line in sorted(ours) if (line.operation, line.name) not in table] == []
+    wanted = {(metric.operation, metric.name) for metric in JAVA_METRICS if level in ("DETAILED", metric.level.value)}
+    assert [line for line in sorted(ours) if (line.operation, line.name) not in wanted] == []
 
 
 def test_metrics_are_scraped_only_if_the_file_says_so(make_world: MakeWorld) -> None:

@@ -44,17 +44,18 @@ def test_metrics_that_people_alarm_on_are_sent_at_summary() -> None:
     assert alarmed <= summary
 
 
-@pytest.mark.parametrize("version", sorted(recorded()))
-def test_the_table_has_everything_that_a_java_worker_was_seen_to_send(version: str) -> None:
-    """With its unit and its dimensions. The stream is none of them: the recorded worker had it by its name."""
+@pytest.mark.parametrize("case", sorted(recorded()))
+def test_the_table_has_everything_that_a_java_worker_was_seen_to_send(case: str) -> None:
+    """With its unit, level and dimensions. The stream is none of them: the recorded worker had it by its name."""
     table = {
         (metric.operation, metric.name): (
             metric.unit,
             {"Operation"} | {one.value for one in metric.dimensions - {Dimension.STREAM}},
         )
         for metric in JAVA_METRICS
+        if metric.level is MetricsLevel.SUMMARY or case.endswith("DETAILED")
     }
-    lines = [line for line in sorted(recorded()[version]) if line.name not in REMOVED_IN_3_5]
-    assert len(lines) >= 50
+    lines = [line for line in sorted(recorded()[case]) if line.name not in REMOVED_IN_3_5]
+    assert len(lines) > 20
     for line in lines:
         assert table[line.operation, line.name] == (line.unit, set(line.dimensions)), line
