@@ -19,6 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mld import price, sparkhosts
+from mld.check_metrics import metrics_prices_of, print_metrics_prices
+from mld.views import cloudwatch_price
+from mld.views.choice import missing_extras
 from properties.keytypes import Section
 from properties.loader import DEFAULT_SOURCE, EffectiveValue, LoadedConfiguration, load
 from properties.printable import printable
@@ -48,6 +51,10 @@ def print_check(
     """Print to stdout; returns the exit code: 2 with errors, else 0. `leases` and `workers`: the fleet to be priced."""
     try:
         loaded = load(file, overrides, os.environ)
+        missing = missing_extras(loaded.settings, file)
+        if any(remark.level is Level.ERROR for remark in missing):
+            errors = [remark for remark in missing if remark.level is Level.ERROR]
+            raise ConfigurationError(errors, [*loaded.remarks, *missing])
     except ConfigurationError as error:
         if as_json:
             print(json.dumps({"file": file, "remarks": [r.to_json() for r in error.remarks]}, indent=2))  # noqa: T201
@@ -58,10 +65,16 @@ def print_check(
     prices = list(
         _prices(loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN)
     )
+    metrics_prices = list(
+        metrics_prices_of(
+            loaded.settings, (leases,) if leases else LEASES_SHOWN, (workers,) if workers else WORKERS_SHOWN
+        )
+    )
     if as_json:
         document = loaded.to_json() | {"childFailures": failures_in_words(loaded.settings)}
         document |= {} if sessions is None else {"spark": sessions}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
+        document["cloudWatchDollarsPerMonth"] = {"prices": cloudwatch_price.LIST_PRICE, "fleets": metrics_prices}
         print(json.dumps(document, indent=2))  # noqa: T201
         return EXIT_OK
     console = _console()
@@ -75,7 +88,8 @@ def print_check(
         for line in _session_lines(loaded.settings.application_name, sessions):
             console.print(_line(line), soft_wrap=True)
     _print_prices(console, prices, loaded.settings)
-    _print_remarks(console, loaded.remarks)
+    print_metrics_prices(console, metrics_prices, loaded.settings)
+    _print_remarks(console, [*loaded.remarks, *missing])
     return EXIT_OK
 
 

@@ -30,6 +30,7 @@ from mld.views.periods import Period
 
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 DELTA = frozenset({"delta", "lowmemory"})
+CLOSE_TIMEOUT_S = 1.0
 EXPORT_TIMEOUT_S = 15.0  # above the exporter's own, which OTEL_EXPORTER_OTLP_TIMEOUT sets (10 s)
 STALE_PERIODS = 60
 """A series without news for so long is forgotten; it begins anew if it comes again."""
@@ -130,11 +131,11 @@ class OtlpOutput:
     name = "otlp"
 
     def __init__(self, identity: Identity, *, series_max: int, env: Mapping[str, str] = os.environ) -> None:
-        self._said = _LastWords()
         self._accumulated = Accumulated(series_max, is_delta=env.get(TEMPORALITY, "").strip().lower() in DELTA)
         self._resource = _resource(identity)
         self._scope = InstrumentationScope(METER, identity.version)
-        self._exporter = OTLPMetricExporter()
+        self._exporter = OTLPMetricExporter()  # what it says of the environment goes to the log
+        self._said = _FirstWords()
         self._pool = DaemonPool(threads_max=1, name="otlp")
 
     async def publish(self, datums: list[Datum], period: Period) -> None:
@@ -143,6 +144,7 @@ class OtlpOutput:
         if not metrics:
             return
         scope = sdk.ScopeMetrics(self._scope, metrics, "")
+        self._said.text = ""
         data = sdk.MetricsData([sdk.ResourceMetrics(self._resource, [scope], "")])
         if not await self._in_thread(lambda: self._exporter.export(data) is sdk.MetricExportResult.SUCCESS):
             raise MetricsError("unexported", f"{self._said.text}. They wait and are sent later")
@@ -151,7 +153,9 @@ class OtlpOutput:
     async def close(self) -> None:
         """Cut a retry short, and let the thread end."""
         self._exporter.shutdown()
-        self._pool.close()
+        under_way = [asyncio.wrap_future(future) for future in self._pool.close()]
+        if under_way:
+            await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
         self._said.close()
 
     async def _in_thread(self, export: Callable[[], bool]) -> bool:
@@ -173,18 +177,19 @@ def _resource(identity: Identity) -> Resource:
     return Resource.create({name: value for name, value in ours.items() if name not in told})
 
 
-class _LastWords(logging.Handler):
-    """What the library said last; it would say so every minute, and where the error belongs is one warning of ours."""
+class _FirstWords(logging.Handler):
+    """What the library says first of an export that fails. It would say more, and every minute; one warning is ours."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.text = "the collector does not take them"
+        self.text = ""
         self._logger = logging.getLogger(_LIBRARY)
         self._logger.addHandler(self)
         self._propagated, self._logger.propagate = self._logger.propagate, False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage().rstrip(".")
+        if not self.text:
+            self.text, _, _ = record.getMessage().rstrip(".").partition(", retrying in")
 
     def close(self) -> None:
         self._logger.removeHandler(self)

@@ -49,9 +49,9 @@ def _output(
             stack.push_async_callback(service.close)
             return CloudWatchOutput(service, namespace=namespace, series_max=series_max)
         case MetricsOutput.EMF:
-            from mld.views.emf import EmfOutput
+            from mld.views.emf import EmfOutput, standard_output
 
-            return EmfOutput(namespace=namespace)
+            return EmfOutput(standard_output(), namespace=namespace)
         case MetricsOutput.OTLP:
             from mld.views.otlp import OtlpOutput
 

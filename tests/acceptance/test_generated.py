@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.integration.world import MakeWorld
 from tests.support import fetch_checkers
+from tests.support.daemon import Daemon
 from tests.support.servers import ROOT, require
 from tests.unit.metrics.test_catalogue import busy_worker
 
@@ -164,3 +167,20 @@ def lost(ours: object, theirs: object, place: str = "") -> list[str]:
         pairs = zip(ours, theirs, strict=True)
         return [where for number, (one, other) in enumerate(pairs) for where in lost(one, other, f"{place}/{number}")]
     return [] if ours == theirs else [place]
+
+
+def test_promtool_finds_nothing_in_the_metrics_of_a_daemon_at_work(make_world: MakeWorld) -> None:
+    world = make_world(shards=2)
+    world.put(100)
+    daemon = world.daemon(mld__http="127.0.0.1:0")
+    world.until_delivered()
+    text = page(daemon, "/metrics")
+    assert 'mld_records_total{application="' in text
+    assert promtool("check", "metrics", text=text) == ""
+
+
+def page(daemon: Daemon, path: str) -> str:
+    address = daemon.wait_for_event("http_serving")["address"]
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_S) as answer:
+        body: bytes = answer.read()
+    return body.decode()

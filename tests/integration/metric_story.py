@@ -19,8 +19,7 @@ from tests.support.recording_cloudwatch import RecordingCloudWatch, SentDatum
 RECORD = Path(__file__).with_name("java_metrics.json")
 SHARDS = 2
 RECORDS = 40
-PERIODS_AFTER = 4
-AWAITED = ("MillisBehindLatest", "RecordsProcessed", "CurrentLeases")
+AWAITED = ("MillisBehindLatest", "RecordsProcessed", "CurrentLeases", "NumOfLeasesReassignment")
 """Awaited before the run goes on, so that both have published something of everything that happens by the way."""
 
 
@@ -39,18 +38,18 @@ def lines_of(datums: Iterable[SentDatum]) -> set[Line]:
 
 
 def recorded() -> dict[str, set[Line]]:
-    """What Java sent, by version."""
+    """What Java sent, by version and `metricsLevel`, such as ``3.5.1 SUMMARY``."""
     stored = json.loads(RECORD.read_text(encoding="utf-8"))
     return {
-        version: {Line(one["operation"], one["name"], one["unit"], tuple(one["dimensions"])) for one in lines}
-        for version, lines in stored.items()
+        case: {Line(one["operation"], one["name"], one["unit"], tuple(one["dimensions"])) for one in lines}
+        for case, lines in stored.items()
     }
 
 
-def record(version: str, lines: set[Line]) -> None:
-    """Keep what a Java worker of that version sent; what was kept of others stays."""
+def record(case: str, lines: set[Line]) -> None:
+    """Keep what a Java worker sent; what was kept of other cases stays."""
     stored = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    stored[version] = [asdict(line) for line in sorted(lines)]
+    stored[case] = [asdict(line) for line in sorted(lines)]
     rows = ",\n".join(
         f'  "{name}": [\n' + ",\n".join(f"    {json.dumps(one)}" for one in stored[name]) + "\n  ]"
         for name in sorted(stored)
@@ -63,10 +62,13 @@ def tell(
     worker: Daemon,
     cloudwatch: RecordingCloudWatch,
     *,
-    requests_per_period: int = 1,
+    requests_after: int = 0,
     within_s: float = PATIENCE_S,
 ) -> set[Line]:
-    """Let `worker`, which is running, live through the story; what it has sent when it has stopped."""
+    """Let `worker`, which is running, live through the story; what it has sent when it has stopped.
+
+    It is stopped `requests_after` requests after the parent has ended: none for who sends what is left.
+    """
     world.put(RECORDS)
     world.until_delivered(within_s=within_s)
     _until_sent(world, cloudwatch, within_s)
@@ -75,7 +77,7 @@ def tell(
     world.put(RECORDS)
     world.until_delivered(within_s=within_s)
     world.until(lambda: _has_ended(world, parent), within_s, f"{parent} has ended")
-    wanted = len(cloudwatch.requests) + PERIODS_AFTER * requests_per_period
+    wanted = len(cloudwatch.requests) + requests_after
     world.until(lambda: len(cloudwatch.requests) >= wanted, within_s, "metrics of the split published")
     worker.stop(timeout_s=PATIENCE_S)
     return lines_of(cloudwatch.datums)

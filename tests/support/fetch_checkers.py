@@ -86,9 +86,7 @@ def main() -> int:
             install(VENV, "checkers")
             STAMP.touch()
     except FetchError as error:
-        print(
-            f"promtool is not available: {error}. Install Prometheus, so that promtool is on the PATH", file=sys.stderr
-        )
+        print(f"promtool is not available: {error}. Install Prometheus: one on the PATH will do", file=sys.stderr)
         return 1
     except (OSError, subprocess.SubprocessError) as error:
         print(f"the checkers cannot be installed: {error}", file=sys.stderr)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from mld.metrics.java import JAVA_METRICS, Dimension
 from properties.values import MetricsLevel
+from tests.integration.metric_story import recorded
 
+REMOVED_IN_3_5 = {"StaleWorkerMetricsCleanup.Time", "TotalStaleWorkerMetricsEntry"}
 CLOUDWATCH_UNITS = {"Count", "Milliseconds", "Bytes", "None"}
 
 
@@ -38,3 +42,20 @@ def test_metrics_that_people_alarm_on_are_sent_at_summary() -> None:
     }
     summary = {(metric.operation, metric.name) for metric in JAVA_METRICS if metric.level is MetricsLevel.SUMMARY}
     assert alarmed <= summary
+
+
+@pytest.mark.parametrize("case", sorted(recorded()))
+def test_the_table_has_everything_that_a_java_worker_was_seen_to_send(case: str) -> None:
+    """With its unit, level and dimensions. The stream is none of them: the recorded worker had it by its name."""
+    table = {
+        (metric.operation, metric.name): (
+            metric.unit,
+            {"Operation"} | {one.value for one in metric.dimensions - {Dimension.STREAM}},
+        )
+        for metric in JAVA_METRICS
+        if metric.level is MetricsLevel.SUMMARY or case.endswith("DETAILED")
+    }
+    lines = [line for line in sorted(recorded()[case]) if line.name not in REMOVED_IN_3_5]
+    assert len(lines) > 20
+    for line in lines:
+        assert table[line.operation, line.name] == (line.unit, set(line.dimensions)), line

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import jsonschema
 import pytest
 
-from mld.errors import MetricsError
+from mld.errors import MetricsError, StartupError
 from mld.metrics.instruments import StatisticSet
 from mld.views import emf
 from mld.views.datums import Datum
-from mld.views.emf import EmfOutput, emf_lines
+from mld.views.emf import EmfOutput, standard_output
+from mld.views.emf_lines import emf_lines
 from mld.views.periods import Period
 
 PROCESS = (("Operation", "ProcessTask"), ("ShardId", "shardId-000000000000"))
@@ -127,7 +129,7 @@ def test_a_name_with_quotes_and_line_breaks_stays_one_line() -> None:
 
 async def test_lines_go_where_standard_output_goes() -> None:
     reading, writing = os.pipe()
-    output = EmfOutput(namespace="clicks", descriptor=writing)
+    output = EmfOutput(writing, namespace="clicks")
     await output.publish([Datum("m", PROCESS, "Count", ONE)], PERIOD)
     await output.close()
     os.close(writing)
@@ -139,7 +141,7 @@ async def test_lines_go_where_standard_output_goes() -> None:
 async def test_a_reader_who_has_gone_is_an_error_of_metrics() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    output = EmfOutput(namespace="clicks", descriptor=writing)
+    output = EmfOutput(writing, namespace="clicks")
     with pytest.raises(MetricsError, match="standard output"):
         await output.publish([Datum("m", PROCESS, "Count", ONE)], PERIOD)
     await output.close()
@@ -149,7 +151,7 @@ async def test_a_reader_who_has_gone_is_an_error_of_metrics() -> None:
 async def test_a_reader_who_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emf, "WRITE_TIMEOUT_S", 0.05)
     reading, writing = os.pipe()
-    output = EmfOutput(namespace="clicks", descriptor=writing)
+    output = EmfOutput(writing, namespace="clicks")
     many = [Datum("m", (("Operation", f"{n:01000}"),), "Count", ONE) for n in range(1000)]
     for _ in range(2):
         with pytest.raises(MetricsError, match="nobody reads"):
@@ -157,3 +159,9 @@ async def test_a_reader_who_does_not_read_holds_up_nobody(monkeypatch: pytest.Mo
     os.close(reading)  # ends the thread that writes
     await output.close()
     os.close(writing)
+
+
+def test_a_closed_standard_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(StartupError, match="standard output, which is closed"):
+        standard_output()

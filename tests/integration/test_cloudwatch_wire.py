@@ -1,0 +1,83 @@
+"""PutMetricData over the wire, by the client that a daemon makes, to a CloudWatch that remembers or does not answer."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mld.aws.client import BotoService
+from mld.aws.client_factory import client_factory
+from mld.errors import MetricsError
+from mld.metrics.instruments import StatisticSet
+from mld.views import cloudwatch
+from mld.views.cloudwatch import CloudWatchOutput, cloudwatch_service
+from mld.views.datums import Datum
+from mld.views.periods import Period
+from tests.support.fleet import settings_of
+from tests.support.recording_cloudwatch import RecordingCloudWatch
+
+PERIOD = Period(1_700_000_000.0, 1_700_000_060.0)
+ONE = StatisticSet(3, 6.5, 1.0, 4.0)
+
+
+def service_at(endpoint: str) -> BotoService:
+    return cloudwatch_service(client_factory(settings_of(cloudWatchEndpoint=endpoint)))
+
+
+def datums(count: int) -> list[Datum]:
+    """So many series with long names."""
+    name = "RecordProcessor.processRecords.Time"
+    dimensions = [(("Operation", "ProcessTask"), ("ShardId", f"shardId-{n:012}")) for n in range(count)]
+    return [Datum(name, each, "Milliseconds", ONE) for each in dimensions]
+
+
+@pytest.fixture
+def recording() -> Iterator[RecordingCloudWatch]:
+    with RecordingCloudWatch() as recording:
+        yield recording
+
+
+async def test_two_and_a_half_thousand_series_are_three_compressed_requests(recording: RecordingCloudWatch) -> None:
+    service = service_at(recording.endpoint)
+    output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+    await output.publish(datums(2_500), PERIOD)
+    await service.close()
+    assert [len(request.datums) for request in recording.requests] == [1_000, 1_000, 500]
+    assert {request.encoding for request in recording.requests} == {"gzip"}
+    assert max(request.size_bytes for request in recording.requests) < 50_000
+    assert len({datum.dimensions["ShardId"] for datum in recording.datums}) == 2_500
+    assert recording.datums[0].values == {"SampleCount": 3.0, "Sum": 6.5, "Minimum": 1.0, "Maximum": 4.0}
+
+
+async def test_what_was_throttled_comes_with_the_next_period_once(recording: RecordingCloudWatch) -> None:
+    service = service_at(recording.endpoint)
+    output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+    recording.refuse(400, "Throttling", times=1)
+    with pytest.raises(MetricsError, match="sent later"):
+        await output.publish(datums(2), PERIOD)
+    await output.publish(datums(1), PERIOD)
+    await service.close()
+    (request,) = recording.requests
+    assert [datum.values["SampleCount"] for datum in request.datums] == [6.0, 3.0]
+
+
+async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_value(
+    monkeypatch: pytest.MonkeyPatch, recording: RecordingCloudWatch
+) -> None:
+    monkeypatch.setattr(cloudwatch, "CALL_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        service = service_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+        started = time.monotonic()
+        with pytest.raises(MetricsError, match="sent later"):
+            await output.publish(datums(2_500), PERIOD)
+        assert time.monotonic() - started < 5  # one request, not three
+        await service.close()
+    again = service_at(recording.endpoint)
+    output._service = again
+    await output.publish([], PERIOD)
+    await again.close()
+    assert len(recording.datums) == 2_500
