@@ -144,6 +144,7 @@ PURE = (
     "mld/views/status_line.py",
     "mld/operating/fleet_status.py",
     "mld/operating/points.py",
+    "mld/operating/top_view.py",
     "mld/operating/acts/plan.py",
     "mld/serving/own_status.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/metrics").glob("*.py"))),
