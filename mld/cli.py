@@ -32,6 +32,7 @@ _ELSEWHERE = {
     "mld.operating.attach": ("log-level", "tap"),
     "mld.operating.here": ("status",),
     "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "resume"),
+    "mld.operating.top": ("top",),
     "mld.operating.see": ("lag", "leases", "workers"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "table"),
 }

@@ -142,7 +142,8 @@ def _why_not_private(status: os.stat_result, uid: int) -> str | None:
     if status.st_uid != uid:
         return f"belongs to user {status.st_uid}, not to this one ({uid})"
     if status.st_mode & OTHERS:
-        return f"is open to other users (mode {stat.S_IMODE(status.st_mode):04o}): chmod 700 it, or name another one"
+        mode = stat.S_IMODE(status.st_mode)
+        return f"is open to other users (mode {mode:04o}): name one that is made for it, with mode 0700"
     return None
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,9 +30,14 @@ def _only(files: Sequence[str]) -> str | None:
     return files[0] if files else None
 
 
+def _no_file(shard: str) -> None:
+    if Path(shard).is_file():
+        raise click.UsageError(f"name a shard after the file: mld tap {shard} SHARD")
+
+
 @click.command("log-level")
 @_file
-@click.argument("level", type=click.Choice(LEVELS, case_sensitive=False))
+@click.argument("level", type=click.Choice(LEVELS, case_sensitive=False), metavar="LEVEL")
 @file_option
 @define_option
 @click.option("--logger", metavar="NAME", help="Only this logger and those below it, such as mld.consumer.")
@@ -48,8 +54,9 @@ def log_level(
     worker: str | None,
     timeout_s: float,
 ) -> None:
-    """Change what a running daemon logs; `reset` puts back what was configured.
+    """Change what a running daemon logs.
 
+    LEVEL is debug, info, warning or error; reset puts back what was configured.
     Prints the old and the new level, and the daemon's log says so too. The change ends with the daemon.
     """
 
@@ -91,6 +98,8 @@ def tap(
     SHARD is a shard's id, or its number. Lines to the child are marked ->, lines of the child <-. The daemon never
     waits for this command: lines that it cannot take in time are left out and counted. It shows the data of records.
     """
+
+    _no_file(shard)
 
     def listen() -> int:
         link = find_daemon(wanted_daemon(option_file, _only(files), overrides, pid, worker, timeout_s), os.environ)

@@ -106,12 +106,14 @@ class ControlAnswers:
             listener = self._taps.listen(tap, is_full=bool(request.get("full")))
         except TooManyListenersError:
             raise RequestRefused(f"{LISTENERS_MAX} others listen already; end one of them") from None
+        log.info("somebody listens to the child", extra={"action": "tap_begun", "shard": tap.shard_id})
         try:
             yield self._about(tap)
             async for value in listener.values():
                 yield value
         finally:
             self._taps.leave(tap, listener)
+            log.info("somebody listens no more", extra={"action": "tap_ended", "shard": tap.shard_id})
 
     def _tap_of(self, shard: object) -> ShardTap:
         if not isinstance(shard, str):

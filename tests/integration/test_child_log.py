@@ -51,6 +51,7 @@ def test_json_lines_become_fields_and_plain_ones_stay(make_world: MakeWorld, tmp
     assert "pl4nted" not in daemon.log()
 
 
+@pytest.mark.full
 def test_raw_passes_json_lines_as_they_are(make_world: MakeWorld, tmp_path: Path) -> None:
     _, daemon = start(make_world, tmp_path, mld__childLog="raw")
     for output in ("stderr", "stdout"):
@@ -60,8 +61,9 @@ def test_raw_passes_json_lines_as_they_are(make_world: MakeWorld, tmp_path: Path
     assert "pl4nted" not in daemon.log()
 
 
-@pytest.mark.parametrize("words", ["plain on stdout"])
-def test_in_text_a_line_is_not_wrapped(make_world: MakeWorld, tmp_path: Path, words: str) -> None:
+@pytest.mark.full
+def test_in_text_a_line_is_not_wrapped(make_world: MakeWorld, tmp_path: Path) -> None:
+    words = "plain on stdout"
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     world = make_world()

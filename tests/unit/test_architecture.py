@@ -148,6 +148,7 @@ PURE = (
     "mld/views/status_line.py",
     "mld/operating/fleet_status.py",
     "mld/operating/points.py",
+    "mld/operating/top_view.py",
     "mld/operating/acts/plan.py",
     "mld/operating/acts/steering.py",
     "mld/serving/own_status.py",

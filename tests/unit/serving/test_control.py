@@ -190,7 +190,7 @@ async def test_the_socket_is_for_its_user_alone_whatever_the_umask_and_gone_at_t
 @pytest.mark.parametrize("mode", [0o701, 0o710, 0o750, 0o755, 0o777])
 async def test_a_directory_that_others_can_enter_is_refused(private: Path, mode: int) -> None:
     private.chmod(mode)
-    with pytest.raises(ControlPlaceError, match=f"open to other users .mode {mode:04o}.: chmod 700"):
+    with pytest.raises(ControlPlaceError, match=f"open to other users .mode {mode:04o}.: name one"):
         await ControlServer(ROUTES).start(ControlPlace(private, "a.sock"), is_named=True)
     assert list(private.iterdir()) == []
 
@@ -317,5 +317,5 @@ async def test_no_socket_is_a_warning_with_the_reason(private: Path, caplog: pyt
     server = ControlServer(ROUTES)
     assert await serve_control(server, "clicks", str(private / "a.sock"), {}) is None
     (record,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
-    assert "chmod 700" in record.getMessage()
+    assert "mode 0700" in record.getMessage()
     await server.close()
