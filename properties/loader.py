@@ -1,7 +1,8 @@
 """`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
 
 The way: grammar -> key_lines -> validation (one key each) -> derive (keys together). All problems are collected and
-raised as one ConfigurationError. Reading the file is the only I/O of this package.
+raised as one ConfigurationError. Reading the file, and those that it names for secrets, is the only I/O of this
+package.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from properties.key_lines import all_lines, collect
 from properties.keys import BY_NAME, KEYS
 from properties.keytypes import Effect, Key, Section
 from properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
+from properties.secret_files import secret_of
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM, SparkLines
 from properties.spark import read as read_spark
+from properties.substitution import Sources
 from properties.validation import Given, check, display, display_value
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
@@ -80,6 +83,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str]
     """
     file_name = str(path)
     env = {} if env is None else env
+    sources = Sources(env, secret_of)
     entries, others = entries_of(file_name)
     pairs, remarks = _pairs(overrides)
     lines, more = collect(file_name, entries, pairs)
@@ -91,13 +95,13 @@ def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str]
     given: dict[str, Given] = {}
     failed: set[str] = set()
     for name, line in lines.items():
-        checked = check(line, env)
+        checked = check(line, sources)
         remarks += checked.remarks
         if checked.given is not None:
             given[name] = checked.given
         elif any(remark.level is Level.ERROR for remark in checked.remarks):
             failed.add(name)
-    spark = read_spark(file_name, entries, pairs, env)
+    spark = read_spark(file_name, entries, pairs, sources)
     remarks += spark.remarks
     remarks += _without_pipeline(given.get("executableName"), spark, file_name)
     derivation = derive(given, env, file_name)

@@ -209,6 +209,7 @@ PURE = (
     "properties/spark.py",
     "properties/exposure.py",
     "properties/changes.py",
+    "properties/substitution.py",
     "processors/spark/high_water_marks.py",
     "processors/spark/held_answers.py",
     "processors/spark/batch/micro_batch.py",
