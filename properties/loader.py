@@ -131,7 +131,8 @@ def load_some(
     entries, _ = entries_of(str(path))
     pairs, remarks = _pairs(overrides)
     lines, _ = collect(str(path), entries, pairs)
-    checked = [check(lines[name], {} if env is None else env) for name in names if name in lines]
+    sources = Sources({} if env is None else env, secret_of)
+    checked = [check(lines[name], sources) for name in names if name in lines]
     problems = [
         remark
         for remark in (*remarks, *(remark for one in checked for remark in one.remarks))
