@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -75,15 +75,21 @@ class LoadedConfiguration:
         }
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str] | None = None) -> LoadedConfiguration:
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    read_file: Callable[[str], str] = secret_of,
+) -> LoadedConfiguration:
     """Read, check and complete the configuration.
 
     `overrides` are the ``key=value`` of ``-D`` on the command line; `env` serves ``${NAME}`` and the region, and
-    defaults to nothing. Raises ConfigurationError with every problem found.
+    defaults to nothing; `read_file` serves ``${file:/path}``. Raises ConfigurationError with every problem found.
     """
     file_name = str(path)
     env = {} if env is None else env
-    sources = Sources(env, secret_of)
+    sources = Sources(env, read_file)
     entries, others = entries_of(file_name)
     pairs, remarks = _pairs(overrides)
     lines, more = collect(file_name, entries, pairs)

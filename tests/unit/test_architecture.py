@@ -142,6 +142,7 @@ PURE = (
     "properties/awshosts.py",
     "mld/operating/daemon_listing.py",
     "mld/views/status_line.py",
+    "mld/operating/generated/service_unit.py",
     "mld/operating/fleet_status.py",
     "mld/operating/points.py",
     "mld/operating/acts/plan.py",
