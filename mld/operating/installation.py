@@ -15,13 +15,16 @@ from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, ser
 from properties.loader import LoadedConfiguration, entries_of, load
 from properties.printable import printable
 from properties.redaction import is_secret_key
+from properties.scrubbing import SECRET_CHARACTERS_MIN
 from properties.spark import PREFIX, PROGRAM, SINK_PREFIX
+from properties.substitution import has_reference
 from properties.values import DeadLetterKind
 from protocol.command import split_command
 
 CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
 _NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
 _HOMES = ("/home", "/root", "/run/user")
+_SCRIPT = re.compile(r"[\w./-]+\.(?:py|js|mjs|cjs|ts|rb|pl|php|sh|jar|dll)", re.ASCII)
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
 _SPARK_DIRECTORIES = ("checkpoint", "deadLetter", "ledger", "spool")
@@ -62,7 +65,7 @@ def service_of(
     group: str | None,
 ) -> tuple[ServiceFacts, list[str]]:
     """The service, and what has to be done or known beside it. Raises UnitRefused."""
-    _refuse_what_shows(overrides)
+    _refuse_what_shows(overrides, loaded.secrets)
     settings = loaded.settings
     path = str((around.directory / file).absolute())
     words = split_command(settings.executable_name)
@@ -93,15 +96,20 @@ def service_of(
         credentials=credentials,
     )
     _refuse_odd_signs(service)
-    return service, list(_remarks(service, path, program))
+    remarks = [
+        f"{script} of executableName is not found here: correct it, or run this from the directory that it is in"
+        for script in _missing(words, around)
+    ]
+    return service, [*remarks, *_remarks(service, path, program)]
 
 
-def _refuse_what_shows(overrides: Sequence[str]) -> None:
+def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None:
     for text in overrides:
         name = text.partition("=")[0].strip()
-        if is_secret_key(name):
+        holds = any(len(secret) >= SECRET_CHARACTERS_MIN and secret in text for secret in secrets)
+        if holds or (is_secret_key(name) and not has_reference(text)):
             raise UnitRefused(
-                f"-D {name}=… would put a secret into the unit and on a command line, which every user can read; "
+                f"-D {name} would put a secret into the unit and on a command line, which every user can read; "
                 "write it into the properties file, as ${file:${CREDENTIALS_DIRECTORY}/NAME}"
             )
 
@@ -156,6 +164,13 @@ def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[
             yield word
     for name in _SPARK_PATHS:
         yield from (part.partition(":")[0].strip() for part in spark.get(PREFIX + name, "").split(","))
+
+
+def _missing(words: Sequence[str], around: Surroundings) -> Iterator[str]:
+    """Scripts that are named from the directory in which the daemon runs, and are not in this one."""
+    for word in words[1:]:
+        if _SCRIPT.fullmatch(word) and not (around.directory / word).exists():
+            yield word
 
 
 def _is_here(word: str, directory: Path) -> bool:
