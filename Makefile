@@ -39,7 +39,7 @@ quickstart: $(BASE)
 
 # Servers and packages written by others that the tests run against, and SDKs of other languages for `make test-all`;
 # each script does nothing if it is done already.
-.PHONY: test-tools test-sdks
+.PHONY: test-tools test-sdks test-deploy-tools
 test-tools: $(DEV)
 	$(BIN)/python tests/support/fetch_kclpy.py
 	$(BIN)/python -m tests.support.fetch_kinesis_local
@@ -54,6 +54,9 @@ test-sdks: $(DEV)
 test-checkers: $(DEV)
 	$(BIN)/python -m tests.support.fetch_checkers
 
+test-deploy-tools: $(DEV)
+	$(BIN)/python -m tests.support.make_deploy_tools
+
 # `make test` is for while you work: what lives in memory and virtual time; then, file by file, what starts servers, daemons
 # and children, which mostly wait; then a slice of what starts a Spark session. `make test-all` adds what is marked `full`:
 # more seeds, cases and servers of the same promises. All of Spark: make test-spark.
@@ -62,7 +65,7 @@ BY_FILE   := --dist loadfile --no-loadscope-reorder
 PYTEST    := MLD_TEST_REQUIRE_ALL=1 $(BIN)/python -m pytest
 
 test: TIER := and not full
-test-all: test-sdks test-checkers
+test-all: test-sdks test-checkers test-deploy-tools
 test test-all: test-tools
 	$(PYTEST) -n 2 -m "not spark $(TIER)" $(IN_MEMORY) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
 	$(PYTEST) -n 4 $(BY_FILE) -m "not spark $(TIER)" $(addprefix --ignore=,$(IN_MEMORY)) $(PYTEST_ARGS) || $(NOTHING_SELECTED)
@@ -228,4 +231,4 @@ docs: $(DEV)
 	$(BIN)/python -m properties.reference docs/use/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .cache build *.egg-info
+	rm -rf $(VENV) .venv-ministack .venv-checkers .venv-lakehouse .venv-connect .venv-spark-pandas .venv-spark-oldest .venv-lock .venv-deploy .cache build *.egg-info

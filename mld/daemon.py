@@ -111,6 +111,12 @@ async def run_daemon(
             "command": command[0],
         },
     )
+    if os.getpid() == 1:
+        log.warning(
+            "this is process 1, and does not reap what children leave behind when they end: put an init before it "
+            "(tini, docker run --init, shareProcessNamespace)",
+            extra={"action": "no_init"},
+        )
     environment = {
         "MLD_STREAM_NAME": settings.stream_name,
         "MLD_APPLICATION_NAME": settings.application_name,

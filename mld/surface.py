@@ -95,7 +95,7 @@ def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
         initialized=parts.worker.signals.initialized,
         stop_asked=parts.worker.signals.stop_asked,
         overdue=status.overdue,
-        text=lambda: status_line(status.snapshot()),
+        text=lambda: status_line(parts.metrics.shards.values()),
     )
 
 

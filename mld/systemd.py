@@ -26,6 +26,7 @@ class ServiceManager:
 
     def __init__(self, address: str | None) -> None:
         self._address = None if address is None else _address(address)
+        self._is_heard = True
 
     @property
     def is_there(self) -> bool:
@@ -61,7 +62,11 @@ class ServiceManager:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as out:
                 out.sendto(state.encode(), self._address)
+            self._is_heard = True
         except OSError as error:
+            if not self._is_heard:
+                return  # said before: there is something to tell every few seconds
+            self._is_heard = False
             log.warning("cannot tell the service manager: %s", error, extra={"action": "notify_failed"})
 
 

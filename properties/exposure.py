@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from properties.redaction import Shown, is_secret_key
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
 from properties.scrubbing import Scrubber, secrets_in
-from properties.substitution import has_reference
+from properties.substitution import has_file, has_reference
 
 ON_COMMAND_LINE = "holds a secret and is given on the command line, which every user of this machine can read"
 IN_THE_FILE = "keep it in the file (mode 0600), or write ${NAME} there and set the variable in the daemon's environment"
@@ -53,7 +53,7 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
         if tells:
             message = PASSED_ON.format(whose="the record processor")
             yield Remark(Level.WARNING, name, place, message, "children have the daemon's environment: set a variable")
-        elif _JAVA_OPTIONS.search(name) and any(map(is_secret_key, _JAVA_PROPERTY.findall(raw))):
+        elif _JAVA_OPTIONS.search(name) and (has_file(raw) or any(map(is_secret_key, _JAVA_PROPERTY.findall(raw)))):
             message = PASSED_ON.format(whose="a JVM")
             remedy = "set it by JDK_JAVA_OPTIONS in the environment, or in a file by -XX:VMOptionsFile="
             yield Remark(Level.WARNING, name, place, message, remedy)

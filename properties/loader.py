@@ -1,14 +1,15 @@
 """`load`: a file, overrides and an environment -> settings, remarks and where every value comes from.
 
 The way: grammar -> key_lines -> validation (one key each) -> derive (keys together). All problems are collected and
-raised as one ConfigurationError. Reading the file is the only I/O of this package.
+raised as one ConfigurationError. Reading the file, and those that it names for secrets, is the only I/O of this
+package.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from properties.key_lines import all_lines, collect
 from properties.keys import BY_NAME, KEYS
 from properties.keytypes import Effect, Key, Section
 from properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
+from properties.secret_files import secret_of
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM, SparkLines
 from properties.spark import read as read_spark
+from properties.substitution import Sources
 from properties.validation import Given, check, display, display_value
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
@@ -72,14 +75,21 @@ class LoadedConfiguration:
         }
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str] | None = None) -> LoadedConfiguration:
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    read_file: Callable[[str], str] = secret_of,
+) -> LoadedConfiguration:
     """Read, check and complete the configuration.
 
     `overrides` are the ``key=value`` of ``-D`` on the command line; `env` serves ``${NAME}`` and the region, and
-    defaults to nothing. Raises ConfigurationError with every problem found.
+    defaults to nothing; `read_file` serves ``${file:/path}``. Raises ConfigurationError with every problem found.
     """
     file_name = str(path)
     env = {} if env is None else env
+    sources = Sources(env, read_file)
     entries, others = entries_of(file_name)
     pairs, remarks = _pairs(overrides)
     lines, more = collect(file_name, entries, pairs)
@@ -91,13 +101,13 @@ def load(path: str | Path, overrides: Sequence[str] = (), env: Mapping[str, str]
     given: dict[str, Given] = {}
     failed: set[str] = set()
     for name, line in lines.items():
-        checked = check(line, env)
+        checked = check(line, sources)
         remarks += checked.remarks
         if checked.given is not None:
             given[name] = checked.given
         elif any(remark.level is Level.ERROR for remark in checked.remarks):
             failed.add(name)
-    spark = read_spark(file_name, entries, pairs, env)
+    spark = read_spark(file_name, entries, pairs, sources)
     remarks += spark.remarks
     remarks += _without_pipeline(given.get("executableName"), spark, file_name)
     derivation = derive(given, env, file_name)
@@ -127,7 +137,8 @@ def load_some(
     entries, _ = entries_of(str(path))
     pairs, remarks = _pairs(overrides)
     lines, _ = collect(str(path), entries, pairs)
-    checked = [check(lines[name], {} if env is None else env) for name in names if name in lines]
+    sources = Sources({} if env is None else env, secret_of)
+    checked = [check(lines[name], sources) for name in names if name in lines]
     problems = [
         remark
         for remark in (*remarks, *(remark for one in checked for remark in one.remarks))

@@ -18,6 +18,7 @@ from properties.key_lines import KeyLine, all_lines
 from properties.keytypes import INT_MAX, Effect, Key, Section, ValueKind
 from properties.redaction import Shown, shown_name
 from properties.remarks import Level, Remark
+from properties.substitution import Sources
 from properties.validation import check
 
 PROGRAM = "mld-spark"
@@ -163,7 +164,7 @@ class SparkLines:
 
 
 def read(
-    file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]], env: Mapping[str, str]
+    file_name: str, entries: Iterable[FileEntry], overrides: Iterable[tuple[str, str]], sources: Sources
 ) -> SparkLines:
     """Every line of the file and every override whose key begins with `mld.spark.`; the last of a key counts."""
     remarks: list[Remark] = []
@@ -180,7 +181,7 @@ def read(
         if key is None:
             remarks.append(_unknown(name, place))
             continue
-        checked = check(KeyLine(key, name, raw, place), env)
+        checked = check(KeyLine(key, name, raw, place), sources)
         remarks += checked.remarks
         if checked.given is None:
             continue

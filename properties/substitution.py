@@ -1,43 +1,81 @@
-"""`${NAME}` and `${NAME:-default}` in values, taken from an environment that is passed in.
+"""`${NAME}`, `${NAME:-default}` and `${file:/path}` in values, taken from sources that are passed in.
 
 Java leaves such text as it is. As in a shell, the default counts when the variable is missing or empty. `$${` stands
-for a literal `${`. Defaults are not substituted again, so there is no recursion.
+for a literal `${`. Variables may stand in the path of a file. Defaults and contents are not substituted again, so there
+is no recursion.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<inner>[^}]*)(?P<close>\}?)")
+_VARIABLE = r"\$\{(?P<inner>[^}]*)(?P<close>\}?)"
+_REFERENCE = re.compile(rf"\$\$\{{|\$\{{file:(?P<path>(?:[^${{}}]|\$(?!\{{)|\$\{{[^{{}}]*\}})*)\}}|{_VARIABLE}")
+_IN_PATH = re.compile(_VARIABLE)
 _INNER = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<default>.*))?", re.ASCII | re.DOTALL)
 
 
 class SubstitutionError(ValueError):
-    """A reference names no variable, or a missing one; the message is free of values."""
+    """A reference names nothing, or nothing that can be used; the message is free of values."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
         self.remedy = remedy
 
 
-def substitute(text: str, env: Mapping[str, str]) -> str:
+def no_files(_path: str) -> str:
+    """Where there are no files to read."""
+    raise SubstitutionError("a file cannot be read here", "write the value itself")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where values come from. `read_file` takes an absolute path and raises SubstitutionError."""
+
+    env: Mapping[str, str]
+    read_file: Callable[[str], str] = no_files
+
+
+@dataclass(frozen=True, slots=True)
+class Substituted:
+    """A value with every reference replaced, and the contents of the files in it, which may be secret."""
+
+    text: str = field(repr=False)
+    contents: tuple[str, ...] = field(default=(), repr=False)
+
+
+def substitute(text: str, sources: Sources) -> Substituted:
     """`text` with every reference replaced. Raises SubstitutionError."""
-    return _REFERENCE.sub(lambda match: _value(match, env), text)
+    contents: list[str] = []
+
+    def value(match: re.Match[str]) -> str:
+        if match["path"] is None:
+            return "${" if match["inner"] is None else _variable(match, sources.env)
+        content = sources.read_file(_absolute(match["path"], sources.env))
+        contents.append(content)
+        return content
+
+    return Substituted(_REFERENCE.sub(value, text), tuple(contents))
 
 
 def has_reference(text: str) -> bool:
-    """Whether some of `text` comes from the environment."""
-    return any(match["inner"] is not None for match in _REFERENCE.finditer(text))
+    """Whether some of `text` comes from elsewhere."""
+    return any(match["inner"] is not None or match["path"] is not None for match in _REFERENCE.finditer(text))
 
 
-def _value(match: re.Match[str], env: Mapping[str, str]) -> str:
-    if match["inner"] is None:
-        return "${"
+def has_file(text: str) -> bool:
+    """Whether some of `text` comes from a file."""
+    return any(match["path"] is not None for match in _REFERENCE.finditer(text))
+
+
+def _variable(match: re.Match[str], env: Mapping[str, str]) -> str:
     inner = _INNER.fullmatch(match["inner"])
     if not match["close"] or inner is None:
         raise SubstitutionError(
-            "'${' starts a reference to an environment variable, but no NAME} or NAME:-default} follows",
+            "'${' starts a reference to an environment variable or a file, but no NAME}, NAME:-default} or file:/path} "
+            "follows",
             "write $${ for a literal ${",
         )
     name = inner["name"]
@@ -49,3 +87,10 @@ def _value(match: re.Match[str], env: Mapping[str, str]) -> str:
             f"environment variable {name} is not set", f"set it, or give a default: ${{{name}:-value}}"
         )
     return value
+
+
+def _absolute(path: str, env: Mapping[str, str]) -> str:
+    found = _IN_PATH.sub(lambda match: _variable(match, env), path).strip()
+    if not found.startswith("/"):
+        raise SubstitutionError("${file:…} does not name an absolute path", "write ${file:/path/of/the/file}")
+    return found

@@ -7,7 +7,6 @@ hidden.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from properties.conversion import BadValue, convert, trim
@@ -20,10 +19,10 @@ from properties.keys import (
     READ_INTERVAL_MILLIS_MIN,
 )
 from properties.keytypes import NUMERIC_KINDS, Effect, Key, ValueKind
-from properties.redaction import HIDDEN, redacted, shown_mistake
+from properties.redaction import HIDDEN, Shown, is_secret_key, redacted, shown_mistake
 from properties.remarks import Level, Remark
 from properties.scrubbing import secrets_in
-from properties.substitution import SubstitutionError, has_reference, substitute
+from properties.substitution import Sources, SubstitutionError, has_file, has_reference, substitute
 
 # Java raises or clamps these without refusing the file.
 _CLAMPS: dict[str, tuple[int, int | None]] = {
@@ -53,15 +52,19 @@ class Checked:
     remarks: tuple[Remark, ...]
 
 
-def check(line: KeyLine, env: Mapping[str, str]) -> Checked:
-    """Convert and check one line; `env` is for `${NAME}`."""
+def check(line: KeyLine, sources: Sources) -> Checked:
+    """Convert and check one line; `sources` are for `${NAME}` and `${file:/path}`."""
     key, place = line.key, line.place
+    if key.name == "executableName" and has_file(line.raw):
+        remedy = "let the record processor read the file itself"
+        return _bad(line, "takes no ${file:…}: every user of this machine can read a command line", remedy)
     try:
-        text = trim(substitute(line.raw, env))
+        found = substitute(line.raw, sources)
     except SubstitutionError as error:
         return _bad(line, str(error), error.remedy)
+    text = trim(found.text)
     if key.kind is ValueKind.CREDENTIALS:
-        return _check_credentials(line, text)
+        return _check_credentials(line, text, found.contents)
     if not text and (key.kind is ValueKind.TEXT or key.kind is ValueKind.STREAM_ARN):
         return _check_empty(line)
     try:
@@ -72,7 +75,10 @@ def check(line: KeyLine, env: Mapping[str, str]) -> Checked:
         return _check_number(line, value)
     remarks = _remarks_on_dimensions(line, value) if key.kind is ValueKind.DIMENSIONS else []
     secrets = tuple(secrets_in(key.name, key.shown, display_value(value)))
-    given = Given(key, value, display(key, value), place, secrets)
+    shown = display(key, value)
+    if found.contents and (key.shown is not Shown.FULL or is_secret_key(key.name)):
+        secrets, shown = (*secrets, *found.contents), HIDDEN
+    given = Given(key, value, shown, place, secrets)
     return Checked(given, (*remarks, *_remark_on_effect(line)))
 
 
@@ -173,7 +179,7 @@ def _remark_on_effect(line: KeyLine) -> list[Remark]:
     return []
 
 
-def _check_credentials(line: KeyLine, text: str) -> Checked:
+def _check_credentials(line: KeyLine, text: str, contents: tuple[str, ...]) -> Checked:
     from_environment = has_reference(line.raw)
     chain, complaints = parse_chain(text, reveal_names=not from_environment)
     remarks = [
@@ -189,5 +195,5 @@ def _check_credentials(line: KeyLine, text: str) -> Checked:
     shown = str(chain)
     if from_environment:
         shown = ",".join(f"{provider.kind.value}|{HIDDEN}" for provider in chain.providers)
-    given = Given(line.key, chain, shown, line.place, tuple(chain.secrets()))
+    given = Given(line.key, chain, shown, line.place, (*chain.secrets(), *contents))
     return Checked(given, (*remarks, *_remark_on_effect(line)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from mld.terminal import chosen_file, properties_file, say, settings_of
+from mld.terminal import EXIT_CONFIGURATION, chosen_file, complain, properties_file, say, settings_of
 
 if TYPE_CHECKING:
     pass
@@ -95,3 +96,37 @@ def dashboard(argument_file: str | None, option_file: str | None, overrides: Seq
     from mld.operating.generated.dashboard import dashboard as made
 
     click.echo(made(settings_of(chosen_file(option_file, argument_file), overrides)))
+
+
+@click.command("systemd-unit")
+@properties_file
+@click.option("--user", metavar="NAME", help="An account that exists; by default systemd makes one up (DynamicUser).")
+@click.option("--group", metavar="NAME", help="Its group; by default of the same name.")
+def systemd_unit(
+    argument_file: str | None, option_file: str | None, overrides: Sequence[str], user: str | None, group: str | None
+) -> None:
+    """Print a hardened unit of systemd that runs the daemon as it is installed here, from the directory you are in.
+
+    What has to be done beside it is said on stderr. Variables that the file refers to must be set; secret files and
+    $CREDENTIALS_DIRECTORY need not be there.
+    """
+    from mld.operating.generated.service_unit import unit
+    from mld.operating.installation import Surroundings, UnitRefused, loaded_for_unit, service_of
+    from properties.remarks import ConfigurationError
+
+    if group and not user:
+        raise click.UsageError("--group needs --user")
+    file = chosen_file(option_file, argument_file)
+    around = Surroundings.here()
+    try:
+        service, remarks = service_of(
+            loaded_for_unit(file, overrides, around.env), file, overrides, around, user=user, group=group
+        )
+    except ConfigurationError as error:
+        complain(error)
+    except UnitRefused as error:
+        say(str(error))
+        sys.exit(EXIT_CONFIGURATION)
+    click.echo(unit(service), nl=False)
+    for remark in remarks:
+        say(remark)

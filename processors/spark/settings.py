@@ -15,7 +15,9 @@ from properties.loader import entries_of
 from properties.printable import printable
 from properties.redaction import where
 from properties.remarks import ConfigurationError, Level
+from properties.secret_files import secret_of
 from properties.spark import PREFIX, Format, Mode, OnPoison, SinkLines, SparkLines, read
+from properties.substitution import Sources
 
 
 class SettingsError(Exception):
@@ -79,7 +81,7 @@ def load(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> SparkSe
     except ConfigurationError as error:
         raise SettingsError(str(error)) from error
     pairs = [(name.strip(), value) for name, equals, value in (text.partition("=") for text in overrides) if equals]
-    lines = read(file, entries, pairs, env)
+    lines = read(file, entries, pairs, Sources(env, secret_of))
     problems = [str(remark) for remark in lines.remarks if remark.level is Level.ERROR]
     if lines.values["pipeline"] is None and not any("pipeline" in problem for problem in problems):
         problems.append(f"{file}: {PREFIX}pipeline: is required; write {PREFIX}pipeline = pipeline.py:transform")

@@ -122,13 +122,14 @@ def test_nothing_is_installed_without_hashes() -> None:
     found = [
         (file.relative_to(ROOT), command)
         for file in tracked_files()
-        if file.name == "Makefile" or file.suffix in (".py", ".sh") or file.parent.name == ".ci"
+        if file.name in ("Makefile", "Dockerfile") or file.suffix in (".py", ".sh") or file.parent.name == ".ci"
         if file != Path(__file__) and file.is_file()
         for command in commands(file)
     ]
     fetchers = {str(file) for file, command in found if "--require-hashes" in command}
     assert fetchers == {
         "Makefile",
+        "deploy/Dockerfile",
         "tests/support/fetch_java_kcl.py",
         "tests/support/fetch_kclpy.py",
         "tests/support/locked.py",

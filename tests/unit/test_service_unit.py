@@ -1,62 +1,212 @@
-"""The unit of systemd in docs/use: systemd knows its keys, and judges it as the documentation says."""
+"""`mld systemd-unit`: what it finds out, what it prints, and what systemd makes of that."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "use"
-UNIT, DROP_IN = DOCS / "mld.service", DOCS / "mld-spark.conf"
-EXPOSURE = re.compile(r"Overall exposure level for mld\.service: (\d+\.\d)")
+from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, unit
+from mld.operating.installation import Surroundings, UnitRefused, loaded_for_unit, service_of
+from tests.support.daemon import ROOT
+
+DOCS = ROOT / "docs" / "use"
+EXPOSURE = re.compile(r"Overall exposure level for mld-\w+\.service: (\d+\.\d)")
 ANALYZE = shutil.which("systemd-analyze")
 with_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd is not installed")
+COMMAND = ("/opt/mld/bin/mld", "run", "/etc/mld/app.properties")
+PLAIN = ServiceFacts(name="mld-clicks", stream="clicks", command=COMMAND, grace_s=25.0, child_stop_s=5.0, user="mld")
+SPARK = ServiceFacts(
+    name="mld-clicks",
+    stream="clicks",
+    command=COMMAND,
+    grace_s=60.0,
+    child_stop_s=5.0,
+    user="mld",
+    makes_code=True,
+    is_spark=True,
+)
+EVERYTHING = ServiceFacts(
+    name="mld-odd",
+    stream="50% of it",
+    command=("/opt/my tools/mld", "run", '-Dworker"Id=a\\b $HOME 50%', "/etc/mld/app.properties"),
+    grace_s=0.5,
+    child_stop_s=0.0,
+    working_directory="/srv/my app",
+    search_path=f"/opt/my tools:{SERVICE_PATH}",
+    python_path="/opt/mld",
+    writable=("/data/lake", "/data/my lake"),
+    is_in_home=True,
+    variables=("HOST",),
+    credentials=("token",),
+)
 
 
-def installed(directory: Path, *, spark: bool) -> Path:
-    """As it would be on a machine, with programs that exist."""
-    text = UNIT.read_text().replace("/opt/mld/bin/mld", "/bin/true")
-    unit = directory / "mld.service"
-    unit.write_text(text)
-    if spark:
-        (directory / "mld.service.d").mkdir()
-        shutil.copy(DROP_IN, directory / "mld.service.d")
-    return unit
+def settings(text: str) -> dict[str, list[str]]:
+    """What the unit says, by key."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page", "service"), [("mld.service", PLAIN)], ids=["plain"])
+def test_the_documented_unit_is_what_is_printed(page: str, service: ServiceFacts) -> None:
+    """To write it again: PYTHONPATH=. python -m tests.unit.test_service_unit"""
+    assert (DOCS / page).read_text() == unit(service)
+
+
+def test_the_documented_drop_in_says_what_is_printed_for_spark() -> None:
+    printed = settings(unit(SPARK))
+    for key, (value,) in settings((DOCS / "mld-spark.conf").read_text()).items():
+        if key == "TimeoutStopSec":
+            assert int(value) >= int(printed[key][0])
+        else:
+            assert value.replace("%S/mld", "%S/mld-clicks") in printed[key]
+
+
+def test_a_stop_gets_more_time_than_the_daemon_takes() -> None:
+    assert settings(unit(PLAIN))["TimeoutStopSec"] == ["50"]  # the grace of 25, two steps of 5, and 15
+    assert settings(unit(EVERYTHING))["TimeoutStopSec"] == ["16"]
+
+
+def test_odd_signs_are_quoted_for_systemd() -> None:
+    said = settings(unit(EVERYTHING))
+    assert said["ExecStart"] == ['"/opt/my tools/mld" run "-Dworker\\"Id=a\\\\b $$HOME 50%%" /etc/mld/app.properties']
+    assert said["Description"] == ["mld: Kinesis stream 50%% of it"]
+    assert said["ReadWritePaths"] == ['/data/lake "/data/my lake"']
+    assert said["DynamicUser"] == ["yes"]
+    assert said["ProtectHome"] == ["read-only"]
+
+
+# --- what is found out ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for program in ("mld", "processor"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    return tmp_path
+
+
+def found(
+    directory: Path,
+    text: str = "executableName=python3 -m processors.archive",
+    overrides: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    user: str | None = "mld",
+) -> tuple[ServiceFacts, list[str]]:
+    (directory / "app.properties").write_text(
+        "applicationName=my app/1\nstreamName=s\nretrievalMode=POLLING\nregionName=eu-west-1\n"
+        f"AwsCredentialsProvider=DefaultCredentialsProvider\n{text}\n"
+    )
+    env = {"PATH": "/usr/bin:/bin", **(env or {})}
+    around = Surroundings("./mld", "/usr/bin/python3", directory, env)
+    loaded = loaded_for_unit(str(directory / "app.properties"), overrides, env)
+    return service_of(loaded, "app.properties", overrides, around, user=user, group=None)
+
+
+def test_paths_are_those_of_here(directory: Path) -> None:
+    service, remarks = found(directory, overrides=["maxRecords=50"])
+    assert service.name == "mld-my-app-1"
+    assert service.command == (f"{directory}/mld", "run", "-DmaxRecords=50", f"{directory}/app.properties")
+    assert (service.working_directory, service.search_path, service.makes_code) == (None, None, False)
+    assert remarks == []
+
+
+@pytest.mark.parametrize(
+    ("command", "is_here", "makes_code"),
+    [
+        ("./processor", True, True),
+        ("python3 -m mine", True, False),
+        ("python3 mine.py", True, False),
+        ("python3 -m installed", False, False),
+        ("node /srv/child.js", False, True),
+        ("java -cp /srv/x.jar Main", False, True),
+        ("mld-zygote /srv/child.py", False, False),
+        ("mld-spark", False, True),
+    ],
+)
+def test_the_directory_counts_if_the_processor_is_in_it_and_compilers_may_compile(
+    directory: Path, command: str, is_here: bool, makes_code: bool
+) -> None:
+    (directory / "mine.py").touch()
+    service, _ = found(directory, f"executableName={command}\nmld.spark.pipeline=/srv/p.py:f")
+    assert service.working_directory == (str(directory) if is_here else None)
+    assert service.makes_code is makes_code
+
+
+def test_a_program_on_the_path_of_this_shell_only_is_found_by_the_service_too(directory: Path) -> None:
+    service, _ = found(directory, "executableName=processor", env={"PATH": f"{directory}:/usr/bin"})
+    assert service.search_path == f"{directory}:{SERVICE_PATH}"
+    programs = {"nowhere": "the program", "python3 nowhere.py": "nowhere.py", "sh /no/where.sh": "/no/where.sh"}
+    for command, missing in programs.items():
+        _, remarks = found(directory, f"executableName={command}")
+        assert any(remark.startswith(f"{missing} of executableName is not found here") for remark in remarks)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "user", "expected"),
+    [
+        (["mld.spark.conf.x.password=s3cret"], None, "a secret into the unit"),
+        (["kinesisClient.proxyUrl=http://me:s3cret@p:1"], None, "a secret into the unit"),
+        ([], "mld\nExecStartPre=/bin/evil", "cannot stand in a unit"),
+        (["workerId=a\nb"], None, "cannot stand in a unit"),
+    ],
+)
+def test_what_a_unit_cannot_hold_is_refused(
+    directory: Path, overrides: list[str], user: str | None, expected: str
+) -> None:
+    with pytest.raises(UnitRefused, match=expected) as refused:
+        found(directory, overrides=overrides, user=user)
+    assert "s3cret" not in str(refused.value)
+
+
+# --- what systemd makes of it -----------------------------------------------------------------------------------------
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(ANALYZE), *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+def installed(directory: Path, service: ServiceFacts) -> Path:
+    """As it would be on a machine, with a program that exists."""
+    path = directory / f"{service.name}.service"
+    text = unit(service).replace("/opt/mld/bin/mld", "/bin/true").replace('"/opt/my tools/mld"', "/bin/true")
+    path.write_text(text)
+    return path
+
+
 @with_systemd
-@pytest.mark.parametrize("spark", [False, True])
-def test_systemd_knows_every_key(tmp_path: Path, spark: bool) -> None:
-    unit = installed(tmp_path, spark=spark)
-    looked = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
+@pytest.mark.parametrize("service", [PLAIN, SPARK, EVERYTHING], ids=["plain", "Spark", "everything"])
+def test_systemd_understands_every_line(tmp_path: Path, service: ServiceFacts) -> None:
+    path = installed(tmp_path, service)
+    looked = analyze("verify", "--man=no", "--recursive-errors=no", str(path))
     assert (looked.returncode, looked.stderr) == (0, "")
-    unit.write_text(unit.read_text().replace("UMask=", "NoSuchMask="))
-    assert "NoSuchMask" in analyze("verify", "--man=no", "--recursive-errors=no", str(unit)).stderr
+    path.write_text(path.read_text().replace("UMask=", "NoSuchMask="))
+    assert "NoSuchMask" in analyze("verify", "--man=no", "--recursive-errors=no", str(path)).stderr
 
 
 @with_systemd
-@pytest.mark.parametrize("spark", [False, True])
-def test_what_it_leaves_open_is_what_the_documentation_says(tmp_path: Path, spark: bool) -> None:
-    said = analyze("security", "--offline=true", "--no-pager", str(installed(tmp_path, spark=spark))).stdout
-    found = EXPOSURE.search(said)
-    assert found is not None, said
-    text = (DOCS / "operations.md").read_text()
-    named = re.search(r"exposure of (\d\.\d), with Spark (\d\.\d)", text)
+@pytest.mark.parametrize(("service", "which"), [(PLAIN, 1), (SPARK, 2)], ids=["plain", "Spark"])
+def test_what_it_leaves_open_is_what_the_documentation_says(tmp_path: Path, service: ServiceFacts, which: int) -> None:
+    said = analyze("security", "--offline=true", "--no-pager", str(installed(tmp_path, service))).stdout
+    measured = EXPOSURE.search(said)
+    assert measured is not None, said
+    named = re.search(r"exposure of (\d\.\d), with Spark (\d\.\d)", (DOCS / "running.md").read_text())
     assert named is not None
-    assert float(found[1]) <= float(named[2 if spark else 1]), said
+    assert float(measured[1]) <= float(named[which]), said
 
 
-def test_there_is_one_unit_and_the_pages_name_it() -> None:
-    pages = {page.name: page.read_text() for page in DOCS.glob("*.md")}
-    assert (
-        "[mld.service](mld.service)" in pages["operations.md"]
-        and "[mld-spark.conf](mld-spark.conf)" in pages["spark.md"]
-    )
-    assert not [name for name, text in pages.items() if "[Service]" in text]
+if __name__ == "__main__":
+    (DOCS / "mld.service").write_text(unit(PLAIN))

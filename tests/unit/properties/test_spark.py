@@ -7,11 +7,12 @@ import pytest
 from properties.grammar import parse
 from properties.remarks import ConfigurationError, Level
 from properties.spark import Format, OnPoison, SparkLines, read
+from properties.substitution import Sources
 from tests.unit.properties.conftest import FIRST_LINE_AFTER_MINIMUM, Configure, problems
 
 
 def lines(text: str, *overrides: tuple[str, str]) -> SparkLines:
-    return read("app.properties", parse(text.encode()), overrides, {"LAKE": "/lake"})
+    return read("app.properties", parse(text.encode()), overrides, Sources({"LAKE": "/lake"}))
 
 
 def errors(text: str) -> list[str]:

@@ -23,6 +23,7 @@ from processors.spark.spark_errors import SessionGone
 from processors.spark.streaming.engine import StreamingEngine
 from properties.grammar import parse
 from properties.spark import read
+from properties.substitution import Sources
 from protocol.codec import encode_process_records
 from protocol.messages import Record
 
@@ -132,7 +133,7 @@ class MemoryHealth:
 def settings_of(*more: str, sinks: Iterable[str] = ("out",)) -> SparkSettings:
     keys = [f"mld.spark.sink.{name}.path = /{name}" for name in sinks]
     text = "\n".join(["mld.spark.pipeline = p.py:f", "mld.spark.retryBackoffMillis = 0", *keys, *more])
-    return make(read("f", parse(text.encode()), (), {}), application="app", stream=STREAM, env=DAEMON)
+    return make(read("f", parse(text.encode()), (), Sources({})), application="app", stream=STREAM, env=DAEMON)
 
 
 @dataclass

@@ -1,0 +1,235 @@
+"""Finds out how `mld` runs here, for a unit that runs it in the same way: program, paths, what the file refers to."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import mld
+from mld.operating.generated.service_unit import SERVICE_PATH, ServiceFacts, service_name
+from properties.loader import LoadedConfiguration, entries_of, load
+from properties.printable import printable
+from properties.redaction import is_secret_key
+from properties.scrubbing import SECRET_CHARACTERS_MIN
+from properties.spark import PREFIX, PROGRAM, SINK_PREFIX
+from properties.substitution import has_reference
+from properties.values import DeadLetterKind
+from protocol.command import split_command
+
+CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
+_NO_JIT = re.compile(r"python[0-9.]*|mld-zygote|.*\.py|perl[0-9.]*|ruby[0-9.]*|bash|sh|dash")
+_HOMES = ("/home", "/root", "/run/user")
+_SCRIPT = re.compile(r"[\w./-]+\.(?:py|js|mjs|cjs|ts|rb|pl|php|sh|jar|dll)", re.ASCII)
+_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_CREDENTIAL = re.compile(r"\$\{file:\$\{CREDENTIALS_DIRECTORY\}/([^/${}]+)\}", re.ASCII)
+_SPARK_DIRECTORIES = ("checkpoint", "deadLetter", "ledger", "spool")
+_SPARK_PATHS = ("pipeline", "pyFiles", "files")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Of the command that asks: the program that runs it, where, and with which variables."""
+
+    argv0: str
+    python: str
+    directory: Path
+    env: Mapping[str, str]
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        return cls(sys.argv[0], sys.executable, Path.cwd(), os.environ)
+
+
+class UnitRefused(Exception):
+    """The unit cannot be written; one sentence with the remedy."""
+
+
+def loaded_for_unit(file: str, overrides: Sequence[str], env: Mapping[str, str]) -> LoadedConfiguration:
+    """The file as the service will read it, with a stand-in for each secret. Raises ConfigurationError."""
+    known = {CREDENTIALS_DIRECTORY: "/run/credentials", **env}
+    return load(file, overrides, known, read_file=lambda path: "secret")
+
+
+def service_of(
+    loaded: LoadedConfiguration,
+    file: str,
+    overrides: Sequence[str],
+    around: Surroundings,
+    *,
+    user: str | None,
+    group: str | None,
+) -> tuple[ServiceFacts, list[str]]:
+    """The service, and what has to be done or known beside it. Raises UnitRefused."""
+    _refuse_what_shows(overrides, loaded.secrets)
+    settings = loaded.settings
+    path = str((around.directory / file).absolute())
+    words = split_command(settings.executable_name)
+    daemon, python_path = _daemon_command(around)
+    needs_directory = any(_is_here(word, around.directory) for word in _relative_words(words, loaded.spark))
+    writable = tuple(_writable(loaded, words, around.directory, in_it=needs_directory))
+    program, search_path = _program(words[0], around)
+    directory = str(around.directory) if needs_directory else None
+    used = [*daemon[:1], around.python, path, *writable, *filter(None, (python_path, directory, program))]
+    is_spark = PurePath(words[0]).name == PROGRAM
+    variables, credentials = _references(path)
+    service = ServiceFacts(
+        name=service_name(settings),
+        stream=settings.stream_name,
+        command=(*daemon, "run", *(f"-D{text}" for text in overrides), path),
+        grace_s=settings.shutdown_grace_millis / 1000,
+        child_stop_s=settings.child_stop_timeout_millis / 1000,
+        user=user,
+        group=group,
+        working_directory=directory,
+        search_path=search_path,
+        python_path=python_path,
+        writable=writable,
+        is_in_home=any(_is_in_home(found) for one in used for found in (one, str(Path(one).resolve()))),
+        makes_code=_NO_JIT.fullmatch(PurePath(words[0]).name) is None,
+        is_spark=is_spark,
+        variables=variables,
+        credentials=credentials,
+    )
+    _refuse_odd_signs(service)
+    remarks = [
+        f"{script} of executableName is not found here: correct it, or run this from the directory that it is in"
+        for script in _missing(words, around)
+    ]
+    return service, [*remarks, *_remarks(service, path, program)]
+
+
+def _refuse_what_shows(overrides: Sequence[str], secrets: Sequence[str]) -> None:
+    for text in overrides:
+        name = text.partition("=")[0].strip()
+        holds = any(len(secret) >= SECRET_CHARACTERS_MIN and secret in text for secret in secrets)
+        if holds or (is_secret_key(name) and not has_reference(text)):
+            raise UnitRefused(
+                f"-D {name} would put a secret into the unit and on a command line, which every user can read; "
+                "write it into the properties file, as ${file:${CREDENTIALS_DIRECTORY}/NAME}"
+            )
+
+
+def _refuse_odd_signs(service: ServiceFacts) -> None:
+    """A line break would be the next line of the unit."""
+    texts = [
+        service.stream,
+        *service.command,
+        *service.writable,
+        *filter(None, (service.user, service.group, service.working_directory, service.search_path)),
+    ]
+    for text in texts:
+        if not text.isprintable():
+            raise UnitRefused(f"{printable(text)} has a sign that cannot stand in a unit; give it another name")
+
+
+def _daemon_command(around: Surroundings) -> tuple[tuple[str, ...], str | None]:
+    """What starts mld here, and the PYTHONPATH that it needs."""
+    root = Path(mld.__file__).resolve().parents[1]
+    named = around.directory / around.argv0
+    beside = Path(around.python).parent / "mld"
+    launcher = root / "bin" / "mld"
+    for program in (named, beside, launcher):
+        if program.name == "mld" and program.is_file() and os.access(program, os.X_OK):
+            return (str(program.absolute()),), None
+    return (around.python, "-m", "mld"), str(root)
+
+
+def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
+    """The record processor's program as it is found here, and the search path that a service needs to find it."""
+    import shutil
+
+    if "/" in word:
+        return str((around.directory / word).absolute()), None
+    beside = str(Path(around.python).parent)
+    found = shutil.which(word, path=around.env.get("PATH")) or shutil.which(word, path=beside)
+    if found is None:
+        return None, None
+    place = str(Path(found).parent)
+    known = [*SERVICE_PATH.split(":"), beside]  # the daemon looks beside its own Python, too
+    return found, None if place in known else f"{place}:{SERVICE_PATH}"
+
+
+def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
+    """What may name a file or a module of the directory in which the daemon is to run."""
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "-m":
+            module = word.split(".")[0]
+            yield from (module, f"{module}.py")
+        elif not word.startswith(("/", "-")) and (before or "/" in word):
+            yield word
+    for name in _SPARK_PATHS:
+        yield from (part.partition(":")[0].strip() for part in spark.get(PREFIX + name, "").split(","))
+
+
+def _missing(words: Sequence[str], around: Surroundings) -> Iterator[str]:
+    """Scripts that are named from the directory in which the daemon runs, and are not in this one."""
+    for word in words[1:]:
+        if _SCRIPT.fullmatch(word) and not (around.directory / word).exists():
+            yield word
+
+
+def _is_here(word: str, directory: Path) -> bool:
+    return bool(word) and not word.startswith("/") and "\0" not in word and (directory / word).exists()
+
+
+def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
+    """Directories outside of the service's own into which the daemon or its children are to write."""
+    found: list[str] = []
+    letter = loaded.settings.dead_letter
+    if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
+        found.append(letter.name)
+    found += [word for word in words[1:] if not word.startswith("-") and (directory / word).is_dir()]
+    for name, value in loaded.spark.items():
+        is_sink = name.startswith(SINK_PREFIX) and name.endswith(".path")
+        if is_sink or name.removeprefix(PREFIX) in _SPARK_DIRECTORIES:
+            found.append(value.removeprefix("file://"))
+    for path in dict.fromkeys(found):
+        if path.startswith("/"):
+            yield path
+        elif "://" not in path and in_it:
+            yield str(directory / path)
+
+
+def _is_in_home(path: str) -> bool:
+    return any(PurePath(path).is_relative_to(home) for home in _HOMES)
+
+
+def _references(file: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Variables that must be set, and credentials that must be loaded, for the lines of the file."""
+    values = [entry.value for entry in entries_of(file)[0]]
+    variables = (name for value in values for name in _VARIABLE.findall(value))
+    credentials = (name for value in values for name in _CREDENTIAL.findall(value))
+    return tuple(dict.fromkeys(name for name in variables if name != CREDENTIALS_DIRECTORY)), tuple(
+        dict.fromkeys(credentials)
+    )
+
+
+def _remarks(service: ServiceFacts, file: str, program: str | None) -> Iterator[str]:
+    if program is None:
+        yield "the program of executableName is not found here: correct the unit's PATH if it is not found there either"
+    if service.is_in_home:
+        yield "something it needs is below a home directory, which the unit has to show: move it to /opt, /etc and /var"
+    if service.user is None:
+        if not Path(file).stat().st_mode & stat.S_IROTH:
+            yield (
+                f"the account that systemd makes up may not read {file}: keep secrets out of it (${{file:…}}) and "
+                "chmod 644, or give --user"
+            )
+        if service.writable:
+            yield f"the account changes: {', '.join(service.writable)} would be nobody's; give --user"
+    missing = [path for path in service.writable if not Path(path).is_dir()]
+    if missing:
+        owner = f" -o {service.user}" if service.user else ""
+        yield f"make what must exist before the service starts: install -d -m 0700{owner} {' '.join(missing)}"
+    private = [path for path in service.writable if PurePath(path).is_relative_to("/tmp")]  # noqa: S108
+    if private:
+        yield f"{', '.join(private)} will be in a /tmp that only the service sees; choose another place"
+    if service.variables:
+        yield f"write {', '.join(service.variables)} into /etc/mld/{service.name}.env (root's, mode 0600)"
+    for name in service.credentials:
+        yield f"write the secret {name} into /etc/mld/{name} (root's, mode 0600)"

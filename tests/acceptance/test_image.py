@@ -1,0 +1,172 @@
+"""The image of deploy/Dockerfile, as far as it can be made without a container engine.
+
+The steps of its build stage run as they are written, in a directory instead of a layer; then the daemon runs from it as
+in a container: below an init or as process 1 itself, in namespaces of its own, for a user without rights, with nothing
+writable but /tmp. What is not tried here: the base image, apt-get, and the layers themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.world import ENVIRONMENT, MakeWorld, World
+from tests.support.daemon import ROOT, Daemon, until
+from tests.support.patience import PATIENCE_S
+from tests.unit.test_deploy import copied, dockerfile, is_sent, manifest
+
+pytestmark = pytest.mark.full
+UID = 10001
+PREFIX = "/opt/mld"
+BUILD_TIMEOUT_S = 300
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or "python3"
+"""One that every user can run."""
+CONTAINER = """
+set -eu
+mount --bind "$1/opt" /opt
+mount --bind "$2" /mnt
+mount -t proc proc /proc
+mount -t tmpfs -o mode=1777,size=64m tmpfs /tmp
+mount -o remount,ro,bind /
+cd /mnt
+shift 2
+exec setpriv --reuid 10001 --regid 10001 --clear-groups --no-new-privs --bounding-set -all "$@"
+"""
+LEAVES_AN_ORPHAN = """
+( sleep 0.2 & ) </dev/null >/dev/null 2>&1
+exec python -m processors.archive /tmp/archive
+"""
+
+
+def build_steps() -> list[str]:
+    """What the first stage runs."""
+    found = dockerfile()
+    stages = [number for number, (word, _) in enumerate(found) if word == "FROM"]
+    return [rest for word, rest in found[stages[0] : stages[1]] if word == "RUN"]
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Path]:
+    """A directory with the `opt` of the image."""
+    with tempfile.TemporaryDirectory(prefix="mld-image-", dir="/var/tmp") as name:
+        root, context = Path(name), Path(name) / "build"
+        root.chmod(0o755)
+        for path in copied():
+            target = context / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / path).is_file():
+                shutil.copy(ROOT / path, target)
+            else:
+                shutil.copytree(ROOT / path, target, ignore=_not_sent)
+        for step in build_steps():
+            here = step.replace(PREFIX, f"{root}/opt/mld").replace("python -m venv", f"{PYTHON} -m venv")
+            subprocess.run(["/bin/sh", "-euc", here], cwd=context, check=True, timeout=BUILD_TIMEOUT_S)
+        for script in (root / "opt/mld/bin").iterdir():
+            if script.is_file() and not script.is_symlink():
+                script.write_bytes(script.read_bytes().replace(f"{root}/opt/mld".encode(), PREFIX.encode()))
+        yield root
+
+
+def _not_sent(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not is_sent((Path(folder) / name).relative_to(ROOT))]
+
+
+def test_everything_that_the_daemon_needs_is_in_the_image_and_nothing_else(image: Path, tmp_path: Path) -> None:
+    (tmp_path / "app.properties").write_text(manifest("configmap.yaml")["data"]["app.properties"])
+    python = image / "opt/mld/bin/python"
+
+    def run(*words: object) -> str:
+        command = [python, *map(str, words)]
+        done = subprocess.run(command, cwd="/", env={"POD_NAME": "p"}, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert re.match(r"mld \d", run("-m", "mld", "--version"))
+    assert "0 error(s)" in run("-m", "mld", "check", tmp_path / "app.properties")
+    assert "ExecStart" in run("-m", "mld", "systemd-unit", tmp_path / "app.properties")
+    run("-c", "import prometheus_client, mld.serving.web_pages, processors.sdk, processors.zygote")
+    packages = run("-m", "pip", "list", "--format", "freeze")
+    assert not re.search(r"(?i)^(moto|pytest|pyspark)=", packages, re.MULTILINE)
+
+
+def _can_contain() -> bool:
+    if os.getuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "setpriv"))):
+        return False
+    tried = ["unshare", "-m", "-p", "-f", "mount", "-t", "proc", "proc", "/proc"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+
+can_contain = pytest.mark.skipif(not _can_contain(), reason="needs root and namespaces")
+has_tini = pytest.mark.skipif(not Path("/usr/bin/tini").is_file(), reason="tini is not installed")
+
+
+INITS = [pytest.param(("/usr/bin/tini", "--"), marks=has_tini, id="tini"), pytest.param((), id="no init")]
+
+
+@can_contain
+@pytest.mark.parametrize("init", INITS)
+def test_the_daemon_runs_as_in_a_container(
+    image: Path, make_world: MakeWorld, tmp_path: Path, init: tuple[str, ...]
+) -> None:
+    world = make_world(shards=2)
+    inside = tmp_path / "mnt"
+    inside.mkdir()
+    (inside / "child.sh").write_text(LEAVES_AN_ORPHAN)
+    (inside / "enter.sh").write_text(CONTAINER)
+    daemon = Daemon(inside, world.keys("pod-1", "/bin/sh /mnt/child.sh", {}))
+    for path in (inside, *inside.iterdir()):
+        path.chmod(0o755)
+    environment = {**ENVIRONMENT, "PATH": f"{PREFIX}/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+    words = ["sh", inside / "enter.sh", image, inside, *init, "mld", "run", "/mnt/app.properties"]
+    daemon.command = ["unshare", "-m", "-p", "-f", *map(str, words), "--log-format", "json"]
+    daemon.environment = environment
+    world.daemons.append(daemon)
+    daemon.start()
+    daemon.wait_for_event("daemon_starting")
+    first = int(children_of(daemon.process.pid)[0])
+    try:
+        _use(world, daemon, first, has_init=bool(init))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(first, signal.SIGKILL)  # and with it everything in its namespace
+
+
+def _use(world: World, daemon: Daemon, first: int, *, has_init: bool) -> None:
+    def within(script: str) -> subprocess.CompletedProcess[str]:
+        command = ["nsenter", "-t", str(first), "-m", "-p", "-w", "setpriv", f"--reuid={UID}", f"--regid={UID}"]
+        command += ["--clear-groups", "/bin/sh", "-c", script]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=daemon.environment, check=False, timeout=PATIENCE_S
+        )
+
+    world.put(20)
+    for shard in world.shards():
+        daemon.wait_for_event("consumer_started", shard=shard["ShardId"])
+    world.until_caught_up()
+    assert bool(daemon.with_action("no_init")) is not has_init
+    probe = within("mld status --live")
+    assert probe.returncode == 0, probe.stderr
+    assert within("touch /opt/x /etc/x /mnt/x").returncode != 0
+    assert within("touch /tmp/x").returncode == 0
+    states = "grep -l '^State:.Z' /proc/[0-9]*/status"
+    if has_init:
+        until(lambda: within(states).stdout == "", what="nothing that ended is left behind")
+    else:
+        until(lambda: len(within(states).stdout.split()) == 2, what="both orphans stay: this is why there is an init")
+    os.kill(first, signal.SIGHUP)
+    daemon.wait_for_event("reloaded")
+    os.kill(first, signal.SIGTERM)
+    assert daemon.wait() == 0
+    assert daemon.with_action("worker_stopped", graceful=True)
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

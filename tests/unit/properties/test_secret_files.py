@@ -1,0 +1,113 @@
+"""`${file:/path}`: what becomes of a secret in a file of its own, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from mld.loglines import TextFormatter
+from properties.scrubbing import Scrubber
+from properties.secret_files import SECRET_BYTES_MAX
+from tests.unit.properties.conftest import Configure, problems
+
+SECRET = "pl4nted-Zq7+x"
+PROXY = "kinesisClient.proxyUrl=http://me:${{file:{}}}@proxy:3128"
+EXTERNAL_ID = "AwsCredentialsProvider=StsAssumeRoleCredentialsProvider|arn:aws:iam::1:role/r|s|externalId=${{file:{}}}"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{SECRET}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("orders", "orders"), ("orders\n", "orders"), ("orders\r\n", "orders"), ("${HOME}", "${HOME}"), ("a b", "a b")],
+)
+def test_the_content_is_the_value_without_its_line_break_and_is_not_substituted(
+    configure: Configure, secret: Path, content: str, expected: str
+) -> None:
+    secret.write_bytes(content.encode())
+    loaded = configure(f"tableName=${{file:{secret}}}", env={"HOME": "/root"})
+    assert loaded.settings.table_name == expected
+
+
+def test_a_credential_of_systemd_is_found_by_its_directory(configure: Configure, secret: Path) -> None:
+    text = "kinesisClient.proxyUrl=http://me:${file:${CREDENTIALS_DIRECTORY}/token}@${HOST:-proxy}:3128"
+    loaded = configure(text, env={"CREDENTIALS_DIRECTORY": str(secret.parent)})
+    assert loaded.settings.kinesis_proxy_url == f"http://me:{SECRET}@proxy:3128"
+    assert problems(lambda: configure(text)) == [
+        "kinesisClient.proxyUrl environment variable CREDENTIALS_DIRECTORY is not set"
+    ]
+
+
+@pytest.mark.parametrize("line", [PROXY, EXTERNAL_ID, "mld.spark.conf.spark.x.password=${{file:{}}}"])
+def test_a_secret_is_used_and_shown_nowhere(configure: Configure, secret: Path, line: str) -> None:
+    loaded = configure(line.format(secret))
+    assert SECRET in str(loaded.secrets)
+    assert SECRET not in str(loaded.to_json())
+    record = logging.LogRecord("mld", logging.INFO, "f", 1, "refused: %s", (SECRET,), None)
+    assert SECRET not in TextFormatter(Scrubber(loaded.secrets)).format(record)
+    assert SECRET not in repr(loaded)
+
+
+def test_a_name_from_a_file_is_no_secret(configure: Configure, secret: Path) -> None:
+    secret.write_text("orders")
+    loaded = configure(f"tableName=${{file:{secret}}}")
+    assert loaded.secrets == ()
+    (row,) = (row for row in loaded.effective if row.key == "tableName")
+    assert row.value == "orders"
+
+
+def test_a_program_takes_none_as_everybody_could_read_it(configure: Configure, secret: Path) -> None:
+    (problem,) = problems(lambda: configure(f"executableName=child ${{file:{secret}}}"))
+    assert "every user of this machine" in problem
+    (remark,) = configure(f"mld.spark.conf.spark.driver.extraJavaOptions=-Dx=${{file:{secret}}}").remarks
+    assert "every user of this machine" in remark.message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"x" * (SECRET_BYTES_MAX + 1), "is larger than 65536 bytes"),
+        (b"\xff\xfe\x00", "is no text"),
+        (b"a\0b", "is no text"),
+    ],
+)
+def test_what_cannot_be_a_value_is_refused_by_its_path(
+    configure: Configure, secret: Path, content: bytes, expected: str
+) -> None:
+    secret.write_bytes(content)
+    assert problems(lambda: configure(PROXY.format(secret))) == [f"kinesisClient.proxyUrl {secret} {expected}"]
+
+
+def test_what_is_no_readable_file_is_refused_and_nobody_waits_for_a_pipe(configure: Configure, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    found = [
+        problems(lambda path=path: configure(PROXY.format(path)))[0].removeprefix("kinesisClient.proxyUrl ")  # type: ignore[misc]
+        for path in (tmp_path / "none", tmp_path / "pipe", tmp_path, "relative/path", "/a\0b")
+    ]
+    assert found == [
+        f"{tmp_path}/none cannot be read: No such file or directory",
+        f"{tmp_path}/pipe is no regular file",
+        f"{tmp_path} cannot be read: Is a directory",
+        "${file:…} does not name an absolute path",
+        "${file:…} does not name a file",
+    ]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_refused(configure: Configure, secret: Path) -> None:
+    secret.chmod(0)
+    assert "Permission denied" in problems(lambda: configure(PROXY.format(secret)))[0]
+
+
+def test_an_open_reference_is_refused(configure: Configure) -> None:
+    assert "no NAME}" in problems(lambda: configure("tableName=${file:/run/secrets/x"))[0]

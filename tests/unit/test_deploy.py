@@ -1,0 +1,213 @@
+"""What is in deploy/: one truth in the Dockerfile, the manifests, the properties and the table of metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mld.metrics.catalogue import CATALOGUE
+from mld.operating.generated.service_unit import STOP_MARGIN_S
+from properties.loader import LoadedConfiguration, load
+from tests.support.locked import LOCKS
+from tests.support.make_deploy_tools import VENV
+from tests.support.servers import require
+
+ROOT = LOCKS.parent
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+OF_OTHERS = {"kustomization.yaml", "keda.yaml"}
+"""What is not of Kubernetes itself."""
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Its instructions: word and rest, without comments and with continued lines joined."""
+    text = re.sub(r"(?m)^#.*\n", "", (DEPLOY / "Dockerfile").read_text()).replace("\\\n", " ")
+    pairs = (line.partition(" ") for line in text.splitlines() if line.strip())
+    return [(word, " ".join(rest.split())) for word, _, rest in pairs]
+
+
+def manifest(name: str) -> Any:
+    return yaml.safe_load((KUBERNETES / name).read_text())
+
+
+@pytest.fixture
+def pod() -> Any:
+    return manifest("deployment.yaml")["spec"]["template"]["spec"]
+
+
+@pytest.fixture
+def container(pod: Any) -> Any:
+    (container,) = pod["containers"]
+    return container
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> LoadedConfiguration:
+    (tmp_path / "app.properties").write_text(manifest("configmap.yaml")["data"]["app.properties"])
+    return load(tmp_path / "app.properties", (), {"POD_NAME": "mld-7d9f-abcde"})
+
+
+# --- the image --------------------------------------------------------------------------------------------------------
+
+
+def is_sent(path: Path) -> bool:
+    """Whether the build gets the file, by .dockerignore: the last line that fits it, or a folder above it, decides."""
+    sent = True
+    names = [str(part) for part in (path, *path.parents)][:-1]
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        pattern = line.removeprefix("!")
+        if line and not line.startswith("#"):
+            hit = any(fnmatch(name, pattern) or fnmatch(f"/{name}", pattern.replace("**", "*")) for name in names)
+            sent = line.startswith("!") if hit else sent
+    return sent
+
+
+def copied() -> list[Path]:
+    """What the build takes from the checkout."""
+    rests = [rest for word, rest in dockerfile() if word == "COPY" and not rest.startswith("--from")]
+    return [Path(name) for rest in rests for name in rest.split()[:-1]]
+
+
+def test_the_build_is_sent_what_it_copies_and_nothing_that_may_be_secret() -> None:
+    assert copied()
+    for path in copied():
+        assert (ROOT / path).exists()
+        files = [path] if (ROOT / path).is_file() else [f.relative_to(ROOT) for f in (ROOT / path).rglob("*.py")]
+        for file in files:
+            assert is_sent(file), file
+    for name in (
+        ".git/config",
+        ".venv/bin/python",
+        "app.properties",
+        ".env",
+        "mld/__pycache__/x.pyc",
+        "tests/conftest.py",
+    ):
+        assert not is_sent(Path(name)), name
+
+
+def test_the_image_runs_the_daemon_for_a_user_without_rights_below_an_init() -> None:
+    found = dockerfile()
+    assert [rest for word, rest in found if word == "USER"] == ["10001:10001"] * 2
+    said = dict(found)
+    assert json.loads(said["ENTRYPOINT"]) == ["/usr/bin/tini", "--", "mld"]
+    assert json.loads(said["CMD"])[0] == "run"
+    assert said["HEALTHCHECK"].endswith('CMD ["mld", "status", "--live"]')
+    assert found[-1] == ("USER", "10001:10001")
+
+
+@pytest.mark.full
+def test_hadolint_finds_nothing() -> None:
+    hadolint = VENV / "bin" / "hadolint"
+    require(hadolint.is_file(), "hadolint")
+    looked = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True, timeout=60, check=False)
+    assert (looked.returncode, looked.stdout) == (0, "")
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("version", ["1.30", "1.33", "1.37"])
+def test_kubernetes_knows_every_field(version: str, tmp_path: Path) -> None:
+    validate = VENV / "bin" / "kubernetes-validate"
+    require(validate.is_file(), "kubernetes-validate")
+    files = [path for path in sorted(KUBERNETES.glob("*.yaml")) if path.name not in OF_OTHERS]
+    assert len(files) == 4
+
+    def judge(*paths: Path) -> subprocess.CompletedProcess[str]:
+        command = [str(validate), "--strict", "--kubernetes-version", version, *map(str, paths)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    looked = judge(*files)
+    assert looked.returncode == 0, looked.stdout + looked.stderr
+    wrong = tmp_path / "deployment.yaml"
+    wrong.write_text((KUBERNETES / "deployment.yaml").read_text().replace("readOnlyRootFilesystem", "readOnlyRoot"))
+    assert judge(wrong).returncode != 0
+
+
+@pytest.mark.full
+def test_the_scaling_of_keda_is_that_of_an_autoscaler() -> None:
+    """KEDA hands `behavior` on as it is, so the schema of Kubernetes judges it."""
+    from jsonschema import Draft202012Validator
+
+    folders = list(VENV.glob("lib/*/site-packages/kubernetes_validate/kubernetes-json-schema/v1.33.0-local-strict"))
+    require(len(folders) == 1, "kubernetes-validate")
+    definitions = json.loads((folders[0] / "_definitions.json").read_text().replace("/api/_definitions.json#", "#"))
+    behavior = manifest("keda.yaml")["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    schema = {"$ref": "#/$defs/io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior", **definitions}
+    Draft202012Validator(schema).validate(behavior)
+    assert not Draft202012Validator(schema).is_valid({"scaleDown": {"policies": [{"type": "Pods"}]}})
+
+
+def test_every_manifest_is_applied_or_named() -> None:
+    listed = manifest("kustomization.yaml")["resources"]
+    assert sorted([*listed, *OF_OTHERS]) == sorted(path.name for path in KUBERNETES.iterdir())
+
+
+def test_the_properties_are_good_and_the_pod_gives_a_stop_more_time_than_it_takes(
+    loaded: LoadedConfiguration, pod: Any
+) -> None:
+    assert [remark for remark in loaded.remarks if remark.level.value != "info"] == []
+    settings = loaded.settings
+    assert settings.worker_id == "mld-7d9f-abcde"
+    longest_s = (settings.shutdown_grace_millis + 2 * settings.child_stop_timeout_millis) / 1000 + STOP_MARGIN_S
+    assert pod["terminationGracePeriodSeconds"] > longest_s
+
+
+def test_probes_ask_what_the_daemon_serves(loaded: LoadedConfiguration, container: Any) -> None:
+    assert loaded.settings.http is not None
+    (port,) = container["ports"]
+    annotations = manifest("deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
+    assert {port["containerPort"], int(annotations["prometheus.io/port"])} == {loaded.settings.http.port}
+    assert {word: container[word]["httpGet"]["path"] for word in ("livenessProbe", "readinessProbe")} == {
+        "livenessProbe": "/livez",
+        "readinessProbe": "/readyz",
+    }
+    assert "lifecycle" not in container  # no preStop
+
+
+def test_the_pod_has_no_more_rights_than_the_image_needs(pod: Any, container: Any) -> None:
+    (user,) = {rest.partition(":")[0] for word, rest in dockerfile() if word == "USER"}
+    assert pod["securityContext"]["runAsUser"] == int(user)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["automountServiceAccountToken"] is False
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/tmp"]
+    assert not [mount for mount in container["volumeMounts"] if "subPath" in mount]  # those never change
+
+
+def test_names_and_labels_agree(pod: Any) -> None:
+    deployment = manifest("deployment.yaml")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert manifest("poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert pod["serviceAccountName"] == manifest("serviceaccount.yaml")["metadata"]["name"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["configuration"]["configMap"]["name"] == manifest("configmap.yaml")["metadata"]["name"]
+    directory = next(m["mountPath"] for m in pod["containers"][0]["volumeMounts"] if m["name"] == "configuration")
+    assert pod["containers"][0]["args"][-1] == f"{directory}/app.properties"
+
+
+def test_keda_scales_the_deployment_by_a_metric_that_exists(loaded: LoadedConfiguration) -> None:
+    spec = manifest("keda.yaml")["spec"]
+    assert spec["scaleTargetRef"]["name"] == manifest("deployment.yaml")["metadata"]["name"]
+    assert spec["minReplicaCount"] > 0
+    (trigger,) = spec["triggers"]
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    query = re.fullmatch(r'max\((\w+)\{application="([\w-]+)"\}\)', trigger["metadata"]["query"])
+    assert query is not None
+    assert query[1] in {metric.name for metric in CATALOGUE}
+    assert query[2] == loaded.settings.application_name
