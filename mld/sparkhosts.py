@@ -19,6 +19,8 @@ from protocol import meeting
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20
 UI_PORT = 4040  # Spark's `spark.ui.port`; if it is taken, the next free one
+TOLD = ("pid", "daemonPid", "ui", "spark", "applicationId", "startedAt", "updatedAt", "counters")
+"""What the status page shows of a host; `ui` is an address on this machine."""
 LOCAL = "local"
 """How masters begin whose JVM is on this machine; also the default."""
 UI_OFF, UI_PORT_KEY = "spark.ui.enabled", "spark.ui.port"
@@ -41,6 +43,11 @@ def running(application: str) -> list[SparkHost]:
     """Hosts of this application, the newest first."""
     hosts = [host for file in _files() if (host := _read(file)) is not None and host.application == application]
     return sorted(hosts, key=lambda host: float(host.about.get("startedAt", 0)), reverse=True)
+
+
+def told(application: str) -> list[dict[str, Any]]:
+    """What the hosts of this application tell of themselves, as far as it is for the status page."""
+    return [{name: host.about.get(name) for name in TOLD} for host in running(application)]
 
 
 def expected_ui(conf: Mapping[str, str], remote: str | None, master: str | None = None) -> str:

@@ -6,14 +6,18 @@ a plain function of values: `finish` runs it in one go, `turns.in_turns` gives o
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeAlias, TypeVar
+import heapq
+from collections.abc import Callable, Generator, Iterable
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE = 100
 """Items between two yields: the most expensive item, a new lease, costs about 5 µs, on a slow core four times that."""
+SORTED_SLICE = 500
+"""Items that are sorted, or merged, between two yields."""
 
 
 def finish(steps: Steps[T]) -> T:
@@ -24,3 +28,19 @@ def finish(steps: Steps[T]) -> T:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+
+def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Steps[list[T]]:
+    """`sorted` of many items."""
+    left = iter(items)
+    runs: list[list[T]] = []
+    while run := list(islice(left, SORTED_SLICE)):
+        run.sort(key=key)
+        runs.append(run)
+        yield
+    merged = heapq.merge(*runs, key=key)
+    ordered: list[T] = []
+    while run := list(islice(merged, SORTED_SLICE)):
+        ordered += run
+        yield
+    return ordered

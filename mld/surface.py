@@ -11,23 +11,29 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePath
 
 import mld
+from mld import sparkhosts
 from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
 from mld.clock import Clock
 from mld.errors import StartupError
+from mld.fleet.leader.lock import LOCK_KEY
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_reader import FleetReader, view_rules
-from mld.serving.daemon_status import DaemonStatus
+from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.surviving import kept_running
 from mld.systemd import Supervision
 from mld.views.choice import sends_metrics
 from mld.views.summary import SummaryLine
 from mld.worker import Worker
 from properties.settings import Settings
+from properties.spark import PROGRAM
 from properties.values import SOCKET_OFF, MetricsOutput
+from protocol.command import split_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +70,26 @@ async def surface(parts: SurfaceParts) -> AsyncIterator[None]:
 
 def _status_of(parts: SurfaceParts) -> DaemonStatus:
     settings = parts.settings
+    worker = parts.worker
     return DaemonStatus(
-        parts.metrics,
-        Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
-        FleetReader(settings, parts.dynamo, parts.worker.table, parts.clock, view_rules(settings)),
-        parts.clock,
-        prefetch_limit_bytes=settings.prefetch_bytes_max,
-        mode=lambda: parts.worker.fleet.version.value,
-        is_ready=lambda: parts.worker.is_ready,
+        StatusParts(
+            identity=Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
+            metrics=parts.metrics,
+            reader=FleetReader(settings, parts.dynamo, worker.table, parts.clock, view_rules(settings)),
+            clock=parts.clock,
+            prefetch_limit_bytes=settings.prefetch_bytes_max,
+            lease_duration_s=settings.failover_time_millis / 1000,
+            mode=lambda: worker.fleet.version.value,
+            is_ready=lambda: worker.is_ready,
+            read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
+            spark_sessions=partial(sparkhosts.told, settings.application_name) if is_spark(settings) else tuple,
+        )
     )
+
+
+def is_spark(settings: Settings) -> bool:
+    """Whether the record processor is ours that runs on Spark."""
+    return any(PurePath(word).name == PROGRAM for word in split_command(settings.executable_name))
 
 
 @asynccontextmanager
@@ -95,7 +112,7 @@ def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncConte
         initialized=parts.worker.signals.initialized,
         stop_asked=parts.worker.signals.stop_asked,
         overdue=status.overdue,
-        text=lambda: status_line(parts.metrics.shards.values()),
+        text=lambda: status_line(parts.metrics.shards.values(), parts.clock.wall()),
     )
 
 

@@ -31,10 +31,15 @@ _QUOTED_CHARACTERS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class WebRule:
-    """`names`, in lower case, are host names that the operator has allowed; `remedy` says how to allow another one."""
+    """`names`, in lower case, are host names that the operator has allowed; `remedy` says how to allow another one.
+
+    With `links`, a link on a page of another site may open ours as a document of its own. That page learns nothing by
+    it, and nothing may change by being opened.
+    """
 
     names: frozenset[str]
     remedy: str
+    links: bool = False
 
     def refusal(self, target: str, headers: Mapping[str, str], arrived_at: str) -> str | None:
         """Why the request gets 403, in a sentence with the remedy; None if it may pass.
@@ -47,7 +52,8 @@ class WebRule:
                 f"A page in a browser sent this (Origin: {_quoted(headers['origin'])}), and pages are not served: call "
                 "from a program, which sends no Origin header"
             )
-        if (site := headers.get("sec-fetch-site", "none")) not in _OWN_SITES:
+        site = headers.get("sec-fetch-site", "none")
+        if site not in _OWN_SITES and not (self.links and _is_link(headers)):
             return (
                 f"A page of another site sent this (Sec-Fetch-Site: {_quoted(site)}), and pages are not served: call "
                 "from a program, or type the address into the browser"
@@ -65,6 +71,11 @@ class WebRule:
             f"The Host header names {_quoted(name)}, which is neither loopback nor the address that was called: "
             f"call 127.0.0.1 or localhost, or {self.remedy}"
         )
+
+
+def _is_link(headers: Mapping[str, str]) -> bool:
+    """Whether the answer becomes a whole document that its opener cannot read: no frame, image or script."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
 def _is_here(name: str, arrived_at: str) -> bool:

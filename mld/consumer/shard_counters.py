@@ -22,6 +22,8 @@ _ACTIVITIES: Mapping[ConsumerState, ShardActivity] = {
     ConsumerState.SHARD_ENDING: ShardActivity.ENDING,
     ConsumerState.BACKING_OFF: ShardActivity.FAILING,
 }
+PARKED = "Kinesis does not know this shard; nothing is skipped, the log says what may be wrong"
+"""What is told as the error of a parked shard."""
 
 
 _ENDINGS = frozenset({ConsumerState.SHARD_ENDING, ConsumerState.SHUTDOWN_REQUESTED})
@@ -65,6 +67,8 @@ class ShardCounters:
 
     def entered(self, state: ConsumerState) -> None:
         """The consumer is in this state now."""
+        if state is ConsumerState.PARKED is not self._state:
+            self._note_error(PARKED)
         self._state = state
         self._tell()
 
@@ -119,11 +123,14 @@ class ShardCounters:
         """The child has failed, and is to be started again."""
         self.part.on_tip(self.part.key, False)
         self.part.restarts.add(reason_of(error).value)
-        self.part.last_error = str(error)
-        self.part.last_error_wall_s = self._clock.wall()
+        self._note_error(str(error))
         self._metrics.worker.child_restarts += 1
         self._is_failing = True
         self._tell()
+
+    def _note_error(self, words: str) -> None:
+        self.part.last_error = words
+        self.part.last_error_wall_s = self._clock.wall()
 
     def _tell(self) -> None:
         activity = _ACTIVITIES.get(self._state)
@@ -136,22 +143,8 @@ class ShardCounters:
         self.part.activity = activity
 
 
-LAG_KNOWN_S = 60.0
-"""How long what Kinesis said of a shard that waits for records is believed: longer than the pauses between reads."""
-
-
 def status_of(part: ShardMetrics | None, wall_s: float) -> ShardStatus | None:
-    """What the row of a shard tells people at `wall_s`; None if nobody works on it.
-
-    While a child works, or cannot, its lag grows with the time, whatever Kinesis said when the batch came.
-    """
+    """What the row of a shard tells people at `wall_s`; None if nobody works on it."""
     if part is None:
         return None
-    behind_ms = part.behind_ms
-    if behind_ms is not None:
-        passed_s = max(0.0, wall_s - part.behind_wall_s)
-        if part.activity is not ShardActivity.IDLE:
-            behind_ms += round(passed_s * 1000)
-        elif passed_s > LAG_KNOWN_S:
-            behind_ms = None
-    return ShardStatus(part.activity.value, int(wall_s), behind_ms, part.delivered)
+    return ShardStatus(part.activity.value, int(wall_s), part.lag_ms(wall_s), part.delivered)

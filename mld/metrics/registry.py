@@ -17,6 +17,8 @@ from mld.positions import Position
 
 ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
+LAG_KNOWN_S = 60.0
+"""How long what Kinesis said of a shard that waits for records is believed: longer than the pauses between reads."""
 
 
 class ShardActivity(Enum):
@@ -110,9 +112,26 @@ class ShardMetrics:
         self.renewed_at = now
 
     def saw_lag(self, behind_ms: int, wall_s: float) -> None:
-        """Kinesis said at `wall_s` how far behind the shard is, as its child sees it."""
+        """Kinesis said at `wall_s` how far behind the shard is, as its child sees it.
+
+        What it says of records that are read once more counts only if it is worse: a child that fails makes no way.
+        """
+        if self.activity is ShardActivity.FAILING and (self.lag_ms(wall_s) or 0) > behind_ms:
+            return
         self.behind_ms = behind_ms
         self.behind_wall_s = wall_s
+
+    def lag_ms(self, wall_s: float) -> int | None:
+        """How far the shard is behind at `wall_s`; None if nobody knows.
+
+        While its child works, or cannot, the lag grows with the time, whatever Kinesis said when the batch came.
+        """
+        if self.behind_ms is None:
+            return None
+        passed_s = max(0.0, wall_s - self.behind_wall_s)
+        if self.activity is not ShardActivity.IDLE:
+            return self.behind_ms + round(passed_s * 1000)
+        return self.behind_ms if passed_s <= LAG_KNOWN_S else None
 
     def fetched(self, result: FetchResult, seconds: float) -> None:
         """A read of the shard has ended."""

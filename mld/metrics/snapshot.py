@@ -103,7 +103,7 @@ def take_snapshot(
     return Snapshot(
         identity=identity,
         wall_s=wall_s,
-        shards=tuple(_shard(part, now, wall_s) for _, part in sorted(metrics.shards.items())),
+        shards=tuple(value_of(part, now, wall_s) for _, part in sorted(metrics.shards.items())),
         is_leader=worker.is_leader,
         leases_lost=worker.leases_lost,
         unexpected_errors=worker.unexpected_errors,
@@ -117,14 +117,16 @@ def take_snapshot(
     )
 
 
-def _shard(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
+def value_of(part: ShardMetrics, now: float, wall_s: float) -> ShardValue:
+    """One shard's part at `now`, in monotonic seconds, which is `wall_s` in epoch seconds."""
+    lag_ms = part.lag_ms(wall_s)
     return ShardValue(
         key=part.key,
         activity=part.activity,
         records=math.floor(part.batches.total),
         record_bytes=math.floor(part.record_bytes.total),
         batches=part.batches.count,
-        behind_s=None if part.behind_ms is None else part.behind_ms / 1000,
+        behind_s=None if lag_ms is None else lag_ms / 1000,
         behind_age_s=None if part.behind_ms is None else max(0.0, wall_s - part.behind_wall_s),
         checkpoint_age_s=_age(part.checkpoint_at, now),
         renewal_age_s=max(0.0, now - part.renewed_at),

@@ -19,7 +19,9 @@ from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.table import LeaseTable, TableScan
-from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status, told_by_heartbeats
+from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
+from mld.steps import Steps
+from mld.turns import in_turns
 from properties.settings import Settings
 
 REQUEST_TIMEOUT_S = 10.0
@@ -73,15 +75,15 @@ class FleetReader:
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
         scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
-        return self.status_of(scan, legacy_reports, legacy_lock)
+        return await in_turns(self.status_of(scan, legacy_reports, legacy_lock))
 
     def status_of(
         self, scan: TableScan, more_reports: Iterable[WorkerReport] = (), legacy_lock: SeenLock = None
-    ) -> FleetStatus:
+    ) -> Steps[FleetStatus]:
         """The fleet as a scan shows it."""
         found = parse_rows(scan.others, LEASE_TABLE_KEY)
         lock = parse_lock(_row(scan.others, LEASE_TABLE_KEY, LOCK_KEY))
-        return fleet_status(
+        return fleet_status_steps(
             scan.leases,
             (*found.reports, *more_reports),
             lock if lock is not None else legacy_lock,

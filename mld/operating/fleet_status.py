@@ -7,7 +7,6 @@ nothing, such as Java's. The page of a daemon and the commands of an operator sh
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,7 +18,8 @@ from mld.fleet.values import WorkerReport
 from mld.leases.lease import RENEWALS_PER_LEASE, Failing, Lease, ShardStatus
 from mld.leases.packed_status import unpack
 from mld.shards.graph import id_order
-from mld.shards.holes import holes_in
+from mld.shards.holes import hole_steps
+from mld.steps import SLICE, Steps, finish, in_order
 from mld.streams import HASH_KEY_MAX, HashRange
 
 RENEWALS_UNTIL_UNKNOWN = 2
@@ -156,18 +156,38 @@ def fleet_status(
 
     `carried` has what workers tell of carried leases, by key; it replaces what is in their rows.
     """
+    return finish(fleet_status_steps(leases, reports, lock, now_s, rules, corrupt=corrupt, carried=carried))
+
+
+def fleet_status_steps(
+    leases: Iterable[Lease],
+    reports: Iterable[WorkerReport],
+    lock: SeenLock,
+    now_s: float,
+    rules: ViewRules,
+    *,
+    corrupt: Iterable[tuple[str, str]] = (),
+    carried: Mapping[str, ShardStatus] | None = None,
+) -> Steps[FleetStatus]:
+    """`fleet_status` for many rows."""
     newest = {report.worker: report for report in newest_of_each(reports)}
     dead = frozenset(worker for worker, report in newest.items() if is_expired(report, now_s, rules.reports))
     told = carried or {}
-    rows = sorted(leases, key=lambda lease: id_order(lease.key))
-    shards = tuple(_view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules) for lease in rows)
+    rows = yield from in_order(leases, key=lambda lease: id_order(lease.key))
+    shards = []
+    for number, lease in enumerate(rows):
+        if number % SLICE == 0:
+            yield
+        shards.append(_view_shard(lease, told.get(lease.key, lease.status), dead, now_s, rules))
+    workers = yield from _workers(shards, newest, dead, _leader(lock), now_s)
     unreadable = tuple(corrupt)
+    # An unreadable row covers keys that nobody knows.
+    holes = () if unreadable else (yield from _holes(shards))
     return FleetStatus(
         taken_s=now_s,
-        shards=shards,
-        workers=_workers(shards, newest, dead, _leader(lock), now_s),
-        # An unreadable row covers keys that nobody knows.
-        holes=() if unreadable else _holes(shards),
+        shards=tuple(shards),
+        workers=workers,
+        holes=holes,
         corrupt=unreadable,
         leader=_leader(lock),
     )
@@ -195,24 +215,23 @@ def _view_shard(
 ) -> ShardView:
     age_s = None if told is None else max(0.0, now_s - told.at_s)
     fresh = told if age_s is not None and age_s <= rules.fresh_s else None
-    view = ShardView(lease, Verdict.UNKNOWN, fresh, age_s)
-    return replace(view, verdict=_verdict(view, dead, rules))
+    return ShardView(lease, _verdict(lease, fresh, dead, rules), fresh, age_s)
 
 
-def _verdict(shard: ShardView, dead: Collection[str], rules: ViewRules) -> Verdict:
-    if shard.lease.is_complete:
+def _verdict(lease: Lease, status: ShardStatus | None, dead: Collection[str], rules: ViewRules) -> Verdict:
+    if lease.is_complete:
         return Verdict.ENDED
-    if shard.owner is None or shard.owner in dead:
+    if lease.actual_owner is None or lease.actual_owner in dead:
         return Verdict.STOPPED
-    if shard.lease.paused is not None:
+    if lease.paused is not None:
         return Verdict.PAUSED
-    if shard.status is not None and shard.status.activity == Verdict.PARKED.value:
+    if status is not None and status.activity == Verdict.PARKED.value:
         return Verdict.PARKED
-    if shard.failing is not None:
+    if lease.failing_now is not None:
         return Verdict.FAILING
-    if shard.behind_s is None:
+    if status is None or status.behind_ms is None:
         return Verdict.UNKNOWN
-    return Verdict.LAGGING if shard.behind_s > rules.lag_max_s else Verdict.OK
+    return Verdict.LAGGING if status.behind_ms > rules.lag_max_s * 1000 else Verdict.OK
 
 
 def _workers(
@@ -221,23 +240,30 @@ def _workers(
     dead: Collection[str],
     leader: str | None,
     now_s: float,
-) -> tuple[WorkerView, ...]:
-    open_shards = [shard for shard in shards if not shard.lease.is_complete]
-    owned = Counter(shard.owner for shard in open_shards if shard.owner is not None)
+) -> Steps[tuple[WorkerView, ...]]:
+    owned: dict[str | None, list[ShardView]] = {worker: [] for worker in reports}
+    open_count = 0
+    for number, shard in enumerate(shards):
+        if number % SLICE == 0:
+            yield
+        if not shard.lease.is_complete:
+            open_count += 1
+            owned.setdefault(shard.owner, []).append(shard)
     views = []
-    for worker in sorted(owned.keys() | reports.keys()):
-        report = reports.get(worker)
+    for worker in sorted(name for name in owned if name is not None):
+        yield
+        report, own = reports.get(worker), owned[worker]
         views.append(
             WorkerView(
                 worker=worker,
                 kind=JAVA if report is None or "version" not in report.mld else f"mld {report.mld['version']}",
-                leases=owned[worker],
-                share=owned[worker] / len(open_shards) if open_shards else 0.0,
+                leases=len(own),
+                share=len(own) / open_count if open_count else 0.0,
                 is_alive=None if report is None else worker not in dead,
                 is_leader=worker == leader,
                 heard_s=None if report is None or report.updated_at_s is None else now_s - report.updated_at_s,
                 cpu_percent=_cpu(report),
-                behind_s=_furthest(shard for shard in open_shards if shard.owner == worker),
+                behind_s=_furthest(own),
                 drained=None if report is None else report.mld.get("drain"),
             )
         )
@@ -259,11 +285,18 @@ def _furthest(shards: Iterable[ShardView]) -> float | None:
     return max((shard.behind_s for shard in shards if shard.behind_s is not None), default=None)
 
 
-def _holes(shards: Sequence[ShardView]) -> tuple[HashRange, ...]:
+def _holes(shards: Sequence[ShardView]) -> Steps[tuple[HashRange, ...]]:
     """What no open lease covers; nothing is known while an open row has no range."""
-    ranges = [shard.lease.hash_range for shard in shards if not shard.lease.is_complete]
-    known = [keys for keys in ranges if keys is not None]
-    return holes_in(known) if known and len(known) == len(ranges) else ()
+    known: list[HashRange] = []
+    for number, shard in enumerate(shards):
+        if number % SLICE == 0:
+            yield
+        if shard.lease.is_complete:
+            continue
+        if shard.lease.hash_range is None:
+            return ()
+        known.append(shard.lease.hash_range)
+    return (yield from hole_steps(known)) if known else ()
 
 
 def share_of(keys: HashRange) -> tuple[float, float]:
@@ -273,14 +306,23 @@ def share_of(keys: HashRange) -> tuple[float, float]:
 
 def with_stalls(view: FleetStatus, before: FleetStatus) -> FleetStatus:
     """The view with the shards that stand still between the two looks: behind, further than before, and not moved."""
-    earlier = {shard.key: shard for shard in before.shards}
-    return replace(
-        view,
-        shards=tuple(
-            replace(shard, verdict=Verdict.STALLED) if _is_stalled(shard, earlier.get(shard.key)) else shard
-            for shard in view.shards
-        ),
-    )
+    return finish(with_stalls_steps(view, before))
+
+
+def with_stalls_steps(view: FleetStatus, before: FleetStatus) -> Steps[FleetStatus]:
+    """`with_stalls` for many shards."""
+    earlier: dict[str, ShardView] = {}
+    for number, shard in enumerate(before.shards):
+        if number % SLICE == 0:
+            yield
+        earlier[shard.key] = shard
+    shards = []
+    for number, shard in enumerate(view.shards):
+        if number % SLICE == 0:
+            yield
+        is_stalled = _is_stalled(shard, earlier.get(shard.key))
+        shards.append(replace(shard, verdict=Verdict.STALLED) if is_stalled else shard)
+    return replace(view, shards=tuple(shards))
 
 
 def _is_stalled(shard: ShardView, before: ShardView | None) -> bool:

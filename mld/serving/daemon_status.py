@@ -7,7 +7,9 @@ asks the loops of this process only. The tables are read at most every few secon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mld import surviving
@@ -15,72 +17,106 @@ from mld.clock import Clock
 from mld.errors import MldError
 from mld.metrics.liveness import LateLoop
 from mld.metrics.registry import Metrics
-from mld.metrics.rings import PERIOD_S, History
+from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity, Snapshot, take_snapshot
 from mld.operating.fleet_reader import FleetReader
-from mld.operating.fleet_status import FleetStatus
-from mld.serving.status import document
+from mld.operating.fleet_status import FleetStatus, Verdict, with_stalls_steps
+from mld.serving.status import Document, Moment, compressed, document, encoded
+from mld.serving.table_sight import TableSight
 from mld.surviving import survived
+from mld.turns import in_turns
+from properties.scrubbing import Scrubber
 
 LOOK_PERIOD_S = 5.0
+STALL_LOOK_S = 15.0
+"""What is compared, to see which shards stand still, are looks that are so far apart, or twice as far."""
 LOOP = "event loop"
 LOOP_STEP_S = 1.0
+BODY_VALID_S = 1.0
+BODY_COST_SHARE = 0.05
+"""Of the loop's time, the most that goes into making the body of `/status.json`, however many ask for it."""
+
+
+@dataclass(slots=True)
+class _Body:
+    """`/status.json`, good until `until`."""
+
+    until: float
+    plain: bytes
+    zipped: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusParts:
+    """What a daemon's status is asked of."""
+
+    identity: Identity
+    metrics: Metrics
+    reader: FleetReader
+    clock: Clock
+    prefetch_limit_bytes: int
+    lease_duration_s: float
+    mode: Callable[[], str]
+    is_ready: Callable[[], bool]
+    """Whether initialization is over, and no stop has been asked for."""
+    read_table: Callable[[], Awaitable[object]]
+    """One row of the lease table; raises what `mld.errors` has."""
+    spark_sessions: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    """What the session hosts of `mld-spark` tell of themselves."""
 
 
 class DaemonStatus:
     """What this daemon is, does and sees; `run` samples it for as long as the daemon runs."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        identity: Identity,
-        reader: FleetReader,
-        clock: Clock,
-        *,
-        prefetch_limit_bytes: int,
-        mode: Callable[[], str],
-        is_ready: Callable[[], bool],
-    ) -> None:
-        self.metrics = metrics
-        self.identity = identity
-        self._reader = reader
-        self._clock = clock
-        self._prefetch_limit_bytes = prefetch_limit_bytes
-        self._mode = mode
-        self._is_ready = is_ready
+    def __init__(self, parts: StatusParts) -> None:
+        self.metrics = parts.metrics
+        self.identity = parts.identity
+        self._parts = parts
+        self._clock = parts.clock
         self._history = History()
+        self._sight = TableSight(parts.metrics, parts.clock, parts.lease_duration_s, parts.read_table)
+        self._scrub = Scrubber()
         self._looking = asyncio.Lock()
         self._looked_at: float | None = None
         self._fleet: FleetStatus | None = None
+        self._lagging: deque[FleetStatus] = deque(maxlen=2)
+        """What lagged at earlier looks: the first of them is compared with the next look."""
         self._trouble: str | None = None
+        self._making = asyncio.Lock()
+        self._body: _Body | None = None
 
     async def run(self) -> None:
-        """Measure how late the loop is, and take a value a minute for the page, until cancelled."""
+        """Measure how late the loop is, and take values for the page, until cancelled."""
         sampled_at = self._clock.monotonic()
-        while True:
-            asleep_at = self._clock.monotonic()
-            self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
-            await self._clock.sleep(LOOP_STEP_S)
-            now = self._clock.monotonic()
-            self.metrics.worker.unexpected_errors = surviving.total()
-            self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
-            if now - sampled_at >= PERIOD_S:
-                sampled_at = now
-                self._history.note(self.snapshot())
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether initialization is over, and no stop has been asked for."""
-        return self._is_ready()
+        try:
+            while True:
+                asleep_at = self._clock.monotonic()
+                self.metrics.progress.timely_step(LOOP, asleep_at, LOOP_STEP_S)
+                await self._clock.sleep(LOOP_STEP_S)
+                now = self._clock.monotonic()
+                self.metrics.worker.unexpected_errors = surviving.total()
+                self.metrics.worker.loop_delay.note(max(0.0, now - asleep_at - LOOP_STEP_S))
+                self._sight.look()
+                if now - sampled_at >= self._history.step_s:
+                    sampled_at = now
+                    await in_turns(self._history.note(self.metrics.shards, now, self._clock.wall()))
+        finally:
+            self._sight.close()
 
     @property
     def mode(self) -> str:
         """How the fleet works together, in the words of the log."""
-        return self._mode()
+        return self._parts.mode()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this daemon may be given leases and can keep them."""
+        return self.why_not_ready() is None
 
     def why_not_ready(self) -> str | None:
-        """Why this daemon is not ready; None if it is."""
-        return None if self._is_ready() else "not initialized, or stopping"
+        """Why this daemon is not ready; None if it is: initialized, not stopping, and with its table in reach."""
+        out_of_sight = self._sight.why_out_of_sight()
+        return out_of_sight if self._parts.is_ready() else "not initialized, or stopping"
 
     def why_not_alive(self) -> str | None:
         """Which loops make no progress, in words; None if this daemon lives."""
@@ -99,13 +135,37 @@ class DaemonStatus:
             self.identity,
             self._clock.monotonic(),
             self._clock.wall(),
-            prefetch_limit_bytes=self._prefetch_limit_bytes,
+            prefetch_limit_bytes=self._parts.prefetch_limit_bytes,
         )
 
-    async def document(self) -> dict[str, Any]:
+    async def document(self) -> Document:
         """The data of the status page: the whole fleet, and more of this worker."""
         fleet = await self._look()
-        return document(self.snapshot(), fleet, self._history, mode=self._mode(), trouble=self._trouble)
+        moment = Moment(
+            now=self._clock.monotonic(),
+            wall_s=self._clock.wall(),
+            mode=self.mode,
+            why_not_alive=self.why_not_alive(),
+            why_not_ready=self.why_not_ready(),
+            trouble=self._trouble,
+            spark=self._parts.spark_sessions(),
+        )
+        return await in_turns(document(self.identity, self.metrics, fleet, self._history, moment))
+
+    async def body(self, *, zipped: bool) -> bytes:
+        """The document as JSON, or that in the format of gzip; made once a second at most, less often if it is long."""
+        async with self._making:
+            now = self._clock.monotonic()
+            if self._body is None or now >= self._body.until:
+                plain = await in_turns(encoded(await self.document()))
+                made_at = self._clock.monotonic()
+                valid_s = max(BODY_VALID_S, (made_at - now) / BODY_COST_SHARE)
+                self._body = _Body(made_at + min(valid_s, LOOK_PERIOD_S), plain)
+            if not zipped:
+                return self._body.plain
+            if self._body.zipped is None:
+                self._body.zipped = await in_turns(compressed(self._body.plain))
+            return self._body.zipped
 
     async def _look(self) -> FleetStatus | None:
         """The fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""
@@ -113,9 +173,20 @@ class DaemonStatus:
             now = self._clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_PERIOD_S:
                 try:
-                    self._fleet, self._trouble = await self._reader.look(), None
+                    seen = await self._parts.reader.look()
+                    self._fleet = await self._with_stalls(seen)
+                    self._trouble = None
+                    self._sight.reached(now)
                 except Exception as error:
                     failure: MldError = survived(error, "looking at the fleet")
-                    self._trouble = f"the tables cannot be read: {failure}"
+                    self._trouble = self._scrub(f"the tables cannot be read: {failure}")
                 self._looked_at = self._clock.monotonic()
             return self._fleet
+
+    async def _with_stalls(self, seen: FleetStatus) -> FleetStatus:
+        """What was seen, with the shards that have stood still since a look of a while ago, if there was one."""
+        if not self._lagging or seen.taken_s - self._lagging[-1].taken_s >= STALL_LOOK_S:
+            lagging = tuple(shard for shard in seen.shards if shard.verdict is Verdict.LAGGING)
+            self._lagging.append(replace(seen, shards=lagging))
+        before = self._lagging[0]
+        return await in_turns(with_stalls_steps(seen, before)) if before.taken_s < seen.taken_s else seen

@@ -18,21 +18,20 @@ from mld.webrule import FORBIDDEN, WebRule
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 32  # a browser opens six, a prober one
+CONNECTIONS_MAX = 32  # a browser opens six, a prober one; of more, the one that was silent for longest ends
 HEAD_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
-REQUEST_TIMEOUT_S = 10.0  # to send a request head, and to take an answer
+WRITE_BYTES = 64 * 1024
+REQUEST_TIMEOUT_S = 10.0  # to send a request head, and to take so many bytes of an answer
 IDLE_TIMEOUT_S = 60.0  # between the requests of one connection
 REQUESTS_PER_CONNECTION_MAX = 1_000
+UNREAD_BYTES_MAX = 1024 * 1024  # read and dropped before a connection ends, so that the caller gets its answer
 METHODS = ("GET", "HEAD")
 _COMMON = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "content-security-policy": (
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
 
 
@@ -69,7 +68,8 @@ class HttpServer:
         self._routes = routes
         self._rule = rule
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], float] = {}
+        """The connections, with the time of the last thing that happened on each."""
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses for 0. Raises OSError if the address cannot be had."""
@@ -91,19 +91,28 @@ class HttpServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._open) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._open.add(task)
+        # Whoever holds connections open without a word must not keep a probe out.
+        while len(self._open) >= CONNECTIONS_MAX:
+            silent = min(self._open, key=self._open.__getitem__)
+            del self._open[silent]
+            silent.cancel()
+        self._note(task)
         try:
-            await self._serve(reader, writer)
+            await self._serve(reader, writer, task)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await _part(reader, writer)
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
             pass  # the caller is gone or too slow, or we stop: there is nobody to tell
         finally:
-            self._open.discard(task)
+            self._open.pop(task, None)
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _note(self, task: asyncio.Task[None]) -> None:
+        self._open[task] = asyncio.get_running_loop().time()
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+    ) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         timeout_s = REQUEST_TIMEOUT_S
         for _ in range(REQUESTS_PER_CONNECTION_MAX):
@@ -116,11 +125,12 @@ class HttpServer:
                 return
             if request is None:
                 return
+            self._note(task)
             method, answer = request.method.decode(), await self._answer(request, writer)
             # What the request carried besides its head is not read: the connection ends with the answer.
             close = connection.their_state is not h11.DONE
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await _send(connection, writer, answer, head_only=method == "HEAD", close=close)
+            await _send(connection, writer, answer, head_only=method == "HEAD", close=close)
+            self._note(task)
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
@@ -180,8 +190,19 @@ async def _send(
     if not head_only:
         pieces.append(connection.send(h11.Data(data=answer.body)))
     pieces.append(connection.send(h11.EndOfMessage()))
-    writer.writelines(piece for piece in pieces if piece)
-    await writer.drain()
+    answered = memoryview(b"".join(piece for piece in pieces if piece))
+    for start in range(0, len(answered), WRITE_BYTES):
+        writer.write(answered[start : start + WRITE_BYTES])
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            await writer.drain()
+
+
+async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Let the caller have the whole answer: to close with something unread would destroy what it has not yet read."""
+    writer.write_eof()
+    for _ in range(0, UNREAD_BYTES_MAX, READ_BYTES):
+        if not await reader.read(READ_BYTES):
+            return
 
 
 def _joined(request: h11.Request) -> dict[str, str]:

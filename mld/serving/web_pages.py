@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
 import logging
+import re
+from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 
 from mld.serving.daemon_status import DaemonStatus
@@ -35,7 +39,7 @@ class WebPages:
             "/readyz": self._ready,
             "/metrics": self._exposition,
         }
-        self._server = HttpServer(routes, WebRule(frozenset(hosts), "add the name to mld.httpHosts"))
+        self._server = HttpServer(routes, WebRule(frozenset(hosts), "add the name to mld.httpHosts", links=True))
         port = await self._server.start(address.host, address.port)
         shown = ListenAddress(address.host, port)
         log.info("status page at http://%s/", shown, extra={"action": "http_serving", "address": str(shown)})
@@ -48,20 +52,19 @@ class WebPages:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     async def _page(self, _: Question) -> HttpAnswer:
-        page = resources.files("mld.serving").joinpath(PAGE).read_bytes()
-        return HttpAnswer(200, HTML, page)
+        page, policy = page_and_policy()
+        return HttpAnswer(200, HTML, page, {"content-security-policy": policy})
 
-    async def _document(self, _: Question) -> HttpAnswer:
-        value = await self._status.document()
-        return HttpAnswer(200, JSON, json.dumps(value, separators=(",", ":")).encode())
+    async def _document(self, question: Question) -> HttpAnswer:
+        zipped = takes_gzip(question.headers)
+        headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if zipped else {})
+        return HttpAnswer(200, JSON, await self._status.body(zipped=zipped), headers)
 
     async def _live(self, _: Question) -> HttpAnswer:
-        why_not = self._status.why_not_alive()
-        return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
+        return _probed(self._status.why_not_alive())
 
     async def _ready(self, _: Question) -> HttpAnswer:
-        why_not = self._status.why_not_ready()
-        return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
+        return _probed(self._status.why_not_ready())
 
     async def _exposition(self, question: Question) -> HttpAnswer:
         if not self._with_metrics:
@@ -74,3 +77,34 @@ class WebPages:
             self._status.snapshot(), question.headers.get("accept", ""), process_collector()
         )
         return HttpAnswer(200, content_type, text)
+
+
+def _probed(why_not: str | None) -> HttpAnswer:
+    return text_answer(200, "ok") if why_not is None else text_answer(503, why_not)
+
+
+def takes_gzip(headers: Mapping[str, str]) -> bool:
+    """Whether Accept-Encoding names gzip, and does not refuse it."""
+    for offer in headers.get("accept-encoding", "").lower().split(","):
+        coding, _, parameter = offer.replace(" ", "").partition(";")
+        if coding == "gzip":
+            return re.fullmatch(r"q=0(\.0*)?", parameter) is None
+    return False
+
+
+@cache
+def page_and_policy() -> tuple[bytes, str]:
+    """The page, and the Content-Security-Policy that lets its own script and style run and nothing else."""
+    page = resources.files("mld.serving").joinpath(PAGE).read_bytes()
+    hashes = {
+        tag: " ".join(
+            f"'sha256-{base64.b64encode(hashlib.sha256(inner).digest()).decode()}'"
+            for inner in re.findall(rb"<%b>(.*?)</%b>" % (tag.encode(), tag.encode()), page, re.DOTALL)
+        )
+        for tag in ("script", "style")
+    }
+    policy = (
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page, policy

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mld.leases.lease import Lease
-from mld.steps import SLICE, Steps
+from mld.steps import SLICE, Steps, finish, in_order
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
 
 SIGHTINGS_MIN = 3
@@ -88,18 +88,26 @@ def examine(
         look(key, None)
     yield
     missing = missing_children(leases, unreadable)
-    yield
-    return Findings(holes=holes_in(ranges), missing_children=missing, rangeless=frozenset(rangeless))
+    holes = yield from hole_steps(ranges)
+    return Findings(holes=holes, missing_children=missing, rangeless=frozenset(rangeless))
 
 
 def holes_in(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:
     """The keys of 0 .. 2^128-1 that none of `ranges` has; ranges may overlap, repeat and hold a single key."""
+    return finish(hole_steps(ranges))
+
+
+def hole_steps(ranges: Iterable[HashRange]) -> Steps[tuple[HashRange, ...]]:
+    """`holes_in` for many ranges."""
     holes = []
     next_key = 0
-    for start, end in sorted((hash_range.start, hash_range.end) for hash_range in ranges):
-        if start > next_key:
-            holes.append(HashRange(next_key, start - 1))
-        next_key = max(next_key, end + 1)
+    ordered = yield from in_order(ranges, key=lambda one: (one.start, one.end))
+    for number, hash_range in enumerate(ordered):
+        if number % SLICE == 0:
+            yield
+        if hash_range.start > next_key:
+            holes.append(HashRange(next_key, hash_range.start - 1))
+        next_key = max(next_key, hash_range.end + 1)
     if next_key <= HASH_KEY_MAX:
         holes.append(HashRange(next_key, HASH_KEY_MAX))
     return tuple(holes)

@@ -12,8 +12,8 @@ from mld.metrics.registry import ShardActivity, ShardMetrics
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
-def status_line(shards: Collection[ShardMetrics]) -> str:
-    """How many shards the worker has, how far behind it is, and what is wrong.
+def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
+    """How many shards the worker has, how far behind it is at `wall_s`, and what is wrong.
 
     It is made every second, and so from what is counted itself: a snapshot of 1,000 shards costs 10 ms, this 0.1.
     """
@@ -26,7 +26,7 @@ def status_line(shards: Collection[ShardMetrics]) -> str:
         for activity in (ShardActivity.FAILING, ShardActivity.PARKED)
         if (number := sum(shard.activity is activity for shard in shards))
     ]
-    behind_ms = max((shard.behind_ms for shard in shards if shard.behind_ms is not None), default=None)
+    behind_ms = max((lag for shard in shards if (lag := shard.lag_ms(wall_s)) is not None), default=None)
     parts.append("lag unknown" if behind_ms is None else f"{_duration(behind_ms / 1000)} behind")
     return ", ".join(parts)
 

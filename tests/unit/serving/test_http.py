@@ -13,7 +13,7 @@ from mld.serving import http
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
 from mld.webrule import WebRule
 
-RULE = WebRule(frozenset({"worker.internal"}), "set mld.httpHosts")
+RULE = WebRule(frozenset({"worker.internal"}), "set mld.httpHosts", links=True)
 PATIENCE_S = 30.0
 
 
@@ -121,24 +121,64 @@ def test_several_requests_on_one_connection() -> None:
     assert answer.count(b"HTTP/1.1 200") == 2
 
 
-def test_more_connections_than_allowed_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+def test_of_too_many_connections_the_one_that_was_silent_for_longest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
 
     async def check(port: int) -> None:
-        _, first = await asyncio.open_connection("127.0.0.1", port)
-        first.write(b"GET")  # it is served now, and waits for the rest
-        while not await _is_refused(port):
-            await asyncio.sleep(0)
-        first.close()
+        silent, one = await asyncio.open_connection("127.0.0.1", port)
+        one.write(b"GET")
+        kept, other = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            assert status(await asked_on(kept, other)) == 200
+        async with asyncio.timeout(PATIENCE_S):
+            assert status(await exchange(port, request("GET /hello"))) == 200
+            assert await silent.read() == b""
+            assert status(await asked_on(kept, other)) == 200
+        one.close()
+        other.close()
 
     run(check)
 
 
-async def _is_refused(port: int) -> bool:
-    try:
-        return await exchange(port, request("GET /hello")) == b""
-    except ConnectionError:
-        return True
+async def asked_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The answer to a request on a connection that stays open."""
+    writer.write(request("GET /hello").replace(b"Connection: close\r\n", b""))
+    return await reader.readuntil(b"hello from /hello\n")
+
+
+def test_a_long_answer_reaches_a_slow_reader_whole() -> None:
+    body = bytes(range(256)) * 40_000  # ten times what the system buffers
+
+    async def long(_: Question) -> HttpAnswer:
+        return HttpAnswer(200, "application/octet-stream", body)
+
+    async def check() -> bytes:
+        server = HttpServer({"/long": long}, RULE)
+        port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(request("GET /long"))
+        got = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while piece := await reader.read(100_000):
+                got += piece
+        writer.close()
+        await server.close()
+        return got
+
+    assert asyncio.run(check()).endswith(body)
+
+
+def test_an_answer_to_a_request_with_a_long_body_is_not_destroyed_by_the_end_of_the_connection() -> None:
+    sent = request("POST /hello", "localhost", "Content-Length: 500000") + b"x" * 500_000
+    assert status(one(sent)) == 405
+
+
+def test_a_link_on_another_site_opens_a_page_only_as_a_document() -> None:
+    link = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
+    assert status(one(request("GET /hello", "localhost", *link))) == 200
+    assert status(one(request("GET /hello", "localhost", *link[:2], "Sec-Fetch-Dest: iframe"))) == 403
+    assert status(one(request("GET /hello", "localhost", *link, "Origin: https://evil.example"))) == 403
+    assert status(one(request("GET /hello", "evil.example", *link))) == 403
 
 
 def test_who_sends_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

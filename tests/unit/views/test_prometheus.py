@@ -30,7 +30,7 @@ def test_every_metric_can_be_read_back(accept: str, read: object, content_type: 
     assert {metric.name.removesuffix("_total") for metric in CATALOGUE} <= families.keys()
     (behind,) = families["mld_shard_behind_seconds"].samples
     assert behind.labels == {"application": ME.application, "stream": ME.stream, "shard": SHARD}
-    assert behind.value == 2.5
+    assert behind.value == 5.5
 
 
 def test_buckets_of_a_histogram_are_cumulative() -> None:

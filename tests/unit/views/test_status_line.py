@@ -14,8 +14,8 @@ def line(*shards: tuple[ShardActivity, int | None]) -> str:
     metrics = Metrics()
     for number, (activity, behind_ms) in enumerate(shards):
         part = metrics.begin(f"shardId-{number:012}", 0.0)
-        part.activity, part.behind_ms = activity, behind_ms
-    return status_line(metrics.shards.values())
+        part.activity, part.behind_ms, part.behind_wall_s = activity, behind_ms, 1.0
+    return status_line(metrics.shards.values(), 1.0)
 
 
 def test_the_line_says_how_many_shards_what_is_wrong_and_how_far_behind() -> None:

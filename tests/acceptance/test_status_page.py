@@ -1,0 +1,311 @@
+"""The status page in a real browser: what it shows of 1,000 shards, what a refresh leaves alone, what it never does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from mld.leases.lease import Failing, ShardStatus
+from mld.metrics.registry import ShardActivity
+from mld.positions import SHARD_END, Position
+from mld.steps import finish
+from tests.support.browser import Browser, find_browser
+from tests.support.served_page import NOW_S, ServedPage, leases
+
+MANY = 1000
+HOSTILE = '"><img src=x onerror=window.pwned=1><script>window.pwned=1</script>\u202e'
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser(find_browser()) as running:
+        yield running
+
+
+@contextmanager
+def opened(browser: Browser, served: ServedPage, path: str = "/", **options: Any) -> Iterator[Page]:
+    """The page, loaded and filled; fails if its script fails, or anything is blocked or asked of another host."""
+    faults: list[str] = []
+    with served, browser.tab(**{"viewport": WIDE, **options}) as page:
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text) if "500" not in said.text else None)
+        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page.on("request", lambda request: None if request.url.startswith(served.base) else faults.append(request.url))
+        page.goto(served.base + path)
+        page.wait_for_selector("#facts b")
+        yield page
+        assert faults == []
+
+
+def refresh(page: Page) -> None:
+    page.evaluate("refresh()")
+
+
+def column(page: Page, title: str) -> list[str]:
+    return page.locator(f'#shards tbody td[data-name="{title}"]').all_inner_texts()
+
+
+def names(page: Page) -> list[int]:
+    return [int(text.split()[0].rsplit("-", 1)[1]) for text in column(page, "Shard")]
+
+
+def test_a_thousand_shards_come_in_pages_the_furthest_behind_first(browser: Browser) -> None:
+    with opened(browser, ServedPage(leases(MANY))) as page:
+        assert names(page) == list(range(MANY - 1, MANY - 101, -1))
+        assert page.inner_text("#page") == "1000 shards, page 1 of 10"
+        assert page.is_disabled("#back")
+        page.click("#next")
+        assert names(page)[0] == MANY - 101
+        assert page.inner_text("#page") == "1000 shards, page 2 of 10"
+        for _ in range(8):
+            page.click("#next")
+        assert page.is_disabled("#next")
+        assert names(page)[-1] == 0
+
+
+def test_columns_sort_both_ways_by_mouse_and_by_keyboard_and_the_unknown_is_last(browser: Browser) -> None:
+    rows = leases(30)
+    rows[7] = replace(rows[7], status=None)
+    with opened(browser, ServedPage(rows)) as page:
+        behind = page.locator("#shards").get_by_role("columnheader", name="Behind")
+        assert behind.get_attribute("aria-sort") == "descending"
+        assert names(page)[0] == 29
+        assert names(page)[-1] == 7
+        behind.get_by_role("button").click()
+        assert behind.get_attribute("aria-sort") == "ascending"
+        assert names(page)[0] == 0
+        assert names(page)[-1] == 7
+        page.get_by_role("columnheader", name="Shard").get_by_role("button").focus()
+        page.keyboard.press("Enter")
+        assert names(page) == list(range(30))
+        assert behind.get_attribute("aria-sort") is None
+        assert page.evaluate("document.activeElement.textContent") == "Shard"
+
+
+def test_words_filter_by_name_owner_state_and_error_and_the_choice_by_trouble(browser: Browser) -> None:
+    rows = leases(MANY)
+    rows[5] = replace(rows[5], owner=None)
+    rows[8] = replace(rows[8], failing=Failing(3, NOW_S - 60, rows[8].checkpoint))
+    rows[9] = replace(rows[9], checkpoint=SHARD_END)
+    with opened(browser, ServedPage(rows)) as page:
+        assert page.inner_text("#page").startswith("999 shards")
+        for words, found in (
+            ("nobody", [5]),
+            ("w-3 FAILING", [8]),
+            ("without a checkpoint", [8]),
+            ("000000000042", [42]),
+            ("nowhere", []),
+        ):
+            page.fill("#filter", words)
+            assert names(page) == found
+        page.fill("#filter", "")
+        page.select_option("#which", "trouble")
+        assert page.inner_text("#page").startswith("941 shards"), "939 lag by more than a minute, 2 have troubles"
+        page.select_option("#which", "all")
+        page.fill("#filter", "ended")
+        assert names(page) == [9]
+
+
+def test_a_refresh_changes_what_has_changed_and_nothing_else(browser: Browser) -> None:
+    served = ServedPage(leases(MANY))
+    with opened(browser, served) as page:
+        page.fill("#filter", "w-2")
+        page.click("#next")
+        page.get_by_role("columnheader", name="Owner").get_by_role("button").focus()
+        page.evaluate("scrollTo(0, 900)")
+        page.evaluate("document.querySelector('#shards tbody tr').dataset.mark = 'kept'")
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('#shards tbody tr td'))")
+        before, selected = names(page), page.evaluate("String(getSelection())")
+        served.rows = [
+            replace(row, status=ShardStatus("idle", NOW_S, row.status.behind_ms)) for row in served.rows if row.status
+        ]
+        refresh(page)
+        assert set(column(page, "State")) == {"idle, lagging"}
+        assert names(page) == before
+        assert page.evaluate("scrollY") == 900
+        assert page.evaluate("document.activeElement.textContent") == "Owner"
+        assert page.evaluate("document.querySelector('#shards tbody tr').dataset.mark") == "kept"
+        assert page.evaluate("String(getSelection())") == selected
+        assert page.input_value("#filter") == "w-2"
+
+
+def test_what_is_chosen_survives_a_reload_and_can_be_passed_on(browser: Browser) -> None:
+    with opened(browser, ServedPage(leases(MANY)), "/#filter=w-2&sort=shard&page=2") as page:
+        chosen = list(range(301, 601, 3))
+        assert names(page) == chosen
+        page.reload()
+        page.wait_for_selector("#facts b")
+        assert names(page) == chosen
+
+
+@pytest.mark.full
+def test_it_refreshes_by_itself_unless_it_is_told_to_pause(browser: Browser) -> None:
+    with opened(browser, ServedPage(leases(3))) as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        with page.expect_request("**/status.json"):
+            pass
+        page.click("#pause")
+        assert page.get_attribute("#pause", "aria-pressed") == "true"
+        count = len(asked)
+        assert page.evaluate("timer = 0, paused") is True
+        with page.expect_request("**/status.json"):
+            page.click("#pause")
+        assert len(asked) == count + 1
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desk", "phone"])
+def test_nothing_is_wider_than_the_screen(browser: Browser, size: dict[str, int]) -> None:
+    rows = [
+        replace(row, owner=f"ip-10-0-0-{row.key[-3:]}.eu-central-1.compute.internal:{'5f0c' * 9}")
+        for row in leases(120)
+    ]
+    rows[3] = replace(rows[3], key="shard-with-a-name-of-no-kinesis-" + "x" * 200)
+    with opened(browser, ServedPage(rows, application="a" * 200), viewport=size) as page:
+        width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert width[0] <= width[1]
+        if size is PHONE:
+            card = page.locator("#shards tbody tr").first
+            assert "Behind" in card.evaluate("row => getComputedStyle(row.cells[3], '::before').content")
+            assert card.evaluate("row => row.getBoundingClientRect().right <= innerWidth")
+            page.select_option("#order", "shard")
+            assert names_by_text(page)[:2] == ["shardId-000000000119", "shardId-000000000118"]
+            assert page.get_by_role("table", name="Shards").get_by_role("row").count() > 100
+
+
+def names_by_text(page: Page) -> list[str]:
+    return [text for text in column(page, "Shard") if text.startswith("shardId")]
+
+
+def test_it_is_dark_where_the_reader_wants_it_dark(browser: Browser) -> None:
+    def brightness(page: Page, what: str) -> float:
+        colour: list[int] = page.evaluate(f"getComputedStyle(document.body).{what}.match(/\\d+/g).map(Number)")
+        return sum(colour) / len(colour)
+
+    with opened(browser, ServedPage(leases(3)), color_scheme="light") as page:
+        assert brightness(page, "backgroundColor") > 200 > 100 > brightness(page, "color")
+        page.emulate_media(color_scheme="dark")
+        assert brightness(page, "backgroundColor") < 60 < 200 < brightness(page, "color")
+
+
+def test_holes_are_drawn_where_they_are_and_told_in_words(browser: Browser) -> None:
+    rows = leases(8)
+    del rows[2:4]
+    with opened(browser, ServedPage(rows)) as page:
+        x, _, wide = page.evaluate(
+            "(({x, y, width}) => [x, y, width])(document.querySelector('#bars .hole').getBBox())"
+        )
+        assert (x, x + wide) == (pytest.approx(250, abs=1), pytest.approx(500, abs=1))
+        assert "No lease covers 25.00 % to 50.00 % of the hash keys." in page.inner_text("#under")
+        bar = page.locator("#ranges").bounding_box()
+        assert bar is not None
+        page.mouse.move(bar["x"] + bar["width"] * 0.3, bar["y"] + bar["height"] / 2)
+        assert page.inner_text("#under") == "No lease covers 25.0 % of the hash keys"
+        page.mouse.click(bar["x"] + bar["width"] * 0.9, bar["y"] + bar["height"] / 2)
+        assert names(page) == [7]
+        assert page.input_value("#filter") == "shardId-000000000007"
+
+
+def test_lineage_of_splits_and_merges_is_drawn_and_told(browser: Browser) -> None:
+    rows = leases(4)
+    halves = [row.key for row in rows[:2]]
+    parent = replace(rows[0], key="shardId-000000000008", checkpoint=SHARD_END, children=frozenset(halves))
+    rows[:2] = [replace(row, parents=frozenset({parent.key})) for row in rows[:2]]
+    old = [f"shardId-00000000001{number}" for number in range(2)]
+    merged = replace(rows[3], parents=frozenset(old))
+    ended = [replace(rows[3], key=key, checkpoint=SHARD_END, children=frozenset({merged.key})) for key in old]
+    with opened(browser, ServedPage([*rows[:3], merged, parent, *ended])) as page:
+        page.select_option("#which", "all")
+        told = {text.split("\n")[0][-2:]: text.split("\n")[-1] for text in column(page, "Shard")}
+        assert told["08"] == "split into 0, 1"
+        assert told["00"] == told["01"] == "split from 8"
+        assert told["10"] == told["11"] == "merged into 3"
+        assert told["03"] == "merged from 10, 11"
+        assert page.evaluate("document.querySelector('#bars .ended').getBBox().y") < page.evaluate(
+            "document.querySelector('#bars .processing').getBBox().y"
+        )
+
+
+def test_a_lineage_that_is_a_circle_is_shown_all_the_same(browser: Browser) -> None:
+    one, two = (replace(row, checkpoint=SHARD_END) for row in leases(2))
+    circle = [replace(one, parents=frozenset({two.key})), replace(two, parents=frozenset({one.key}))]
+    with opened(browser, ServedPage(circle), "/#which=all") as page:
+        assert sorted(names(page)) == [0, 1]
+
+
+def test_of_its_own_shards_the_page_shows_the_last_hour_and_the_child(browser: Browser) -> None:
+    served = ServedPage(leases(3))
+    part = served.metrics.begin("shardId-000000000000", 0.0)
+    for number in range(20):
+        part.batches.note(100 * number)
+        part.saw_lag(500 * number, NOW_S)
+        finish(served.history.note(served.metrics.shards, 4.0 * number, NOW_S))
+    part.activity, part.busy_since = ShardActivity.PROCESSING, 700.0
+    part.restarts.add("exit", 2)
+    part.last_error, part.last_error_wall_s = "closed its output", NOW_S - 120
+    with opened(browser, served, "/#filter=shardId-000000000000") as page:
+        assert page.locator("#shards svg.spark path").count() == 2
+        hour = page.locator("#shards svg.spark").first.get_attribute("aria-label")
+        assert hour == "behind, last 80 s: 0 ms to 10 s, now 10 s"
+        assert column(page, "Batch in hand") == ["5 min"]
+        assert column(page, "Restarts") == ["2"]
+        assert column(page, "Last error") == ["closed its output (2 min ago)"]
+        assert column(page, "Records/s")[0].strip() == "475.0"
+
+
+def test_texts_of_others_are_text(browser: Browser) -> None:
+    rows = [replace(row, key=f"{row.key}{HOSTILE}", owner=HOSTILE) for row in leases(3)]
+    rows[1] = replace(rows[1], parents=frozenset({HOSTILE}), failing=Failing(2, NOW_S, Position("1")))
+    served = ServedPage(rows, application=HOSTILE, stream=HOSTILE)
+    served.spark = [
+        {"pid": HOSTILE, "ui": "javascript:window.pwned=1", "spark": HOSTILE, "counters": {"triggers": HOSTILE}}
+    ]
+    part = served.metrics.begin(rows[0].key, 0.0)
+    part.last_error = HOSTILE
+    with opened(browser, served, "/#filter=%3Cimg%20src%3Dx%20onerror%3Dwindow.pwned%3D1%3E&sort=-constructor") as page:
+        assert HOSTILE in column(page, "Owner")
+        assert page.evaluate("window.pwned") is None
+        assert page.locator("main img, main script, main a").count() == 0
+
+
+def test_a_failure_is_told_and_forgotten_when_it_is_over(browser: Browser) -> None:
+    served = ServedPage(leases(3))
+    with opened(browser, served) as page:
+        served.fails = True
+        refresh(page)
+        assert "This page is not up to date: 500" in page.inner_text("#notice")
+        assert len(names(page)) == 3
+        served.fails = False
+        refresh(page)
+        assert page.is_hidden("#notice")
+
+
+def test_triggers_and_the_ui_of_spark_are_shown(browser: Browser) -> None:
+    served = ServedPage(leases(1))
+    counters = {"triggers": 12, "records": 3400, "rows": 3300, "commits": 24, "dropped": 100, "retries": 0}
+    served.spark = [
+        {"pid": 4711, "ui": "http://127.0.0.1:4040", "spark": "4.0.1", "updatedAt": NOW_S - 3, "counters": counters}
+    ]
+    with opened(browser, served) as page:
+        assert page.inner_text("#spark-body") == (
+            "Session host 4711, Spark 4.0.1: 12 triggers, 3400 records, 3300 rows, 24 commits, 100 dropped since its "
+            "start, the last trigger 3 s ago. Spark UI (on the machine of this worker)"
+        )
+        assert page.get_by_role("link", name="Spark UI").get_attribute("href") == "http://127.0.0.1:4040"
+
+
+@pytest.mark.full
+def test_ten_thousand_shards_are_filled_in_without_a_long_pause(browser: Browser) -> None:
+    with opened(browser, ServedPage(leases(10_000))) as page:
+        took_ms = page.evaluate(
+            "(() => { const began = performance.now(); show(); return performance.now() - began; })()"
+        )
+        assert page.inner_text("#page").startswith("10000 shards")
+        assert page.locator("*").count() < 5000
+        assert took_ms < 3000

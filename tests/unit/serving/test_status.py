@@ -1,0 +1,160 @@
+"""The data of the status page: what the tables show of the fleet, and what this worker knows better of its own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mld.fleet.values import WorkerReport
+from mld.leases.lease import Failing, Lease, ShardStatus
+from mld.metrics.registry import Metrics, ShardActivity
+from mld.metrics.rings import History
+from mld.metrics.snapshot import Identity
+from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.positions import SHARD_END, Position
+from mld.serving.status import Moment, compressed, document, encoded
+from mld.serving.web_pages import page_and_policy, takes_gzip
+from mld.steps import finish
+from mld.streams import HASH_KEY_MAX, HashRange
+
+NOW_S = 1_763_661_600
+ME = Identity("clicks", "clicks-stream", "w-1", "0.2.0")
+MOMENT = Moment(now=500.0, wall_s=NOW_S, mode="CLIENT_VERSION_3X")
+FRESH = ShardStatus("processing", NOW_S - 1, 90_000, Position("100"))
+ROW = Lease("shardId-000000000001", Position("100"), owner="w-1", hash_range=HashRange(0, HASH_KEY_MAX), status=FRESH)
+OTHERS = replace(ROW, owner="w-2")
+REPORTS = [WorkerReport(worker, NOW_S - 5, mld={"version": "0.2.0"}) for worker in ("w-1", "w-2")]
+
+
+def fleet(*leases: Lease, reports: list[WorkerReport] = REPORTS) -> FleetStatus:
+    return fleet_status(leases, reports, None, NOW_S, ViewRules(10.0))
+
+
+def shown(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> dict[str, Any]:
+    return finish(document(ME, metrics or Metrics(), status, History(), moment))
+
+
+def the_shard(status: FleetStatus | None, metrics: Metrics | None = None) -> dict[str, Any]:
+    (shard,) = shown(status, metrics)["shards"]
+    return dict(shard)
+
+
+def holding(key: str = ROW.key) -> Metrics:
+    metrics = Metrics()
+    part = metrics.begin(key, 400.0)
+    part.saw_lag(2_000, NOW_S - 1)
+    part.activity, part.busy_since = ShardActivity.PROCESSING, 490.0
+    part.restarts.add("failed", 2)
+    part.last_error, part.last_error_wall_s = "it <b>broke</b>", NOW_S - 30
+    return metrics
+
+
+def test_of_its_own_shards_a_worker_knows_more_and_newer_than_the_row() -> None:
+    shard = the_shard(fleet(ROW), holding())
+    assert (shard["isHere"], shard["state"], shard["behindSeconds"], shard["busySeconds"]) == (
+        True,
+        "processing",
+        3,
+        10,
+    )
+    assert (shard["restarts"], shard["lastError"], shard["lastErrorAt"]) == (2, "it <b>broke</b>", NOW_S - 30)
+    assert (shard["from"], shard["to"], shard["checkpoint"]) == (0, 1, "100/0")
+
+
+def test_of_the_shards_of_others_it_knows_the_row() -> None:
+    shard = the_shard(fleet(OTHERS))
+    assert (shard["isHere"], shard["state"], shard["behindSeconds"], shard["verdict"]) == (
+        False,
+        "processing",
+        90,
+        "lagging",
+    )
+    assert shard["busySeconds"] is shard["restarts"] is shard["behindHistory"] is None
+
+
+def test_a_shard_that_went_to_another_worker_is_not_shown_by_what_is_left_of_it_here() -> None:
+    assert the_shard(fleet(OTHERS), holding())["isHere"] is False
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "error"),
+    [
+        pytest.param(replace(OTHERS, owner=None), "stopped", None, id="nobody's"),
+        pytest.param(replace(OTHERS, checkpoint=SHARD_END), "ended", None, id="ended"),
+        pytest.param(replace(OTHERS, status=None), "unknown", None, id="says nothing"),
+        pytest.param(
+            replace(OTHERS, failing=Failing(3, NOW_S - 60, Position("100"))),
+            "failing",
+            "failed 3 times without a checkpoint",
+            id="failing",
+        ),
+        pytest.param(
+            replace(OTHERS, status=ShardStatus("parked", NOW_S)),
+            "parked",
+            "parked: the log of its worker says why",
+            id="parked",
+        ),
+    ],
+)
+def test_states_of_the_shards_of_others(row: Lease, state: str, error: str | None) -> None:
+    shard = the_shard(fleet(row))
+    assert (shard["state"], shard["lastError"]) == (state, error)
+
+
+def test_without_the_tables_its_own_shards_remain_and_the_reason_is_told() -> None:
+    value = shown(None, holding(), replace(MOMENT, trouble="the tables cannot be read: no answer"))
+    assert [(one["shard"], one["owner"], one["state"]) for one in value["shards"]] == [(ROW.key, "w-1", "processing")]
+    assert (value["trouble"], value["tableReadAt"], value["leader"]) == (
+        "the tables cannot be read: no answer",
+        None,
+        None,
+    )
+
+
+def test_shards_have_the_same_fields_wherever_they_are_known_from() -> None:
+    fields = {
+        frozenset(the_shard(*known)) for known in ((fleet(ROW), holding()), (fleet(OTHERS), None), (None, holding()))
+    }
+    assert len(fields) == 1
+
+
+def test_holes_are_shares_of_the_hash_keys() -> None:
+    half = replace(OTHERS, hash_range=HashRange(0, HASH_KEY_MAX // 2))
+    assert shown(fleet(half))["holes"] == [{"from": 0.5, "to": 1.0}]
+
+
+def test_what_is_sent_is_the_document_and_compressed_it_is_a_tenth() -> None:
+    rows = [replace(ROW, key=f"shardId-{number:012}", owner=f"w-{number % 7}") for number in range(1000)]
+    value = shown(fleet(*rows), holding())
+    body = finish(encoded(value))
+    assert json.loads(body) == value
+    packed = finish(compressed(body))
+    assert gzip.decompress(packed) == body
+    assert len(packed) < len(body) / 10
+
+
+@pytest.mark.parametrize(
+    ("offer", "takes"),
+    [
+        ("gzip, deflate, br", True),
+        ("br;q=1.0, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("", False),
+        ("identity", False),
+    ],
+)
+def test_only_whotakes_gzip_gets_it(offer: str, takes: bool) -> None:
+    assert takes_gzip({"accept-encoding": offer}) is takes
+
+
+def test_the_page_may_run_its_own_script_and_load_nothing() -> None:
+    page, policy = page_and_policy()
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert policy.count("'sha256-") == 2
+    for outside in (b" src=", b"url(http", b"@import", b'<link rel="stylesheet', b"import("):
+        assert outside not in page
