@@ -394,6 +394,7 @@ def assemble(
         table=table,
         keeper=keeper,
         fleet=fleet,
+        detector=detector,
         sync=sync,
         auditor=auditor,
         cleanup=cleanup,

@@ -83,6 +83,7 @@ class RunUntilTip:
         self._course = CatchingUp(clock.monotonic(), rules.time_max_s)
         self._others = OtherWorkers(rules.lease_duration_s)
         self._end: CatchUpEnd | None = None
+        self._closed: frozenset[str] = frozenset()
         self._delivered: Mapping[str, Position] = {}
         self._failures_before = 0
         self._failure: str | None = None
@@ -201,9 +202,21 @@ class RunUntilTip:
 
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
         end = self._course.looked(self._seen(scan))
-        if end is CatchUpEnd.CAUGHT_UP and (not self._worker.is_ready or await self._has_hidden_children(scan)):
+        if end is not CatchUpEnd.CAUGHT_UP:
+            return end
+        if not await self._learn_closed() or await self._has_hidden_children(scan) or not self._worker.is_ready:
             return None
-        return end
+        return self._course.looked(self._seen(scan))
+
+    async def _learn_closed(self) -> bool:
+        """A shard that was split may have been at its tip before its end was read."""
+        try:
+            self._closed = await self._worker.closed_shards()
+        except Exception as error:
+            failure = survived(error, "listing shards")
+            log.warning("the shards cannot be listed: %s", failure, extra={"action": "catch_up_unknown"})
+            return False
+        return True
 
     async def _table_if_there(self) -> TableScan | None:
         try:
@@ -226,6 +239,7 @@ class RunUntilTip:
                 for key, part in self._metrics.shards.items()
             },
             is_in_sync=self._worker.is_in_sync,
+            closed=self._closed,
         )
 
     async def _has_hidden_children(self, scan: TableScan) -> bool:

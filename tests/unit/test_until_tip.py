@@ -91,6 +91,18 @@ async def test_children_of_a_reshard_during_the_run_are_read_too(world, keys) ->
     assert {d.shard_id for d in world.recorder.deliveries} == {s.shard_id for s in world.shards()}
 
 
+@modes
+@in_fleet(1)
+async def test_children_of_a_shard_that_was_split_between_two_runs_are_read_in_the_next(world, keys) -> None:
+    world.put(10)
+    assert await ended(begin(world, **keys)) is None
+    world.split(SHARD_0)
+    world.put(10)
+    assert await ended(begin(world, seed=2, **keys)) is None
+    assert world.all_delivered()
+    assert world.lease(SHARD_0).checkpoint.is_shard_end
+
+
 @in_fleet(1)
 async def test_a_stream_that_is_never_quiet_is_caught_up_all_the_same(world) -> None:
     async def produce() -> None:
