@@ -4,7 +4,8 @@ A run is over when every row of the lease table is one of these:
 
 * at SHARD_END, with rows for its children;
 * open, and at the tip once in this run: Kinesis said "0 ms behind", and the record processor had answered for
-  everything up to there (`ShardMetrics.on_tip`); a processor that fails afterwards takes this back, as its records come again;
+  everything up to there (`ShardMetrics.on_tip`); a processor that fails afterwards takes this back, as its records
+  come again;
 * in the hands of another worker that was seen to renew it.
 
 A run that nothing can move ends as well, unless it was given a time: when for `STALL_S` no shard that is left has got

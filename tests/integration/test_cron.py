@@ -48,7 +48,9 @@ def test_run_after_run_reads_everything_once_over_a_split(make_world: MakeWorld,
     assert last == [["shutdownRequested", "leaseLost", "eof"]] * len(last)
 
 
-@pytest.mark.parametrize("worker", ["", "w1"], ids=["a new id", "the same id"])
+@pytest.mark.parametrize(
+    "worker", [pytest.param("", id="a new id", marks=pytest.mark.full), pytest.param("w1", id="the same id")]
+)
 def test_a_run_beside_another_leaves_it_alone(make_world: MakeWorld, worker: str) -> None:
     world = make_world(shards=2)
     world.daemon("w1", **ASSIGNED, **SHORT_LEASE)
