@@ -117,4 +117,5 @@ def test_spark_commits_its_last_trigger_before_the_run_ends(make_world: MakeWorl
         run = start(world, process={"arguments": UNTIL_TIP}, **{"mld.spark.triggerIntervalMillis": 30_000})
         assert run.wait(300) == 0, run.tail()
         assert texts(world) == wanted(world)
-        check_at_rest(world)
+        world.until_caught_up(1)
+        check_released(world)
