@@ -31,6 +31,7 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 _ELSEWHERE = {
     "mld.operating.attach": ("log-level", "tap"),
     "mld.operating.here": ("status",),
+    "mld.operating.debug": ("peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "table"),
 }
