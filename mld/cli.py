@@ -31,7 +31,7 @@ _GROUP_OPTIONS = frozenset({"--help", "-h", "--version"})
 _ELSEWHERE = {
     "mld.operating.attach": ("log-level", "tap"),
     "mld.operating.here": ("status",),
-    "mld.operating.debug": ("peek", "replay"),
+    "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "table"),
 }

@@ -18,10 +18,12 @@ import click
 from mld.errors import MldError
 from mld.operating.point_option import PointType
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
-from mld.terminal import EXIT_FAILURE, EXIT_OK, say, settings_of
+from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
+from properties.printable import printable
 
 if TYPE_CHECKING:
     from mld.leases.lease import Lease
+    from mld.operating.findings import Finding
     from mld.operating.record_views import RecordView
     from properties.settings import Settings
 
@@ -145,6 +147,40 @@ def replay(words: Sequence[str], option_file: str | None, overrides: Sequence[st
         return await run_replay(settings, shard_id, start, until, lease, command, absolute, overrides)
 
     sys.exit(_guarded(replaying))
+
+
+@click.command()
+@properties_file
+@_output
+def doctor(argument_file: str | None, option_file: str | None, overrides: Sequence[str], output: str) -> None:
+    """Look at everything a daemon needs, and say what is wrong and what to do.
+
+    Credentials, endpoints, clock, stream, table, each permission, the processor, this machine. Changes nothing. Exit
+    codes: 0 the daemon can run, 1 something fails, 2 bad configuration.
+    """
+    file = chosen_file(option_file, argument_file)
+    settings = settings_of(file, overrides)
+
+    async def examining() -> int:
+        from mld.operating.doctor import Doctor
+        from mld.operating.findings import finding_value, is_well
+
+        found = await Doctor(settings, file).examine()
+        if output == "json":
+            value = {"isWell": is_well(found), "findings": [finding_value(one) for one in found]}
+            click.echo(json.dumps(value, indent=2))
+        else:
+            _print_findings(found)
+        return EXIT_OK if is_well(found) else EXIT_FAILURE
+
+    sys.exit(_guarded(examining))
+
+
+def _print_findings(found: Sequence[Finding]) -> None:
+    for one in found:
+        click.echo(printable(f"{one.health.value:<4}  {one.about}: {one.words}"))
+        if one.remedy:
+            click.echo(printable(f"      -> {one.remedy}"))
 
 
 async def _lease_of(settings: Settings, shard_id: str) -> Lease | None:

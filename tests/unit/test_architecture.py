@@ -152,6 +152,7 @@ PURE = (
     "mld/operating/daemon_listing.py",
     "mld/views/status_line.py",
     "mld/operating/fleet_status.py",
+    "mld/operating/findings.py",
     "mld/operating/points.py",
     "mld/operating/acts/plan.py",
     "mld/operating/record_views.py",
