@@ -23,7 +23,7 @@ from properties.printable import printable
 
 if TYPE_CHECKING:
     from mld.leases.lease import Lease
-    from mld.operating.findings import Finding
+    from mld.operating.findings import Diagnosis
     from mld.operating.record_views import RecordView
     from properties.settings import Settings
 
@@ -176,7 +176,7 @@ def doctor(argument_file: str | None, option_file: str | None, overrides: Sequen
     sys.exit(_guarded(examining))
 
 
-def _print_findings(found: Sequence[Finding]) -> None:
+def _print_findings(found: Sequence[Diagnosis]) -> None:
     for one in found:
         click.echo(printable(f"{one.health.value:<4}  {one.about}: {one.words}"))
         if one.remedy:

@@ -24,7 +24,7 @@ from mld.errors import AwsError, MldError, StartupError, StreamError, TableError
 from mld.leases.owner_index import INDEX_NAME
 from mld.leases.rows import KEY
 from mld.operating import findings
-from mld.operating.findings import Finding, fail, ok, refusal, warn
+from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.network_probe import endpoint_findings
 from mld.operating.stream_access import streams_of
@@ -54,18 +54,18 @@ class Doctor:
         self._shards: tuple[Shard, ...] | None = None
         self._scrub = Scrubber()
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self) -> list[Diagnosis]:
         """Everything that was found, in the order of the examination."""
         found = [*await self._kinesis(), *await self._dynamo(), *await self._cloudwatch()]
         clock = findings.clock_finding(self._clock_offset_s())
         if clock is not None:
             found.append(clock)
         found += [*await self._program(), *self._machine()]
-        return [Finding(one.health, one.about, self._scrub(one.words), self._scrub(one.remedy)) for one in found]
+        return [Diagnosis(one.health, one.about, self._scrub(one.words), self._scrub(one.remedy)) for one in found]
 
     # --- services -----------------------------------------------------------------------------------------------------
 
-    async def _reach(self, name: ServiceName) -> tuple[list[Finding], BotoService | None]:
+    async def _reach(self, name: ServiceName) -> tuple[list[Diagnosis], BotoService | None]:
         """(credentials and endpoint, the service if both are there)."""
         label = LABELS[name]
         service = BotoService(lambda: _client(self._factory, name), threads_max=1, name=label)
@@ -81,13 +81,13 @@ class Doctor:
         found = [self._credentials(name, label)]
         bundle = await asyncio.to_thread(self._factory.ca_bundle_of, name)
         found += await endpoint_findings(f"{label} endpoint", url, proxy, bundle)
-        found[-1] = Finding(found[-1].health, found[-1].about, f"{region}: {found[-1].words}", found[-1].remedy)
+        found[-1] = Diagnosis(found[-1].health, found[-1].about, f"{region}: {found[-1].words}", found[-1].remedy)
         if not findings.is_well(found):
             await service.close()
             return found, None
         return found, service
 
-    def _credentials(self, name: ServiceName, label: str) -> Finding:
+    def _credentials(self, name: ServiceName, label: str) -> Diagnosis:
         about = f"{label} credentials"
         credentials = self._factory.credentials_of(name)
         provider = self._factory.provider_of(name)
@@ -101,7 +101,7 @@ class Doctor:
 
     async def _try(
         self, service: BotoService, about: str, name: str, operation: str, params: dict[str, Any], missing: str = ""
-    ) -> tuple[dict[str, Any] | None, Finding | None]:
+    ) -> tuple[dict[str, Any] | None, Diagnosis | None]:
         """(the answer, None), or (None, what its failure means)."""
         try:
             answer = await service.call(operation, params, timeout_s=TIMEOUT_S)
@@ -127,7 +127,7 @@ class Doctor:
 
     # --- Kinesis ------------------------------------------------------------------------------------------------------
 
-    async def _kinesis(self) -> list[Finding]:
+    async def _kinesis(self) -> list[Diagnosis]:
         found, service = await self._reach("kinesis")
         if service is None:
             return found
@@ -136,7 +136,7 @@ class Doctor:
         finally:
             await service.close()
 
-    async def _stream(self, service: BotoService) -> list[Finding]:
+    async def _stream(self, service: BotoService) -> list[Diagnosis]:
         settings = self._settings
         answer, failed = await self._try(
             service, "stream", "kinesis", "DescribeStreamSummary", self._stream_params(), NO_STREAM
@@ -155,7 +155,7 @@ class Doctor:
         arn = self._settings.stream_arn
         return {"StreamName": self._settings.stream_name, **({} if arn is None else {"StreamARN": arn})}
 
-    async def _reads(self, service: BotoService) -> list[Finding]:
+    async def _reads(self, service: BotoService) -> list[Diagnosis]:
         about = "reading"
         try:
             async with streams_of(self._settings) as streams:
@@ -179,7 +179,7 @@ class Doctor:
             return [failed]
         return [ok(about, f"ListShards, GetShardIterator and GetRecords are allowed ({shard.shard_id} was read)")]
 
-    async def _consumer(self, service: BotoService) -> Finding:
+    async def _consumer(self, service: BotoService) -> Diagnosis:
         settings = self._settings
         assert self._summary is not None
         name = settings.fanout_consumer_arn or settings.fanout_consumer_name
@@ -196,7 +196,7 @@ class Doctor:
 
     # --- DynamoDB -----------------------------------------------------------------------------------------------------
 
-    async def _dynamo(self) -> list[Finding]:
+    async def _dynamo(self) -> list[Diagnosis]:
         found, service = await self._reach("dynamodb")
         if service is None:
             return found
@@ -205,7 +205,7 @@ class Doctor:
         finally:
             await service.close()
 
-    async def _table(self, service: BotoService) -> list[Finding]:
+    async def _table(self, service: BotoService) -> list[Diagnosis]:
         settings = self._settings
         name = settings.table_name
         try:
@@ -230,7 +230,7 @@ class Doctor:
         found += await self._row_permissions(service, with_index=has_index)
         return found + await self._rows() if findings.is_well(found) else found
 
-    async def _row_permissions(self, service: BotoService, *, with_index: bool) -> list[Finding]:
+    async def _row_permissions(self, service: BotoService, *, with_index: bool) -> list[Diagnosis]:
         """Each call on rows; the writes are for a row that does not exist, and must not."""
         about, name = "table permissions", self._settings.table_name
         key = {KEY: {"S": f"mld-doctor-{uuid.uuid4()}"}}
@@ -256,7 +256,7 @@ class Doctor:
                 found.append(failed)
         return found or [ok(about, f"{', '.join(operation for operation, _ in calls)} are allowed")]
 
-    async def _rows(self) -> list[Finding]:
+    async def _rows(self) -> list[Diagnosis]:
         try:
             async with fleet_reader(self._settings) as reader:
                 status = await reader.look()
@@ -269,7 +269,7 @@ class Doctor:
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    async def _cloudwatch(self) -> list[Finding]:
+    async def _cloudwatch(self) -> list[Diagnosis]:
         """Metrics are not needed to consume: what fails here is a warning."""
         if self._settings.metrics_level is MetricsLevel.NONE:
             return []
@@ -278,7 +278,7 @@ class Doctor:
             await service.close()
         return [warn(one.about, one.words, one.remedy) if one.health is findings.Health.FAIL else one for one in found]
 
-    async def _program(self) -> list[Finding]:
+    async def _program(self) -> list[Diagnosis]:
         about, text = "executableName", self._settings.executable_name
         words = split_command(text)
         program = find_executable(words)
@@ -295,7 +295,7 @@ class Doctor:
             found.append(await self._spark(runnable(words)))
         return found
 
-    async def _spark(self, words: list[str]) -> Finding:
+    async def _spark(self, words: list[str]) -> Diagnosis:
         command = [*words[: [PurePath(word).name for word in words].index(PROGRAM) + 1], "--check", self._file]
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -313,7 +313,7 @@ class Doctor:
             return ok("Spark", last)
         return fail("Spark", last, "see docs/use/spark.md")
 
-    def _machine(self) -> list[Finding]:
+    def _machine(self) -> list[Diagnosis]:
         return findings.machine_findings(
             self._open_shards(),
             files_max=_limit(resource.RLIMIT_NOFILE),

@@ -65,7 +65,7 @@ class Health(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One line: what was looked at, how it is, in words, and what to do."""
 
     health: Health
@@ -74,23 +74,23 @@ class Finding:
     remedy: str = ""
 
 
-def ok(about: str, words: str) -> Finding:
-    return Finding(Health.OK, about, words)
+def ok(about: str, words: str) -> Diagnosis:
+    return Diagnosis(Health.OK, about, words)
 
 
-def warn(about: str, words: str, remedy: str) -> Finding:
-    return Finding(Health.WARN, about, words, remedy)
+def warn(about: str, words: str, remedy: str) -> Diagnosis:
+    return Diagnosis(Health.WARN, about, words, remedy)
 
 
-def fail(about: str, words: str, remedy: str) -> Finding:
-    return Finding(Health.FAIL, about, words, remedy)
+def fail(about: str, words: str, remedy: str) -> Diagnosis:
+    return Diagnosis(Health.FAIL, about, words, remedy)
 
 
-def is_well(findings: Iterable[Finding]) -> bool:
+def is_well(findings: Iterable[Diagnosis]) -> bool:
     return all(finding.health is not Health.FAIL for finding in findings)
 
 
-def finding_value(finding: Finding) -> dict[str, str]:
+def finding_value(finding: Diagnosis) -> dict[str, str]:
     """In plain values."""
     return {
         "state": finding.health.value,
@@ -108,7 +108,7 @@ def permission_of(service: str, operation: str) -> str:
     return f"{service}:{operation}"
 
 
-def refusal(about: str, action: str, error: MldError, missing: str = "") -> Finding:
+def refusal(about: str, action: str, error: MldError, missing: str = "") -> Diagnosis:
     """What the failure of a call means. `missing` is the remedy for a thing that is not there."""
     if not isinstance(error, AwsError):
         return fail(about, f"{action}: {error}", "check network, proxy, region and endpoint of this service")
@@ -153,7 +153,7 @@ def is_missing(error: MldError) -> bool:
 # --- credentials and clock --------------------------------------------------------------------------------------------
 
 
-def clock_finding(offset_s: float | None) -> Finding | None:
+def clock_finding(offset_s: float | None) -> Diagnosis | None:
     """`offset_s` is AWS's clock minus ours; None if no answer told its time."""
     if offset_s is None:
         return None
@@ -174,7 +174,7 @@ def key_hint(access_key: str | None) -> str:
 # --- the stream -------------------------------------------------------------------------------------------------------
 
 
-def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> list[Finding]:
+def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> list[Diagnosis]:
     """What DescribeStreamSummary tells."""
     name, status = summary.get("StreamName", "?"), summary.get("StreamStatus", "?")
     hours = summary.get("RetentionPeriodHours")
@@ -200,7 +200,7 @@ def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> list[Fin
     return found
 
 
-def consumer_finding(name: str, consumers: int | None, error: MldError | None) -> Finding:
+def consumer_finding(name: str, consumers: int | None, error: MldError | None) -> Diagnosis:
     """Whether the consumer that the daemon subscribes with is, or can be, registered."""
     about = "fan-out consumer"
     if error is None:
@@ -223,7 +223,7 @@ def consumer_finding(name: str, consumers: int | None, error: MldError | None) -
 
 def table_findings(
     table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
-) -> list[Finding]:
+) -> list[Diagnosis]:
     """What DescribeTable tells. `index` None: this fleet needs none."""
     name, status = table.get("TableName", "?"), table.get("TableStatus", "?")
     schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
@@ -253,7 +253,7 @@ def table_findings(
     return found
 
 
-def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Finding:
+def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:
     mode = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
     if mode == "PAY_PER_REQUEST":
         return ok("billing", "pay per request")
@@ -270,7 +270,7 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
     return ok("billing", words)
 
 
-def rows_findings(status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> list[Finding]:
+def rows_findings(status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> list[Diagnosis]:
     """The rows, and whether they belong to this stream. `shards` None: they could not be listed."""
     found = [
         fail("lease rows", f"row {key} cannot be read: {why}", "repair it, or delete it and restore from a backup")
@@ -292,7 +292,7 @@ def rows_findings(status: FleetStatus, leases: Sequence[Lease], shards: Sequence
     return found
 
 
-def _against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Finding]:
+def _against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Diagnosis]:
     foreign = finish(foreign_evidence(shards, leases))
     if foreign is not None:
         words, _, remedy = foreign.partition("; ")
@@ -329,7 +329,7 @@ def _against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Fi
     return found or [ok("rows and stream", f"{len(keys)} rows, all of this stream")]
 
 
-def _versions(status: FleetStatus) -> list[Finding]:
+def _versions(status: FleetStatus) -> list[Diagnosis]:
     kinds = sorted({worker.kind for worker in status.workers if worker.is_alive is not False})
     if len(kinds) < 2:
         return [ok("workers", f"all run {kinds[0]}")] if kinds else []
@@ -353,7 +353,7 @@ def machine_findings(
     processes_max: int | None,
     memory_bytes: int | None,
     prefetch_bytes: int,
-) -> list[Finding]:
+) -> list[Diagnosis]:
     """Whether this machine could take all shards by itself; None for what is unlimited or unknown."""
     shards = open_shards or 0
     found = []

@@ -8,13 +8,13 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
-from mld.operating.findings import Finding, fail, ok
+from mld.operating.findings import Diagnosis, fail, ok
 
 CONNECT_TIMEOUT_S = 5.0
 _PORTS = {"http": 80, "https": 443}
 
 
-async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Finding]:
+async def endpoint_findings(about: str, url: str, proxy: str | None, ca_bundle: str | None) -> list[Diagnosis]:
     """What is found at `url`, or at the proxy (``host:port``) that leads there."""
     address = urlsplit(url)
     host, port = str(address.hostname), address.port or _PORTS.get(address.scheme, 443)

@@ -7,7 +7,7 @@ import pytest
 from mld.errors import AwsError, AwsUnreachableError
 from mld.leases.lease import Lease
 from mld.operating import findings
-from mld.operating.findings import Finding, Health
+from mld.operating.findings import Diagnosis, Health
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.positions import TRIM_HORIZON, Position
 from mld.streams import HASH_KEY_MAX, HashRange, Shard
@@ -15,7 +15,7 @@ from mld.streams import HASH_KEY_MAX, HashRange, Shard
 ALL = HashRange(0, HASH_KEY_MAX)
 
 
-def healths(found: list[Finding]) -> dict[str, Health]:
+def healths(found: list[Diagnosis]) -> dict[str, Health]:
     return {one.about: one.health for one in found}
 
 
@@ -88,7 +88,7 @@ def table(**more: object) -> dict[str, object]:
     }
 
 
-def looked_at(described: dict[str, object], open_shards: int | None = 10) -> list[Finding]:
+def looked_at(described: dict[str, object], open_shards: int | None = 10) -> list[Diagnosis]:
     return findings.table_findings(
         described, key="leaseKey", index="Index", open_shards=open_shards, lease_duration_s=10.0
     )
@@ -114,7 +114,7 @@ def test_an_index_that_is_missing_is_made_by_the_next_start() -> None:
     assert "CREATING" in index.words
 
 
-def rows(leases: list[Lease], shards: list[Shard] | None, corrupt: tuple[tuple[str, str], ...] = ()) -> list[Finding]:
+def rows(leases: list[Lease], shards: list[Shard] | None, corrupt: tuple[tuple[str, str], ...] = ()) -> list[Diagnosis]:
     status = fleet_status(leases, (), None, 0.0, ViewRules(10.0), corrupt=corrupt)
     return findings.rows_findings(status, leases, shards)
 
