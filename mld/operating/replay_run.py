@@ -25,7 +25,7 @@ from protocol.messages import Dialect
 STOP_TIMEOUT_S = 86_400.0
 """A debugger may hold the child at its end, too."""
 WORKER_ID = "replay"
-CHILD_STDERR = "child_stderr"
+CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 
 async def run_replay(
@@ -47,6 +47,7 @@ async def run_replay(
         runnable(words),
         clock,
         stop_timeout_s=STOP_TIMEOUT_S,
+        logs_fields=False,
         environment={
             "MLD_STREAM_NAME": settings.stream_name,
             "MLD_APPLICATION_NAME": settings.application_name,
@@ -94,7 +95,8 @@ def _tell(shard_id: str, done: Replayed) -> int:
 
 
 class _ChildWords(logging.Handler):
-    """What the child writes to stderr goes to ours as it is; of our own log only warnings do."""
+    """What the child writes to stderr goes to ours as it is. Of our own log warnings do, and what it writes to stdout
+    that is no answer."""
 
     def __enter__(self) -> None:
         root = logging.getLogger("mld")
@@ -109,7 +111,7 @@ class _ChildWords(logging.Handler):
         root.level, root.propagate = self._before
 
     def emit(self, record: logging.LogRecord) -> None:
-        if str(getattr(record, "action", "")).startswith(CHILD_STDERR):
+        if getattr(record, "action", "") == CHILD_STDERR:
             click.echo(record.getMessage(), err=True)
-        elif record.levelno >= logging.WARNING:
+        elif record.levelno >= logging.WARNING or getattr(record, "action", "") == CHILD_STDOUT:
             click.echo(f"mld: {printable(record.getMessage())}", err=True)

@@ -92,7 +92,13 @@ class Replayer:
         page = await reader.page(replay.max_records)  # what cannot be read needs no child
         child = await self._host.start(replay.shard_id)
         self._processor = processor = Processor(
-            child, replay.shard_id, replay.dialect, self._clock, reply_timeout_s=None, warn_after_s=WARN_AFTER_S
+            child,
+            replay.shard_id,
+            replay.dialect,
+            self._clock,
+            reply_timeout_s=None,
+            warn_after_s=WARN_AFTER_S,
+            logs_fields=False,
         )
         name = replay.start.name
         self._done.in_hand = "initialize"

@@ -137,6 +137,8 @@ def test_peek_waits_while_the_shard_is_throttled(world: World) -> None:
 CHILD = """
 import base64, json, sys
 
+print('{"some": "noise"}', flush=True)
+print('{"its own": "JSON"}', file=sys.stderr)
 for line in sys.stdin:
     message = json.loads(line)
     print("saw", message["action"], file=sys.stderr)
@@ -176,6 +178,8 @@ def test_replay_drives_the_processor_as_the_daemon_does_and_stores_nothing(world
     actions = [line for line in result.stderr.splitlines() if line.startswith("saw ")]
     assert actions == ["saw initialize", "saw processRecords", "saw shutdownRequested", "saw leaseLost"]
     assert got(result) == ["r0", "r1", "r2"]
+    assert '{"its own": "JSON"}\n' in result.stderr
+    assert '{"some": "noise"}' in result.stderr, "it may explain a processor that hangs"
     assert f"mld: checkpoint {last}/0 (not stored)" in result.stderr
     assert "3 records in 1 batches" in result.stderr
     assert world.leases() == {}
