@@ -24,7 +24,7 @@ from mld.catching_up import (
     not_checkpointed,
 )
 from mld.clock import Clock, wait_for_event
-from mld.errors import MldError, TableMissingError
+from mld.errors import MldError, TableError, TableMissingError
 from mld.fleet.heartbeat.beats import beats_among
 from mld.leases.lease import RENEWALS_PER_LEASE, Lease
 from mld.leases.table import TableScan
@@ -40,6 +40,8 @@ LOOK_S = 1.0
 """Between two looks at the table while it may be over."""
 LOOK_LARGE_S = 5.0
 LARGE_LEASES = 1_000
+FAILURES_MAX = 5
+"""Looks in a row, before the start, that may fail."""
 LOOK_ANYWAY_S = 15.0
 """Between two looks while shards of ours are on their way, for a run that nothing moves."""
 
@@ -124,12 +126,20 @@ class RunUntilTip:
     async def _is_left_to_others(self) -> bool:
         """Whether somebody is at work on the leases. A run that died is told by leases that stand still."""
         pause_s = self._rules.lease_duration_s / RENEWALS_PER_LEASE / 2
+        failures = 0
         while not self._stopped.is_set():
             try:
                 read_from, scan = await self._look()
             except TableMissingError:
                 self._refuse_latest(())
                 return False
+            except TableError as error:
+                failures += 1
+                if failures >= FAILURES_MAX:
+                    raise
+                log.warning("the lease table cannot be read: %s", error, extra={"action": "catch_up_unknown"})
+                await wait_for_event(self._stopped, pause_s)
+                continue
             self._refuse_latest(scan.leases)
             others = self._others.at_work(scan.leases, read_from)
             if others:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.world import ASSIGNED, SHORT_LEASE, TAKEN, MakeWorld, World
 from tests.support.daemon import Daemon
+from tests.support.servers import free_port
 
 UNTIL_TIP = ["--log-level", "info", "--until-caught-up"]
 modes = pytest.mark.parametrize(
@@ -53,10 +54,11 @@ def test_run_after_run_reads_everything_once_over_a_split(make_world: MakeWorld,
 )
 def test_a_run_beside_another_leaves_it_alone(make_world: MakeWorld, worker: str) -> None:
     world = make_world(shards=2)
-    world.daemon("w1", **ASSIGNED, **SHORT_LEASE)
+    keys = {**ASSIGNED, **SHORT_LEASE, "mld__http": f"127.0.0.1:{free_port()}"}
+    world.daemon("w1", **keys)
     world.put(100)
     world.until_delivered()
-    run = cron(world, worker, **ASSIGNED, **SHORT_LEASE)
+    run = cron(world, worker, **keys)
     assert run.wait() == 0
     (event,) = run.with_action("left_to_others")
     assert event["workers"] == ["w1"]
