@@ -262,7 +262,8 @@ class Doctor:
                 status = await reader.look()
         except TableError as error:
             return [fail("lease rows", str(error), "see the message")]
-        return findings.rows_findings(status, [shard.lease for shard in status.shards], self._shards)
+        is_3x = self._settings.client_version_config is ClientVersionConfig.VERSION_3X
+        return findings.rows_findings(status, [shard.lease for shard in status.shards], self._shards, is_3x=is_3x)
 
     def _open_shards(self) -> int | None:
         return None if self._shards is None else sum(shard.is_open for shard in self._shards)

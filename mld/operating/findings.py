@@ -13,7 +13,7 @@ from typing import Any
 from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
 from mld.errors import AwsError, MldError
 from mld.leases.lease import Lease
-from mld.operating.fleet_status import JAVA, FleetStatus
+from mld.operating.fleet_status import JAVA, FleetStatus, WorkerView
 from mld.shards.identity import foreign_evidence
 from mld.steps import finish
 from mld.streams import Shard
@@ -31,6 +31,7 @@ FILES_PER_SHARD = 6
 CHILD_MEMORY_BYTES = 25 << 20
 """Of a small child in Python, beside what it shares."""
 DAEMON_MEMORY_BYTES = 100 << 20
+JAVA_2X, JAVA_3X = "Java 2.x (it never reports)", "Java 3.x"
 
 _FORBIDDEN = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "AuthorizationError"})
 _KMS = frozenset(
@@ -270,7 +271,9 @@ def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s
     return ok("billing", words)
 
 
-def rows_findings(status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> list[Diagnosis]:
+def rows_findings(
+    status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None, *, is_3x: bool = True
+) -> list[Diagnosis]:
     """The rows, and whether they belong to this stream. `shards` None: they could not be listed."""
     found = [
         fail("lease rows", f"row {key} cannot be read: {why}", "repair it, or delete it and restore from a backup")
@@ -288,7 +291,7 @@ def rows_findings(status: FleetStatus, leases: Sequence[Lease], shards: Sequence
                 "a running fleet repairs this within minutes; see `mld leases`",
             )
         )
-    found += _versions(status)
+    found += _versions(status, is_3x=is_3x)
     return found
 
 
@@ -329,14 +332,27 @@ def _against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Di
     return found or [ok("rows and stream", f"{len(keys)} rows, all of this stream")]
 
 
-def _versions(status: FleetStatus) -> list[Diagnosis]:
-    kinds = sorted({worker.kind for worker in status.workers if worker.is_alive is not False})
-    if len(kinds) < 2:
-        return [ok("workers", f"all run {kinds[0]}")] if kinds else []
-    words = f"workers of {len(kinds)} kinds share the table: {', '.join(kinds)}"
-    if JAVA in kinds:
-        return [ok("workers", f"{words}; see docs/use/fleets.md for which versions of Java that may be")]
-    return [warn("workers", words, "finish the deployment")]
+def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
+    """Which programs share the table, as far as rows tell: Java 3.x reports, Java 2.x only owns leases."""
+    at_work = [
+        worker for worker in status.workers if worker.is_alive is not False and (worker.leases or worker.is_alive)
+    ]
+    kinds = sorted({_kind(worker) for worker in at_work})
+    if not kinds:
+        return []
+    words = f"all run {kinds[0]}" if len(kinds) == 1 else f"{len(kinds)} kinds share the table: {', '.join(kinds)}"
+    if JAVA_2X in kinds and is_3x:
+        remedy = "if it lives, set clientVersionConfig for fleets with KCL 2.x (docs/use/fleets.md)"
+        return [warn("workers", f"{words}; this file says CLIENT_VERSION_CONFIG_3X", remedy)]
+    if sum(kind not in (JAVA_2X, JAVA_3X) for kind in kinds) > 1:
+        return [warn("workers", words, "finish the deployment")]
+    return [ok("workers", words)]
+
+
+def _kind(worker: WorkerView) -> str:
+    if worker.kind != JAVA:
+        return worker.kind
+    return JAVA_2X if worker.heard_s is None else JAVA_3X
 
 
 def _some(names: Sequence[str]) -> str:

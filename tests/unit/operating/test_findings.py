@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mld.errors import AwsError, AwsUnreachableError
+from mld.fleet.values import WorkerReport
 from mld.leases.lease import Lease
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, Health
@@ -130,6 +131,27 @@ def test_rows_are_held_against_the_stream() -> None:
     assert healths(rows([lease, gone], [shard]))["rows and stream"] is Health.WARN
     assert healths(rows([lease], None)) == {}
     assert healths(rows([], [shard])) == {"lease rows": Health.OK}
+
+
+@pytest.mark.parametrize(
+    ("reports", "is_3x", "health", "words"),
+    [
+        ([], True, Health.WARN, "all run Java 2.x (it never reports); this file says"),
+        ([], False, Health.OK, "all run Java 2.x"),
+        (["java"], True, Health.OK, "all run Java 3.x"),
+        (["java", "mld 1"], True, Health.OK, "2 kinds share the table: Java 3.x, mld 1"),
+        (["mld 1", "mld 2"], False, Health.WARN, "3 kinds share the table: Java 2.x (it never reports), mld 1, mld 2"),
+    ],
+)
+def test_who_shares_the_table(reports: list[str], is_3x: bool, health: Health, words: str) -> None:
+    told = [
+        WorkerReport("java" if kind == "java" else kind, 0, mld={} if kind == "java" else {"version": kind[4:]})
+        for kind in reports
+    ]
+    lease = Lease("a", Position("150"), owner="java", hash_range=ALL)
+    status = fleet_status([lease], told, None, 0.0, ViewRules(10.0))
+    (found,) = [one for one in findings.rows_findings(status, [lease], None, is_3x=is_3x) if one.about == "workers"]
+    assert (found.health, words in found.words) == (health, True), found.words
 
 
 def test_holes_and_rows_that_cannot_be_read_are_told() -> None:
