@@ -334,10 +334,9 @@ def _against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Di
 
 def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
     """Which programs share the table, as far as rows tell: Java 3.x reports, Java 2.x only owns leases."""
-    at_work = [
-        worker for worker in status.workers if worker.is_alive is not False and (worker.leases or worker.is_alive)
-    ]
-    kinds = sorted({_kind(worker) for worker in at_work})
+    telling = {shard.owner for shard in status.shards if shard.status is not None}
+    there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
+    kinds = sorted({_kind(worker, tells=worker.worker in telling) for worker in there})
     if not kinds:
         return []
     words = f"all run {kinds[0]}" if len(kinds) == 1 else f"{len(kinds)} kinds share the table: {', '.join(kinds)}"
@@ -349,9 +348,12 @@ def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
     return [ok("workers", words)]
 
 
-def _kind(worker: WorkerView) -> str:
+def _kind(worker: WorkerView, *, tells: bool) -> str:
+    """`tells`: with its renewals it tells how its shards are, as only mld does."""
     if worker.kind != JAVA:
         return worker.kind
+    if tells:
+        return "mld"
     return JAVA_2X if worker.heard_s is None else JAVA_3X
 
 

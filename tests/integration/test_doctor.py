@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 from tests.acceptance.commands import mld
 from tests.integration.world import ENVIRONMENT, MakeWorld, World
+from tests.support.certificates import write_certificate
+from tests.support.forward_proxy import ForwardProxy
 from tests.support.strict_aws import StrictAws
 
 KEY, SECRET = "AKIAEXAMPLE1234567890", "the-very-secret-key"
@@ -256,3 +259,30 @@ def test_a_file_that_cannot_be_used_is_exit_2(tmp_path: Path) -> None:
     file = tmp_path / "bad.properties"
     file.write_text("streamName = x\n")
     assert run(file).returncode == 2
+
+
+@pytest.mark.full
+def test_an_endpoint_that_nobody_vouches_for_fails_at_tls(world: World) -> None:
+    certificate, key = write_certificate(world.directory, "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with StrictAws(secrets={}, context=context) as aws:
+        code, found = doctor(properties(world), "-D", f"kinesisEndpoint={aws.url}")
+        assert code == 1
+        assert f"no trusted TLS with 127.0.0.1:{aws.port}" in found["Kinesis endpoint"]["words"]
+        trusting = {**ENVIRONMENT, "AWS_CA_BUNDLE": str(certificate)}
+        _, found = doctor(properties(world), "-D", f"kinesisEndpoint={aws.url}", env=trusting)
+        assert re.search(r"answers, TLSv1\.[23]$", found["Kinesis endpoint"]["words"])
+
+
+@pytest.mark.full
+def test_a_proxy_is_named_and_one_that_is_not_there_fails(world: World) -> None:
+    with ForwardProxy(world.directory) as proxy:
+        define = f"kinesisClient.proxyUrl=http://user:secret@{proxy.address}"
+        code, found = doctor(properties(world), "-D", define)
+    assert code == 0, states(found)
+    assert f"through the proxy {proxy.address}" in found["Kinesis endpoint"]["words"]
+    code, found = doctor(properties(world), "-D", define)
+    assert code == 1
+    assert f"no connection to {proxy.address}" in found["Kinesis endpoint"]["words"]
+    assert "secret" not in json.dumps(found)

@@ -6,7 +6,7 @@ import pytest
 
 from mld.errors import AwsError, AwsUnreachableError
 from mld.fleet.values import WorkerReport
-from mld.leases.lease import Lease
+from mld.leases.lease import Lease, ShardStatus
 from mld.operating import findings
 from mld.operating.findings import Diagnosis, Health
 from mld.operating.fleet_status import ViewRules, fleet_status
@@ -152,6 +152,11 @@ def test_who_shares_the_table(reports: list[str], is_3x: bool, health: Health, w
     status = fleet_status([lease], told, None, 0.0, ViewRules(10.0))
     (found,) = [one for one in findings.rows_findings(status, [lease], None, is_3x=is_3x) if one.about == "workers"]
     assert (found.health, words in found.words) == (health, True), found.words
+
+
+def test_a_worker_that_tells_its_lag_is_no_java_worker() -> None:
+    lease = Lease("a", Position("150"), owner="w1", hash_range=ALL, status=ShardStatus("idle", 0, 0))
+    assert "all run mld" in {one.words for one in rows([lease], None)}
 
 
 def test_holes_and_rows_that_cannot_be_read_are_told() -> None:
