@@ -3,8 +3,9 @@
 A run is over when every row of the lease table is one of these:
 
 * at SHARD_END, with rows for its children;
-* at the tip once in this run: Kinesis said "0 ms behind", and the record processor had answered for everything up to
-  there (`ShardMetrics.on_tip`); a processor that fails afterwards takes this back, as its records come again;
+* open, and at the tip once in this run: Kinesis said "0 ms behind", and the record processor had answered for
+  everything up to there (`ShardMetrics.on_tip`); a processor that fails afterwards takes this back, as its records
+  come again;
 * in the hands of another worker that was seen to renew it.
 
 A run that nothing can move ends as well, unless it was given a time: when for `STALL_S` no shard that is left has got
@@ -57,6 +58,8 @@ class CatchUpLook:
     """Keys of leases that other workers were seen to renew."""
     at_work: Mapping[str, AtWork]
     is_in_sync: bool = True
+    closed: Collection[str] = ()
+    """Keys of shards that take no more records, as far as they are known: they are read to their end."""
 
 
 class CatchingUp:
@@ -112,7 +115,9 @@ def _remaining(look: CatchUpLook, tips: Collection[str]) -> dict[str, str]:
     left = {
         lease.key: lease
         for lease in look.leases
-        if not lease.is_complete and lease.key not in tips and lease.key not in look.elsewhere
+        if not lease.is_complete
+        and (lease.key not in tips or lease.key in look.closed)
+        and lease.key not in look.elsewhere
     }
     remaining = {key: _why(lease, look.at_work.get(key), left) for key, lease in left.items()}
     if not look.is_in_sync:

@@ -33,6 +33,7 @@ _ELSEWHERE = {
     "mld.operating.here": ("status",),
     "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "resume"),
     "mld.operating.top": ("top",),
+    "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }

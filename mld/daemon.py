@@ -400,6 +400,7 @@ def assemble(
         table=table,
         keeper=keeper,
         fleet=fleet,
+        detector=detector,
         sync=sync,
         auditor=auditor,
         cleanup=cleanup,

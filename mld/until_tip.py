@@ -24,7 +24,7 @@ from mld.catching_up import (
     not_checkpointed,
 )
 from mld.clock import Clock, wait_for_event
-from mld.errors import MldError, TableMissingError
+from mld.errors import MldError, TableError, TableMissingError
 from mld.fleet.heartbeat.beats import beats_among
 from mld.leases.lease import RENEWALS_PER_LEASE, Lease
 from mld.leases.table import TableScan
@@ -40,6 +40,8 @@ LOOK_S = 1.0
 """Between two looks at the table while it may be over."""
 LOOK_LARGE_S = 5.0
 LARGE_LEASES = 1_000
+FAILURES_MAX = 5
+"""Looks in a row, before the start, that may fail."""
 LOOK_ANYWAY_S = 15.0
 """Between two looks while shards of ours are on their way, for a run that nothing moves."""
 
@@ -83,6 +85,7 @@ class RunUntilTip:
         self._course = CatchingUp(clock.monotonic(), rules.time_max_s)
         self._others = OtherWorkers(rules.lease_duration_s)
         self._end: CatchUpEnd | None = None
+        self._closed: frozenset[str] = frozenset()
         self._delivered: Mapping[str, Position] = {}
         self._failures_before = 0
         self._failure: str | None = None
@@ -123,12 +126,20 @@ class RunUntilTip:
     async def _is_left_to_others(self) -> bool:
         """Whether somebody is at work on the leases. A run that died is told by leases that stand still."""
         pause_s = self._rules.lease_duration_s / RENEWALS_PER_LEASE / 2
+        failures = 0
         while not self._stopped.is_set():
             try:
                 read_from, scan = await self._look()
             except TableMissingError:
                 self._refuse_latest(())
                 return False
+            except TableError as error:
+                failures += 1
+                if failures >= FAILURES_MAX:
+                    raise
+                log.warning("the lease table cannot be read: %s", error, extra={"action": "catch_up_unknown"})
+                await wait_for_event(self._stopped, pause_s)
+                continue
             self._refuse_latest(scan.leases)
             others = self._others.at_work(scan.leases, read_from)
             if others:
@@ -201,9 +212,21 @@ class RunUntilTip:
 
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
         end = self._course.looked(self._seen(scan))
-        if end is CatchUpEnd.CAUGHT_UP and (not self._worker.is_ready or await self._has_hidden_children(scan)):
+        if end is not CatchUpEnd.CAUGHT_UP:
+            return end
+        if not await self._learn_closed() or await self._has_hidden_children(scan) or not self._worker.is_ready:
             return None
-        return end
+        return self._course.looked(self._seen(scan))
+
+    async def _learn_closed(self) -> bool:
+        """A shard that was split may have been at its tip before its end was read."""
+        try:
+            self._closed = await self._worker.closed_shards()
+        except Exception as error:
+            failure = survived(error, "listing shards")
+            log.warning("the shards cannot be listed: %s", failure, extra={"action": "catch_up_unknown"})
+            return False
+        return True
 
     async def _table_if_there(self) -> TableScan | None:
         try:
@@ -226,6 +249,7 @@ class RunUntilTip:
                 for key, part in self._metrics.shards.items()
             },
             is_in_sync=self._worker.is_in_sync,
+            closed=self._closed,
         )
 
     async def _has_hidden_children(self, scan: TableScan) -> bool:

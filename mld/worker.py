@@ -33,6 +33,7 @@ from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.java import RENEWER_START, START
 from mld.shards.auditor import Auditor
 from mld.shards.cleanup import LeaseCleanup
+from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.sync import ShardSync, SyncStatus
 from mld.surviving import kept_running, survived
 
@@ -52,6 +53,7 @@ class WorkerParts:
     table: LeaseTable
     keeper: LeaseKeeper
     fleet: Fleet
+    detector: ShardDetector
     sync: ShardSync
     auditor: Auditor
     cleanup: LeaseCleanup
@@ -150,6 +152,13 @@ class Worker:
     def is_in_sync(self) -> bool:
         """Whether no shard is known to lack its row."""
         return not self._signals.sync_due.is_set()
+
+    async def closed_shards(self) -> frozenset[str]:
+        """Ids of the shards that take no more records, as the stream lists them now. Raises StreamError."""
+        listing = await self._parts.detector.list_all()
+        if not isinstance(listing, ShardsListed):
+            raise StreamUnavailableError(listing.reason)
+        return frozenset(shard.shard_id for shard in listing.shards if not shard.is_open)
 
     def held(self) -> frozenset[str]:
         """Keys of the leases this worker believes to hold now."""

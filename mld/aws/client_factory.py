@@ -162,6 +162,11 @@ class ClientFactory:
         with self._lock:
             return self._credentials(self._access[service].credentials).credentials
 
+    def provider_of(self, service: ServiceName) -> str:
+        """The provider that yielded the credentials of `service`."""
+        with self._lock:
+            return self._credentials(self._access[service].credentials).provider
+
     def ca_bundle_of(self, service: ServiceName) -> str | None:
         """The file that the environment or the profile names for verifying servers."""
         with self._lock:

@@ -18,6 +18,7 @@ from mld.fleet.report.reports import ReportRules, parse_rows
 from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
 from mld.steps import Steps
@@ -71,6 +72,13 @@ class FleetReader:
         self._table = table
         self._clock = clock
         self._rules = rules
+
+    async def lease(self, key: str) -> Lease | None:
+        """One row; None if there is none, or no lease table. Raises TableError."""
+        try:
+            return await self._table.get(key, consistent=False)
+        except TableMissingError:
+            return None
 
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""

@@ -69,6 +69,8 @@ class ShardView:
     status: ShardStatus | None
     age_s: float | None
     """How old what the row tells is; None if it tells nothing."""
+    is_probed: bool = False
+    """Kinesis was asked how far behind it is (`probing`)."""
 
     @property
     def key(self) -> str:

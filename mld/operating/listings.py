@@ -103,6 +103,8 @@ def note(shard: ShardView) -> str:
         parts.append(f"failed {shard.failing.failures} times at {short(shard.failing.checkpoint)}")
     if shard.verdict is Verdict.UNKNOWN and shard.age_s is not None:
         parts.append(f"silent for {duration(shard.age_s)}")
+    if shard.is_probed:
+        parts.append("probed")
     if shard.verdict is Verdict.STOPPED and shard.owner is not None:
         parts.append("its owner is dead")
     if shard.lease.parents and shard.verdict is not Verdict.ENDED:
@@ -230,6 +232,7 @@ def shard_value(shard: ShardView) -> dict[str, Any]:
         "handoffTo": shard.lease.handoff_to,
         "behindSeconds": shard.behind_s,
         "toldSecondsAgo": shard.age_s,
+        "isProbed": shard.is_probed,
         "checkpoint": str(shard.lease.checkpoint),
         "delivered": None if shard.status is None or shard.status.delivered is None else str(shard.status.delivered),
         "kbPerSecond": shard.lease.throughput_kbps,

@@ -80,6 +80,7 @@ def workers(
 @click.command()
 @properties_file
 @click.option("--max", "lag_max_s", type=Duration(), help="Exit with 1 if a shard is further behind, or unknown.")
+@click.option("--probe", is_flag=True, help="Ask Kinesis about shards whose rows do not say it, as Java's do not.")
 @click.option("--stalled", is_flag=True, help=f"Look twice, {LOOK_AGAIN_S:g} s apart, to see what stands still.")
 @_output
 @_watch
@@ -88,6 +89,7 @@ def lag(
     option_file: str | None,
     overrides: Sequence[str],
     lag_max_s: float | None,
+    probe: bool,
     stalled: bool,
     output: str,
     watch: bool,
@@ -118,6 +120,7 @@ def lag(
         lag_max_s=LAG_MAX_S if lag_max_s is None else lag_max_s,
         twice=stalled,
         is_met=is_met,
+        probe=probe,
     )
 
 
@@ -130,6 +133,7 @@ def _look(
     watch: bool,
     lag_max_s: float | None = None,
     twice: bool = False,
+    probe: bool = False,
     is_met: Callable[[FleetStatus], bool] = lambda _: True,
 ) -> None:
     """Look at the fleet, print, and exit."""
@@ -149,16 +153,18 @@ def _look(
     async def looking() -> int:
         from mld.operating.fleet_reader import fleet_reader
         from mld.operating.fleet_status import with_stalls
+        from mld.operating.probing import prober
 
-        async with fleet_reader(settings, bound_s) as reader:
+        async with fleet_reader(settings, bound_s) as reader, prober(settings, bound_s, is_wanted=probe) as probed:
             status = await reader.look()
             if twice:
                 await asyncio.sleep(LOOK_AGAIN_S)
                 status = with_stalls(await reader.look(), status)
+            status = await probed(status)
             show(status)
             while watch:
                 await asyncio.sleep(WATCH_PERIOD_S)
-                status = with_stalls(await reader.look(), status)
+                status = await probed(with_stalls(await reader.look(), status))
                 show(status)
             return EXIT_OK if is_met(status) else EXIT_FAILURE
 

@@ -65,6 +65,12 @@ def test_an_unknown_option_is_named() -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_time_without_its_condition_is_refused(good: Path) -> None:
+    result = mld("run", good, "--max-time", "5m")
+    assert result.returncode == 2
+    assert "--max-time goes with --until-caught-up" in result.stderr
+
+
 # --- check -----------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +44,7 @@ KEYS = {
 }
 
 
-def start(world: World, **keys: object) -> Daemon:
+def start(world: World, process: Mapping[str, Any] | None = None, **keys: object) -> Daemon:
     pipeline = world.directory / "pipeline.py"
     pipeline.write_text(PIPELINE)
     child = str(Path(sys.executable).with_name("mld-spark"))
@@ -53,7 +55,9 @@ def start(world: World, **keys: object) -> Daemon:
         "mld.spark.deadLetter": world.directory / "dead",
         **keys,
     }
-    return world.daemon(child=child, **{name.replace(".", "__"): value for name, value in mine.items()})
+    return world.daemon(
+        child=child, process=process, **{name.replace(".", "__"): value for name, value in mine.items()}
+    )
 
 
 def texts(world: World) -> Counter[str]:

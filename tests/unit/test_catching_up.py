@@ -44,6 +44,12 @@ def test_it_is_over_when_every_shard_was_at_the_tip_has_ended_or_is_with_others(
     assert at_tip("a").looked(look(lease("a"), lease("c", owner="w2"))) is None
 
 
+def test_a_closed_shard_has_to_be_read_to_its_end() -> None:
+    course = at_tip("a")
+    assert course.looked(CatchUpLook(0.0, (lease("a"),), (), {}, closed={"a"})) is None
+    assert course.looked(CatchUpLook(0.0, (lease("a", SHARD_END),), (), {}, closed={"a"})) is CatchUpEnd.CAUGHT_UP
+
+
 def test_it_is_not_over_without_rows_or_while_some_are_missing() -> None:
     assert at_tip("a").looked(look()) is None
     assert at_tip("a").looked(CatchUpLook(0.0, (lease("a"),), (), {}, is_in_sync=False)) is None

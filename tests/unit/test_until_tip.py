@@ -13,6 +13,7 @@ from properties.remarks import ConfigurationError
 from tests.support.fleet import STREAM, Fleet, Running, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, MemoryChild, Recorder
+from tests.twins.dynamo import throttled
 
 SHARD_0 = "shardId-000000000000"
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
@@ -89,6 +90,18 @@ async def test_children_of_a_reshard_during_the_run_are_read_too(world, keys) ->
     assert world.all_delivered()
     assert world.lease(SHARD_0).checkpoint.is_shard_end
     assert {d.shard_id for d in world.recorder.deliveries} == {s.shard_id for s in world.shards()}
+
+
+@modes
+@in_fleet(1)
+async def test_children_of_a_shard_that_was_split_between_two_runs_are_read_in_the_next(world, keys) -> None:
+    world.put(10)
+    assert await ended(begin(world, **keys)) is None
+    world.split(SHARD_0)
+    world.put(10)
+    assert await ended(begin(world, seed=2, **keys)) is None
+    assert world.all_delivered()
+    assert world.lease(SHARD_0).checkpoint.is_shard_end
 
 
 @in_fleet(1)
@@ -185,6 +198,31 @@ async def test_a_run_that_waits_for_a_failing_shard_only_ends_and_names_it(world
     assert world.lease(SHARD_0).checkpoint.sequence == "TRIM_HORIZON"
     assert world.lease("shardId-000000000001").checkpoint.number is not None
     assert world.lease(SHARD_0).owner is None
+
+
+@in_fleet(1)
+async def test_a_run_that_waits_for_a_parked_shard_only_ends_and_names_it(world) -> None:
+    world.recorder.work_s = 1.0
+    world.put(20)
+    run = begin(world, maxRecords="2")
+    await world.until(lambda: len(world.recorder.data()) >= 2)
+    world.kinesis.delete_stream(STREAM, now=world.clock.wall(), with_consumers=True)
+    why = await ended(run, 4 * STALL_S)
+    assert "nothing has moved" in why
+    assert f"{SHARD_0} is parked: Kinesis does not find it" in why
+    assert not world.lease(SHARD_0).is_complete
+    assert world.lease(SHARD_0).owner is None
+
+
+@in_fleet(2)
+async def test_a_table_that_cannot_be_read_for_a_moment_is_looked_at_again(world) -> None:
+    world.put(10)
+    assert await ended(begin(world, "w1")) is None
+    world.put(10)
+    faults = iter([throttled("Scan")] * 2)
+    world.dynamo.faults = lambda _sender, operation, _params: next(faults, None) if operation == "Scan" else None
+    assert await ended(begin(world, "w2", seed=2)) is None
+    assert world.all_delivered()
 
 
 @in_fleet(2)

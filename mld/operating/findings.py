@@ -1,0 +1,400 @@
+"""What `mld doctor` finds, in words, each with its remedy. Pure: answers of AWS and figures of this machine in.
+
+A finding is `ok`, `warn` (it works, or may work, but somebody should look) or `fail` (the daemon cannot do its work).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from mld.aws.table_calls import MISSING_CODE, REFUSED_CODE, THROTTLING_CODES
+from mld.errors import AwsError, MldError
+from mld.leases.lease import Lease
+from mld.operating.fleet_status import JAVA, FleetStatus, WorkerView
+from mld.shards.identity import foreign_evidence
+from mld.steps import finish
+from mld.streams import Shard
+
+CONSUMERS_MAX = 20
+"""Consumers of enhanced fan-out that a stream may have."""
+SKEW_WARN_S = 30.0
+SKEW_FAIL_S = 300.0
+"""AWS refuses signatures that are this far off."""
+RETENTION_SHORT_HOURS = 24
+NAMED_MAX = 3
+FILES_BASE = 100
+FILES_PER_SHARD = 6
+"""Three pipes and a handle of the child's process, and a connection to Kinesis at times."""
+CHILD_MEMORY_BYTES = 25 << 20
+"""Of a small child in Python, beside what it shares."""
+DAEMON_MEMORY_BYTES = 100 << 20
+JAVA_2X, JAVA_3X = "Java 2.x (it never reports)", "Java 3.x"
+
+_FORBIDDEN = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "AuthorizationError"})
+_KMS = frozenset(
+    {
+        "KMSAccessDeniedException",
+        "KMSDisabledException",
+        "KMSInvalidStateException",
+        "KMSNotFoundException",
+        "KMSOptInRequired",
+    }
+)
+_WRONG_KEYS = frozenset(
+    {
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "NotSignedException",
+    }
+)
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+_SKEWED = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture"})
+
+
+class Health(Enum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One line: what was looked at, how it is, in words, and what to do."""
+
+    health: Health
+    about: str
+    words: str
+    remedy: str = ""
+
+
+def ok(about: str, words: str) -> Diagnosis:
+    return Diagnosis(Health.OK, about, words)
+
+
+def warn(about: str, words: str, remedy: str) -> Diagnosis:
+    return Diagnosis(Health.WARN, about, words, remedy)
+
+
+def fail(about: str, words: str, remedy: str) -> Diagnosis:
+    return Diagnosis(Health.FAIL, about, words, remedy)
+
+
+def is_well(findings: Iterable[Diagnosis]) -> bool:
+    return all(finding.health is not Health.FAIL for finding in findings)
+
+
+def finding_value(finding: Diagnosis) -> dict[str, str]:
+    """In plain values."""
+    return {
+        "state": finding.health.value,
+        "about": finding.about,
+        "words": finding.words,
+        "remedy": finding.remedy,
+    }
+
+
+# --- a call that failed -----------------------------------------------------------------------------------------------
+
+
+def permission_of(service: str, operation: str) -> str:
+    """The action as IAM names it."""
+    return f"{service}:{operation}"
+
+
+def refusal(about: str, action: str, error: MldError, missing: str = "") -> Diagnosis:
+    """What the failure of a call means. `missing` is the remedy for a thing that is not there."""
+    if not isinstance(error, AwsError):
+        return fail(about, f"{action}: {error}", "check network, proxy, region and endpoint of this service")
+    if error.code in _FORBIDDEN:
+        return fail(
+            about, f"{action} is not allowed: {error}", "`mld iam-policy` prints the policy that these credentials need"
+        )
+    if error.code in _KMS:
+        return fail(
+            about,
+            f"{action}: the stream's KMS key cannot be used: {error}",
+            "allow kms:Decrypt on the key of the stream, in its key policy too, and see that the key is enabled",
+        )
+    if error.code in _WRONG_KEYS:
+        return fail(
+            about,
+            f"AWS does not accept the credentials: {error}",
+            "use other credentials; check that they belong to this partition and region, and that the secret is whole",
+        )
+    if error.code in _EXPIRED:
+        return fail(about, f"the credentials have expired: {error}", "renew them, and check this machine's clock")
+    if error.code in _SKEWED:
+        return fail(about, f"AWS refuses this machine's time: {error}", "set the clock, and keep it set (NTP)")
+    if error.code in THROTTLING_CODES:
+        return warn(
+            about, f"{action} is throttled: {error}", "see who else calls so often; the daemon waits and goes on"
+        )
+    if error.code == MISSING_CODE and missing:
+        return fail(about, f"{action}: {error}", missing)
+    return fail(about, f"{action}: {error}", "see what this error means in the documentation of the service")
+
+
+def is_harmless_refusal(error: MldError) -> bool:
+    """Whether a write that cannot match was refused for that alone: it is allowed."""
+    return isinstance(error, AwsError) and error.code == REFUSED_CODE
+
+
+def is_missing(error: MldError) -> bool:
+    return isinstance(error, AwsError) and error.code == MISSING_CODE
+
+
+# --- credentials and clock --------------------------------------------------------------------------------------------
+
+
+def clock_finding(offset_s: float | None) -> Diagnosis | None:
+    """`offset_s` is AWS's clock minus ours; None if no answer told its time."""
+    if offset_s is None:
+        return None
+    words = f"this machine's clock is {abs(offset_s):.0f} s {'behind' if offset_s > 0 else 'ahead of'} that of AWS"
+    remedy = "set the clock, and keep it set (NTP)"
+    if abs(offset_s) >= SKEW_FAIL_S:
+        return fail("clock", f"{words}: AWS refuses requests of other programs here", remedy)
+    if abs(offset_s) >= SKEW_WARN_S:
+        return warn("clock", words, remedy)
+    return ok("clock", f"within {max(1.0, abs(offset_s)):.0f} s of AWS's")
+
+
+def key_hint(access_key: str | None) -> str:
+    """So much of an access key id as tells which it is."""
+    return f"…{access_key[-4:]}" if access_key and len(access_key) > 8 else "…"
+
+
+# --- the stream -------------------------------------------------------------------------------------------------------
+
+
+def stream_findings(summary: Mapping[str, Any], *, by_fan_out: bool) -> list[Diagnosis]:
+    """What DescribeStreamSummary tells."""
+    name, status = summary.get("StreamName", "?"), summary.get("StreamStatus", "?")
+    hours = summary.get("RetentionPeriodHours")
+    words = f"{name} is {status}, {summary.get('OpenShardCount', '?')} open shards, records are kept {hours} h"
+    found = []
+    if status in ("ACTIVE", "UPDATING"):
+        found.append(ok("stream", words))
+    else:
+        found.append(fail("stream", words, "wait until it is ACTIVE"))
+    if isinstance(hours, int) and hours <= RETENTION_SHORT_HOURS:
+        found.append(
+            warn(
+                "retention",
+                f"a shard that stands still for {hours} h loses records",
+                "IncreaseStreamRetentionPeriod, or an alarm on the lag (`mld alerts`)",
+            )
+        )
+    if summary.get("EncryptionType") == "KMS":
+        found.append(ok("encryption", f"by KMS key {summary.get('KeyId', '?')}: reading also needs kms:Decrypt"))
+    consumers = summary.get("ConsumerCount")
+    if isinstance(consumers, int) and (consumers or by_fan_out):
+        found.append(ok("consumers", f"{consumers} of {CONSUMERS_MAX} consumers of enhanced fan-out are registered"))
+    return found
+
+
+def consumer_finding(name: str, consumers: int | None, error: MldError | None) -> Diagnosis:
+    """Whether the consumer that the daemon subscribes with is, or can be, registered."""
+    about = "fan-out consumer"
+    if error is None:
+        return ok(about, f"{name} is registered")
+    if not is_missing(error):
+        return refusal(about, "kinesis:DescribeStreamConsumer", error)
+    if consumers is not None and consumers >= CONSUMERS_MAX:
+        return fail(
+            about,
+            f"{name} is not registered, and the stream has {consumers} consumers already",
+            "DeregisterStreamConsumer one that nobody uses, or set retrievalMode=POLLING",
+        )
+    return ok(
+        about, f"{name} is not registered yet; the first start does it (kinesis:RegisterStreamConsumer, not tried)"
+    )
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def table_findings(
+    table: Mapping[str, Any], *, key: str, index: str | None, open_shards: int | None, lease_duration_s: float
+) -> list[Diagnosis]:
+    """What DescribeTable tells. `index` None: this fleet needs none."""
+    name, status = table.get("TableName", "?"), table.get("TableStatus", "?")
+    schema = [(part.get("AttributeName"), part.get("KeyType")) for part in table.get("KeySchema", ())]
+    if schema != [(key, "HASH")]:
+        return [
+            fail(
+                "lease table",
+                f"{name} is no lease table: its key is {', '.join(f'{n} ({k})' for n, k in schema) or 'unknown'}",
+                "set another applicationName, or leaseTableName",
+            )
+        ]
+    found = []
+    words = f"{name} is {status}, about {table.get('ItemCount', '?')} rows"
+    found.append(
+        ok("lease table", words)
+        if status in ("ACTIVE", "UPDATING")
+        else warn("lease table", words, "wait until it is ACTIVE")
+    )
+    found.append(_billing(table, open_shards, lease_duration_s))
+    if index is not None:
+        there = {one.get("IndexName"): one.get("IndexStatus") for one in table.get("GlobalSecondaryIndexes", ())}
+        found.append(
+            ok("owner index", f"{index} is {there[index]}")
+            if index in there
+            else ok("owner index", f"{index} is missing; the next start makes it (dynamodb:UpdateTable, not tried)")
+        )
+    return found
+
+
+def _billing(table: Mapping[str, Any], open_shards: int | None, lease_duration_s: float) -> Diagnosis:
+    mode = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
+    if mode == "PAY_PER_REQUEST":
+        return ok("billing", "pay per request")
+    units = table.get("ProvisionedThroughput", {})
+    writes = int(units.get("WriteCapacityUnits", 0))
+    words = f"provisioned: {units.get('ReadCapacityUnits', '?')} read and {writes} write units"
+    needed = 0 if open_shards is None else round(3 * open_shards / lease_duration_s) + 1
+    if writes < needed:
+        return warn(
+            "billing",
+            f"{words}; renewing {open_shards} leases takes about {needed} a second",
+            "set billing to PAY_PER_REQUEST, add capacity, or set mld.heartbeat=worker",
+        )
+    return ok("billing", words)
+
+
+def rows_findings(
+    status: FleetStatus, leases: Sequence[Lease], shards: Sequence[Shard] | None, *, is_3x: bool = True
+) -> list[Diagnosis]:
+    """The rows, and whether they belong to this stream. `shards` None: they could not be listed."""
+    found = [
+        fail("lease rows", f"row {key} cannot be read: {why}", "repair it, or delete it and restore from a backup")
+        for key, why in status.corrupt[:NAMED_MAX]
+    ]
+    if not leases:
+        return [*found, ok("lease rows", "none yet; the first start makes them")]
+    if shards is not None:
+        found += _against_stream(leases, shards)
+    if status.holes:
+        found.append(
+            warn(
+                "hash range",
+                f"no open lease covers the hash keys {status.holes[0].start} to {status.holes[0].end}",
+                "a running fleet repairs this within minutes; see `mld leases`",
+            )
+        )
+    found += _versions(status, is_3x=is_3x)
+    return found
+
+
+def _against_stream(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Diagnosis]:
+    foreign = finish(foreign_evidence(shards, leases))
+    if foreign is not None:
+        words, _, remedy = foreign.partition("; ")
+        return [fail("rows and stream", words, remedy)]
+    listed = {shard.shard_id for shard in shards}
+    keys = {lease.key for lease in leases}
+    if not keys & listed:
+        return [
+            fail(
+                "rows and stream",
+                f"none of the {len(keys)} rows is of a shard of this stream",
+                "check streamName, regionName and applicationName; `mld reset` begins anew for another stream",
+            )
+        ]
+    gone = sorted(lease.key for lease in leases if lease.key not in listed and not lease.is_complete)
+    lacking = sorted(shard.shard_id for shard in shards if shard.is_open and shard.shard_id not in keys)
+    found = []
+    if gone:
+        found.append(
+            warn(
+                "rows and stream",
+                f"{len(gone)} open rows are of shards that are not listed any more: {_some(gone)}",
+                "the daemon ends them once it is certain that they are past retention",
+            )
+        )
+    if lacking:
+        found.append(
+            warn(
+                "rows and stream",
+                f"{len(lacking)} open shards have no row: {_some(lacking)}",
+                "a running fleet makes them when their parents have ended, or within minutes",
+            )
+        )
+    return found or [ok("rows and stream", f"{len(keys)} rows, all of this stream")]
+
+
+def _versions(status: FleetStatus, *, is_3x: bool) -> list[Diagnosis]:
+    """Which programs share the table, as far as rows tell: Java 3.x reports, Java 2.x only owns leases."""
+    telling = {shard.owner for shard in status.shards if shard.status is not None}
+    there = [worker for worker in status.workers if worker.is_alive or (worker.is_alive is None and worker.leases)]
+    kinds = sorted({_kind(worker, tells=worker.worker in telling) for worker in there})
+    if not kinds:
+        return []
+    words = f"all run {kinds[0]}" if len(kinds) == 1 else f"{len(kinds)} kinds share the table: {', '.join(kinds)}"
+    if JAVA_2X in kinds and is_3x:
+        remedy = "if it lives, set clientVersionConfig for fleets with KCL 2.x (docs/use/fleets.md)"
+        return [warn("workers", f"{words}; this file says CLIENT_VERSION_CONFIG_3X", remedy)]
+    if sum(kind not in (JAVA_2X, JAVA_3X) for kind in kinds) > 1:
+        return [warn("workers", words, "finish the deployment")]
+    return [ok("workers", words)]
+
+
+def _kind(worker: WorkerView, *, tells: bool) -> str:
+    """`tells`: with its renewals it tells how its shards are, as only mld does."""
+    if worker.kind != JAVA:
+        return worker.kind
+    if tells:
+        return "mld"
+    return JAVA_2X if worker.heard_s is None else JAVA_3X
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED_MAX]) + (" …" if len(names) > NAMED_MAX else "")
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+def machine_findings(
+    open_shards: int | None,
+    *,
+    files_max: int | None,
+    processes_max: int | None,
+    memory_bytes: int | None,
+    prefetch_bytes: int,
+) -> list[Diagnosis]:
+    """Whether this machine could take all shards by itself; None for what is unlimited or unknown."""
+    shards = open_shards or 0
+    found = []
+    files = FILES_BASE + FILES_PER_SHARD * shards
+    if files_max is not None and files_max < files:
+        found.append(
+            warn("open files", f"{files_max} are allowed; {shards} shards take about {files}", f"ulimit -n {2 * files}")
+        )
+    else:
+        found.append(ok("open files", f"{'any number' if files_max is None else files_max} allowed"))
+    if processes_max is not None and processes_max < 2 * shards:
+        found.append(
+            warn("processes", f"{processes_max} are allowed, for {shards} children", "raise the limit (ulimit -u)")
+        )
+    if memory_bytes is not None:
+        needed = DAEMON_MEMORY_BYTES + prefetch_bytes + CHILD_MEMORY_BYTES * shards
+        words = (
+            f"{memory_bytes >> 20} MiB are free; {shards} small children and the daemon take about {needed >> 20} MiB"
+        )
+        if memory_bytes < needed:
+            found.append(
+                warn("memory", words, "fork server (docs/use/fork-server.md), mld.prefetchBytesMax, or more workers")
+            )
+        else:
+            found.append(ok("memory", words))
+    return found

@@ -1,0 +1,101 @@
+"""Asks Kinesis how far behind shards are whose rows do not say it: `mld lag --probe`.
+
+One iterator and one record a shard, from its checkpoint, and few shards at a time: this uses one of the five reads a
+second that the shard's consumers share. What cannot be asked stays unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from mld.errors import StreamError
+from mld.leases.lease import Lease, ShardStatus
+from mld.operating.fleet_status import FleetStatus, ShardView, Verdict
+from mld.operating.stream_access import initial_of, streams_of
+from mld.positions import LATEST, InitialPosition
+from mld.retrieval.starting_points import starting_point
+from mld.streams import IteratorType, StartingPoint, Streams
+from properties.settings import Settings
+
+PROBES_CONCURRENT_MAX = 4
+PROBE_INTERVAL_S = 0.1
+"""Between two probes of one of these, so that a table of 1,000 shards takes half a minute."""
+PROBED = "probed"
+
+
+@asynccontextmanager
+async def prober(
+    settings: Settings, lag_max_s: float, *, is_wanted: bool
+) -> AsyncIterator[Callable[[FleetStatus], Awaitable[FleetStatus]]]:
+    """What completes a fleet's status, if that `is_wanted`."""
+
+    async def nothing(status: FleetStatus) -> FleetStatus:
+        return status
+
+    if not is_wanted:
+        yield nothing
+        return
+    async with streams_of(settings) as streams:
+
+        async def probed(status: FleetStatus) -> FleetStatus:
+            answers = await probe(streams, silent(status), initial_of(settings))
+            return with_probed(status, answers, lag_max_s)
+
+        yield probed
+
+
+def silent(status: FleetStatus) -> list[Lease]:
+    """The leases of shards whose lag nobody tells and Kinesis can be asked for.
+
+    At LATEST there is no place to ask from.
+    """
+    return [
+        shard.lease
+        for shard in status.open_shards
+        if shard.behind_s is None and shard.lease.checkpoint.sequence != LATEST.sequence
+    ]
+
+
+async def probe(streams: Streams, leases: list[Lease], initial: InitialPosition) -> dict[str, int]:
+    """Milliseconds behind by shard; those that cannot be asked are left out."""
+    answers: dict[str, int] = {}
+    waiting = iter(leases)
+
+    async def ask() -> None:
+        for lease in waiting:
+            try:
+                iterator = await streams.shard_iterator(lease.key, _after(lease, initial))
+                behind_ms = (await streams.get_records(iterator, 1)).millis_behind_latest
+            except StreamError:
+                behind_ms = None
+            if behind_ms is not None:
+                answers[lease.key] = behind_ms
+            await asyncio.sleep(PROBE_INTERVAL_S)
+
+    await asyncio.gather(*(ask() for _ in range(min(PROBES_CONCURRENT_MAX, len(leases)))))
+    return answers
+
+
+def _after(lease: Lease, initial: InitialPosition) -> StartingPoint:
+    if lease.checkpoint.number is None:
+        return starting_point(lease.checkpoint, initial)
+    return StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=lease.checkpoint.sequence)
+
+
+def with_probed(status: FleetStatus, answers: Mapping[str, int], lag_max_s: float) -> FleetStatus:
+    """The status with what Kinesis said, marked as such. Only an unknown verdict changes."""
+
+    def view(shard: ShardView) -> ShardView:
+        behind_ms = answers.get(shard.key)
+        if behind_ms is None:
+            return shard
+        verdict = shard.verdict
+        if verdict is Verdict.UNKNOWN:
+            verdict = Verdict.LAGGING if behind_ms > lag_max_s * 1000 else Verdict.OK
+        told = ShardStatus(PROBED, int(status.taken_s), behind_ms)
+        return replace(shard, verdict=verdict, status=told, age_s=0.0, is_probed=True)
+
+    return replace(status, shards=tuple(map(view, status.shards)))

@@ -1,0 +1,183 @@
+"""What `mld doctor` makes of what it sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.errors import AwsError, AwsUnreachableError
+from mld.fleet.values import WorkerReport
+from mld.leases.lease import Lease, ShardStatus
+from mld.operating import findings
+from mld.operating.findings import Diagnosis, Health
+from mld.operating.fleet_status import ViewRules, fleet_status
+from mld.positions import TRIM_HORIZON, Position
+from mld.streams import HASH_KEY_MAX, HashRange, Shard
+
+ALL = HashRange(0, HASH_KEY_MAX)
+
+
+def healths(found: list[Diagnosis]) -> dict[str, Health]:
+    return {one.about: one.health for one in found}
+
+
+@pytest.mark.parametrize(
+    ("code", "health", "remedy"),
+    [
+        ("AccessDeniedException", Health.FAIL, "mld iam-policy"),
+        ("UnrecognizedClientException", Health.FAIL, "other credentials"),
+        ("InvalidSignatureException", Health.FAIL, "other credentials"),
+        ("ExpiredTokenException", Health.FAIL, "renew"),
+        ("RequestTimeTooSkewed", Health.FAIL, "set the clock"),
+        ("KMSDisabledException", Health.FAIL, "kms:Decrypt"),
+        ("ThrottlingException", Health.WARN, "who else"),
+        ("ResourceNotFoundException", Health.FAIL, "the name"),
+        ("SomethingNew", Health.FAIL, "documentation"),
+    ],
+)
+def test_each_kind_of_refusal_has_its_remedy(code: str, health: Health, remedy: str) -> None:
+    finding = findings.refusal("x", "kinesis:GetRecords", AwsError("GetRecords", code, "words"), "check the name")
+    assert finding.health is health
+    assert remedy in finding.remedy
+    assert code in finding.words
+
+
+def test_no_answer_fails() -> None:
+    finding = findings.refusal("x", "kinesis:GetRecords", AwsUnreachableError("GetRecords", "time-out"))
+    assert finding.health is Health.FAIL
+    assert "network" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "health"),
+    [(0.4, Health.OK), (29.0, Health.OK), (-45.0, Health.WARN), (600.0, Health.FAIL), (-600.0, Health.FAIL)],
+)
+def test_the_clock(offset_s: float, health: Health) -> None:
+    finding = findings.clock_finding(offset_s)
+    assert finding is not None and finding.health is health
+    if health is not Health.OK:
+        assert ("behind" in finding.words) is (offset_s > 0)
+
+
+def test_a_clock_that_nobody_compared_is_not_spoken_of() -> None:
+    assert findings.clock_finding(None) is None
+
+
+def test_a_stream_that_is_not_active_fails_and_a_short_retention_warns() -> None:
+    summary = {"StreamName": "s", "StreamStatus": "DELETING", "RetentionPeriodHours": 24, "OpenShardCount": 1}
+    assert healths(findings.stream_findings(summary, by_fan_out=False)) == {
+        "stream": Health.FAIL,
+        "retention": Health.WARN,
+    }
+    summary |= {"StreamStatus": "UPDATING", "RetentionPeriodHours": 168, "ConsumerCount": 2, "EncryptionType": "KMS"}
+    assert set(healths(findings.stream_findings(summary, by_fan_out=True)).values()) == {Health.OK}
+
+
+def test_the_last_place_for_a_consumer() -> None:
+    missing = AwsError("DescribeStreamConsumer", "ResourceNotFoundException")
+    assert findings.consumer_finding("c", 20, missing).health is Health.FAIL
+    assert findings.consumer_finding("c", 19, missing).health is Health.OK
+    assert findings.consumer_finding("c", 20, None).health is Health.OK
+
+
+def table(**more: object) -> dict[str, object]:
+    return {
+        "TableName": "t",
+        "TableStatus": "ACTIVE",
+        "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        "BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"},
+        **more,
+    }
+
+
+def looked_at(described: dict[str, object], open_shards: int | None = 10) -> list[Diagnosis]:
+    return findings.table_findings(
+        described, key="leaseKey", index="Index", open_shards=open_shards, lease_duration_s=10.0
+    )
+
+
+def test_a_table_of_another_kind_fails_and_nothing_else_is_said() -> None:
+    other = table(KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}])
+    assert healths(looked_at(other)) == {"lease table": Health.FAIL}
+
+
+@pytest.mark.parametrize(("writes", "health"), [(3, Health.WARN), (4, Health.OK)])
+def test_provisioned_capacity_is_compared_with_the_renewals(writes: int, health: Health) -> None:
+    units = {"ReadCapacityUnits": 5, "WriteCapacityUnits": writes}
+    described = table(BillingModeSummary={}, ProvisionedThroughput=units)
+    assert healths(looked_at(described))["billing"] is health
+
+
+def test_an_index_that_is_missing_is_made_by_the_next_start() -> None:
+    (index,) = [one for one in looked_at(table()) if one.about == "owner index"]
+    assert index.health is Health.OK and "is missing" in index.words
+    indexed = table(GlobalSecondaryIndexes=[{"IndexName": "Index", "IndexStatus": "CREATING"}])
+    (index,) = [one for one in looked_at(indexed) if one.about == "owner index"]
+    assert "CREATING" in index.words
+
+
+def rows(leases: list[Lease], shards: list[Shard] | None, corrupt: tuple[tuple[str, str], ...] = ()) -> list[Diagnosis]:
+    status = fleet_status(leases, (), None, 0.0, ViewRules(10.0), corrupt=corrupt)
+    return findings.rows_findings(status, leases, shards)
+
+
+def test_rows_are_held_against_the_stream() -> None:
+    lease = Lease("a", Position("150"), owner=None, hash_range=ALL)
+    shard = Shard("a", ALL, "100")
+    assert healths(rows([lease], [shard])) == {"rows and stream": Health.OK}
+    assert healths(rows([lease], [Shard("b", ALL, "100")]))["rows and stream"] is Health.FAIL
+    assert healths(rows([lease], [Shard("a", HashRange(0, 5), "100")]))["rows and stream"] is Health.FAIL
+    assert healths(rows([lease], [shard, Shard("b", ALL, "100")]))["rows and stream"] is Health.WARN
+    gone = Lease("old", TRIM_HORIZON, owner=None)
+    assert healths(rows([lease, gone], [shard]))["rows and stream"] is Health.WARN
+    assert healths(rows([lease], None)) == {}
+    assert healths(rows([], [shard])) == {"lease rows": Health.OK}
+
+
+@pytest.mark.parametrize(
+    ("reports", "is_3x", "health", "words"),
+    [
+        ([], True, Health.WARN, "all run Java 2.x (it never reports); this file says"),
+        ([], False, Health.OK, "all run Java 2.x"),
+        (["java"], True, Health.OK, "all run Java 3.x"),
+        (["java", "mld 1"], True, Health.OK, "2 kinds share the table: Java 3.x, mld 1"),
+        (["mld 1", "mld 2"], False, Health.WARN, "3 kinds share the table: Java 2.x (it never reports), mld 1, mld 2"),
+    ],
+)
+def test_who_shares_the_table(reports: list[str], is_3x: bool, health: Health, words: str) -> None:
+    told = [
+        WorkerReport("java" if kind == "java" else kind, 0, mld={} if kind == "java" else {"version": kind[4:]})
+        for kind in reports
+    ]
+    lease = Lease("a", Position("150"), owner="java", hash_range=ALL)
+    status = fleet_status([lease], told, None, 0.0, ViewRules(10.0))
+    (found,) = [one for one in findings.rows_findings(status, [lease], None, is_3x=is_3x) if one.about == "workers"]
+    assert (found.health, words in found.words) == (health, True), found.words
+
+
+def test_a_worker_that_tells_its_lag_is_no_java_worker() -> None:
+    lease = Lease("a", Position("150"), owner="w1", hash_range=ALL, status=ShardStatus("idle", 0, 0))
+    assert "all run mld" in {one.words for one in rows([lease], None)}
+
+
+def test_holes_and_rows_that_cannot_be_read_are_told() -> None:
+    half = Lease("a", TRIM_HORIZON, owner=None, hash_range=HashRange(0, 5))
+    assert healths(rows([half], None))["hash range"] is Health.WARN
+    assert healths(rows([half], None, corrupt=(("x", "why"),)))["lease rows"] is Health.FAIL
+
+
+def test_a_machine_that_is_too_small_for_all_shards_warns() -> None:
+    def look(**limits: int | None) -> dict[str, Health]:
+        given = {"files_max": None, "processes_max": None, "memory_bytes": None, **limits}
+        return healths(findings.machine_findings(100, prefetch_bytes=1 << 20, **given))  # type: ignore[arg-type]
+
+    assert look()["open files"] is Health.OK
+    assert look(files_max=600)["open files"] is Health.WARN
+    assert look(files_max=700)["open files"] is Health.OK
+    assert look(processes_max=100)["processes"] is Health.WARN
+    assert look(memory_bytes=1 << 30)["memory"] is Health.WARN
+    assert look(memory_bytes=4 << 30)["memory"] is Health.OK
+
+
+def test_a_key_is_hinted_at_only() -> None:
+    assert findings.key_hint("AKIAEXAMPLE1234567890") == "…7890"
+    assert findings.key_hint("short") == findings.key_hint(None) == "…"

@@ -1,0 +1,94 @@
+"""What records look like to people."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+
+import pytest
+
+from mld.operating import record_views
+from mld.operating.record_views import Payload, body, headline, open_payload, record_value, view_of
+
+PLAIN = b'{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("data", "opened", "names"),
+    [
+        (PLAIN, PLAIN, ()),
+        (gzip.compress(PLAIN), PLAIN, ("gzip",)),
+        (zlib.compress(PLAIN), PLAIN, ("zlib",)),
+        (zlib.compress(PLAIN, 9), PLAIN, ("zlib",)),
+        (gzip.compress(zlib.compress(PLAIN)), PLAIN, ("gzip", "zlib")),
+        (b"", b"", ()),
+        (b"x\x9c", b"x\x9c", ()),
+    ],
+)
+def test_compression_is_opened_layer_by_layer(data: bytes, opened: bytes, names: tuple[str, ...]) -> None:
+    assert open_payload(data) == Payload(opened, names)
+
+
+@pytest.mark.parametrize(
+    ("data", "note"),
+    [
+        (b"\x1f\x8bnot gzip", "looks like gzip, but cannot be opened"),
+        (gzip.compress(b"x" * 100)[:-9], "gzip, cut off"),
+    ],
+)
+def test_what_only_looks_compressed_stays_as_it_is(data: bytes, note: str) -> None:
+    payload = open_payload(data)
+    assert payload.data == data
+    assert note in payload.note
+
+
+def test_text_that_begins_like_zlib_is_text() -> None:
+    assert zlib.compress(b"")[:2] == b"x\x9c"
+    assert open_payload(b"x^ as a text") == Payload(b"x^ as a text")
+
+
+def test_a_bomb_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_views, "OPENED_BYTES_MAX", 1_000)
+    data = gzip.compress(b"0" * 1_000_000)
+    payload = open_payload(data)
+    assert payload.data == data
+    assert "is not opened" in payload.note
+
+
+def test_json_is_laid_out_text_is_text_and_the_rest_is_hex() -> None:
+    assert body(Payload(b'{"a":"\xc3\xbc"}')) == '{\n  "a": "ü"\n}'
+    assert body(Payload(b"{not json")) == "{not json"
+    assert body(Payload(b"two\nlines")) == "two\nlines"
+    assert body(Payload(bytes(range(16)))).endswith("0e 0f  ................")
+    assert "\x1b" not in body(Payload(b"\x1b[31m red"))
+    assert "\x1b" not in body(Payload(b'{"a": "\\u001b[31m"}'))
+
+
+def test_long_payloads_are_cut_for_people() -> None:
+    assert body(Payload(b"a" * 200_000)).endswith("… 100000 characters more")
+    assert body(Payload(b"\xff" * 2_000)).endswith("… 976 bytes more")
+
+
+FIELDS = {
+    "data": base64.b64encode(gzip.compress(b'{"a":1}')).decode(),
+    "partitionKey": "key\x1b",
+    "sequenceNumber": "5",
+    "subSequenceNumber": 2,
+    "approximateArrivalTimestamp": 1_792_000_000_123,
+}
+
+
+def test_a_headline_has_place_time_and_key_and_steers_no_terminal() -> None:
+    line = headline(view_of(FIELDS))
+    assert line.startswith("5/2  2026-10-14T17:46:40.123Z  key=key\\x1b  ")
+    assert line.endswith("bytes [gzip]")
+
+
+def test_a_value_is_json_text_or_base64() -> None:
+    assert record_value("s", view_of(FIELDS))["json"] == {"a": 1}
+    assert record_value("s", view_of({**FIELDS, "data": base64.b64encode(b"x").decode()}))["text"] == "x"
+    value = record_value("s", view_of(FIELDS, is_raw=True))
+    assert (value["subSequenceNumber"], value["opened"], value["base64"]) == (None, [], FIELDS["data"])
+    json.dumps(value)
