@@ -34,6 +34,7 @@ _ELSEWHERE = {
     "mld.operating.acts.steering_commands": ("drain", "move", "pause", "release", "resume"),
     "mld.operating.top": ("top",),
     "mld.operating.see": ("lag", "leases", "workers"),
+    "mld.operating.reset_commands": ("export", "reset", "restore", "skip", "teardown"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }
 """Commands that other modules define, which are imported for them only."""
