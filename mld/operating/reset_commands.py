@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mld.operating.acts.plan import Outcome, Plan, Row
     from mld.operating.points import Point
     from mld.operating.resets.application import Doors
+    from mld.operating.resets.owners import Observed
 
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -74,7 +75,7 @@ def reset(
         elif plan.changes:
             await app.require_no_owners(seen, STOP_REMEDY)
         return await _carry_out(
-            doors, plan, reset.plan, "reset", execute, backup_file, output, seen.table.rows, stop_fleet=stop_fleet
+            doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
         )
 
     _run(chosen_file(option_file, argument_file), overrides, work)
@@ -131,7 +132,7 @@ def skip(
             _show(output, [*lines, "nothing was done; --execute does it"], value | {"outcome": "planned"})
             return EXIT_OK
         saved = _save("skip", doors, seen.table.rows, backup_file)
-        passed, outcome = await skip(app, lease, wanted, initial, path)
+        passed, outcome = await skip(app, seen, lease, wanted, initial, path)
         is_done = outcome.fate is Fate.DONE
         value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
         lines = [
@@ -230,7 +231,7 @@ def restore(
             execute,
             backup_file,
             output,
-            seen.table.rows,
+            seen,
             stop_fleet=stop_fleet,
         )
 
@@ -318,7 +319,7 @@ async def _carry_out(
     execute: bool,
     backup_file: str | None,
     output: str,
-    rows: Sequence[Row],
+    seen: Observed,
     *,
     stop_fleet: bool,
 ) -> int:
@@ -334,7 +335,7 @@ async def _carry_out(
         lines.append("nothing was done; --execute does it" if plan.changes else "nothing to do")
         _show(output, lines, value)
         return EXIT_OK
-    saved = _save(command, doors, rows, backup_file)
+    saved = _save(command, doors, seen.table.rows, backup_file)
     if output == "table":
         _show(output, [*lines, f"the rows are saved in {saved}"], value)
 
@@ -343,7 +344,7 @@ async def _carry_out(
             why = f": {outcome.why}" if outcome.why else ""
             _show(output, [f"  {outcome.change.key}: {outcome.fate.value}{why}"], None)
 
-    outcomes = await doors.app.carry_out(planner, report, stop_fleet=stop_fleet)
+    outcomes = await doors.app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
     value["changes"] = [
         {"key": one.change.key, "change": one.change.words, "outcome": one.fate.value}
         | ({"why": one.why} if one.why else {})

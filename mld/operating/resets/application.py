@@ -7,7 +7,7 @@ as an operator, look again, write, give the leases back.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 
@@ -152,16 +152,25 @@ class Application:
         listing = await self._detector().list_all(None)
         return not (isinstance(listing, NotListed) and listing.is_missing)
 
+    def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
+        """A hold on leases; operators that were seen, and did not move a lease while they were watched, are dead."""
+        dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
+        return operator_hold(self.leases, self.calls, self.clock, self.lease_duration_s, dead=dead)
+
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    async def carry_out(self, planner: Planner, report: Report, *, stop_fleet: bool = False) -> list[Outcome]:
+    async def carry_out(
+        self, planner: Planner, report: Report, seen: Observed, *, stop_fleet: bool = False
+    ) -> list[Outcome]:
         """Take all leases, write what `planner` wants until it wants nothing more, and give the leases back.
 
-        Raises ActRefusedError if somebody else is at work; TableError, after which rows are as they were or as wanted.
+        `seen` is what `require_no_owners`, or with `stop_fleet` `require_no_operators`, was asked about. Raises
+        ActRefusedError if somebody else has been at work since; TableError, after which rows are as they were or as
+        wanted.
         """
-        async with operator_hold(self.leases, self.calls, self.clock, self.lease_duration_s) as hold:
-            seen = await self.look()
-            await hold.take(seen.table.scan.leases, by_force=stop_fleet)
+        async with self.hold(seen) as hold:
+            now = await self.look() if stop_fleet else seen
+            await hold.take(now.table.scan.leases, by_force=stop_fleet)
             if stop_fleet:
                 # Until then a former owner may believe in its lease, and create the rows of its shard's children.
                 await self.clock.sleep(self.lease_duration_s)

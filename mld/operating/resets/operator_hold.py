@@ -49,8 +49,17 @@ def is_operator(owner: str | None) -> bool:
 class OperatorHold:
     """The leases of one operator; made by `operator_hold`."""
 
-    def __init__(self, table: LeaseTable, calls: TableCalls, clock: Clock, me: str, lease_duration_s: float) -> None:
+    def __init__(
+        self,
+        table: LeaseTable,
+        calls: TableCalls,
+        clock: Clock,
+        me: str,
+        lease_duration_s: float,
+        dead: frozenset[str] = frozenset(),
+    ) -> None:
         self.me = me
+        self._dead = dead
         self._table = table
         self._calls = calls
         self._clock = clock
@@ -80,6 +89,7 @@ class OperatorHold:
             if seen.actual_owner == self.me and seen.checkpoint_owner is None:
                 self._held[seen.key] = seen
                 return
+            self._require_no_other_operator(seen)
             try:
                 taken = await self._table.take(seen, self.me)
             except TableThrottledError:
@@ -89,13 +99,14 @@ class OperatorHold:
                 self._held[taken.key] = taken
                 return
             seen = await self._table.get(lease.key)
-            if seen is not None and seen.actual_owner != self.me and (is_operator(seen.owner) or not by_force):
-                owner = f"{seen.actual_owner} has it" if seen.actual_owner else "nobody has it"
-                raise ActRefusedError(
-                    f"lease {lease.key} moved while it was taken ({owner} now): somebody else is at work; ask again "
-                    "when they have finished"
-                )
+            if seen is not None and seen.actual_owner != self.me and not by_force:
+                raise ActRefusedError(_moved(seen))
         raise ActRefusedError(f"lease {lease.key} moves each time it is about to be taken; ask again")
+
+    def _require_no_other_operator(self, lease: Lease) -> None:
+        owner = lease.actual_owner
+        if is_operator(owner) and owner != self.me and owner not in self._dead:
+            raise ActRefusedError(_moved(lease))
 
     async def write(self, change: Change) -> Outcome:
         """Write a change of `requests` that does not depend on what the row says; may be sent more than once.
@@ -199,12 +210,28 @@ class OperatorHold:
         return left
 
 
+def _moved(lease: Lease) -> str:
+    owner = f"{lease.actual_owner} has it" if lease.actual_owner else "nobody has it"
+    return (
+        f"lease {lease.key} moved since it was looked at ({owner} now): somebody else is at work; ask again when they "
+        "have finished"
+    )
+
+
 @asynccontextmanager
 async def operator_hold(
-    table: LeaseTable, calls: TableCalls, clock: Clock, lease_duration_s: float
+    table: LeaseTable,
+    calls: TableCalls,
+    clock: Clock,
+    lease_duration_s: float,
+    *,
+    dead: frozenset[str] = frozenset(),
 ) -> AsyncIterator[OperatorHold]:
-    """A hold without leases yet, which renews those that it takes, and gives them back however this ends."""
-    hold = OperatorHold(table, calls, clock, operator_id(), lease_duration_s)
+    """A hold without leases yet, which renews those that it takes, and gives them back however this ends.
+
+    `dead` are operators whose commands are known to have ended without giving back what they held.
+    """
+    hold = OperatorHold(table, calls, clock, operator_id(), lease_duration_s, dead)
     keeping = asyncio.create_task(hold.keep())
     try:
         yield hold

@@ -23,7 +23,7 @@ from mld.operating.resets import requests
 from mld.operating.resets.application import Application
 from mld.operating.resets.boundary import ShardWalk
 from mld.operating.resets.files import forget, saved_file
-from mld.operating.resets.operator_hold import operator_hold
+from mld.operating.resets.owners import Observed
 from mld.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
 from mld.retrieval.starting_points import lacks_timestamp, starting_point
 from mld.streams import Page
@@ -155,11 +155,11 @@ def saved_line(shard_id: str, record: FramedRecord) -> str:
 
 
 async def skip(
-    app: Application, lease: Lease, wanted: SkipRange, initial: InitialPosition, path: Path
+    app: Application, seen: Observed, lease: Lease, wanted: SkipRange, initial: InitialPosition, path: Path
 ) -> tuple[Passed, Outcome]:
     """Save the records in a new file, then move the checkpoint. Raises ActRefusedError, MldError and OSError: then the
     checkpoint is as it was, and the file is gone."""
-    async with operator_hold(app.leases, app.calls, app.clock, app.lease_duration_s) as hold:
+    async with app.hold(seen) as hold:
         await hold.take([lease], by_force=True)
         held = await app.leases.get(lease.key)
         if held is None or held.actual_owner != hold.me:

@@ -77,7 +77,7 @@ class Stream:
             self._add(HashRange(left.hash_range.start, right.hash_range.end), left.shard_id, right.shard_id)
 
     def rows_after(self, done_before: int, *, clean: bool) -> dict[str, Lease]:
-        """The rows of an application that has read all that ended before a moment; complete rows stay unless `clean`."""
+        """The rows of an application that has read all that ended before a moment; `clean`: complete ones are gone."""
         there = set(self.moments[done_before])
         found: dict[str, Lease] = {}
         for shard in self.shards.values():
