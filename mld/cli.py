@@ -35,6 +35,7 @@ _ELSEWHERE = {
     "mld.operating.top": ("top",),
     "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
+    "mld.operating.reset_commands": ("export", "reset", "restore", "skip", "teardown"),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }
 """Commands that other modules define, which are imported for them only."""

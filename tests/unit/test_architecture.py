@@ -173,6 +173,8 @@ PURE = (
     "mld/operating/acts/plan.py",
     "mld/operating/acts/steering.py",
     "mld/operating/record_views.py",
+    "mld/operating/resets/requests.py",
+    "mld/operating/resets/target.py",
     "mld/serving/own_status.py",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "mld/metrics").glob("*.py"))),
     "mld/leases/lease.py",

@@ -1,0 +1,394 @@
+"""The commands that move a whole application: `reset`, `skip`, `export`, `restore`, `teardown`. Options and printing.
+
+Without --execute each of them prints what it would do, and changes nothing. Exit codes: 0 done, or nothing to do; 1
+refused or failed, with a sentence; 2 the configuration cannot be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mld.errors import MldError
+from mld.operating.acts.commanding import acting
+from mld.operating.point_option import PointType
+from mld.operating.points import PointKind
+from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
+
+if TYPE_CHECKING:
+    from mld.operating.acts.plan import Outcome, Plan, Row
+    from mld.operating.points import Point
+    from mld.operating.resets.application import Doors
+    from mld.operating.resets.owners import Observed
+
+PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
+
+
+@click.command()
+@properties_file
+@click.option(
+    "--to",
+    "point",
+    type=PointType(PLACES),
+    required=True,
+    metavar="PLACE",
+    help="trim-horizon, latest, a time (2026-01-31T12:00:00Z, epoch seconds, or 2h for two hours ago), or, with "
+    "--shard, the sequence number of the first record to be read.",
+)
+@click.option("--shard", "shard_name", metavar="SHARD", help="Only this shard (its id, or its number).")
+@click.option("--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end.")
+@acting
+def reset(
+    argument_file: str | None,
+    option_file: str | None,
+    overrides: Sequence[str],
+    point: Point,
+    shard_name: str | None,
+    stop_fleet: bool,
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Let the application, or one shard, begin at another place.
+
+    The rows become those with which an application would have begun there. Saved before in a file for `mld restore`.
+    """
+
+    async def work(doors: Doors) -> int:
+        from mld.operating.resets.resetting import resolve
+
+        app = doors.app
+        seen = await app.require_table()
+        reset = await resolve(app, seen.table, point, shard_name)
+        plan = reset.plan(seen.table, "")
+        if stop_fleet:
+            await app.require_no_operators(seen)
+        elif plan.changes:
+            await app.require_no_owners(seen, STOP_REMEDY)
+        return await _carry_out(
+            doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
+        )
+
+    _run(chosen_file(option_file, argument_file), overrides, work)
+
+
+@click.command()
+@click.argument("shard_name", metavar="SHARD")
+@properties_file
+@click.option("--records", type=click.IntRange(min=1), metavar="N", help="Skip so many user records.")
+@click.option("--past", metavar="SEQUENCE[/SUB]", help="Skip all records up to this one, and this one.")
+@click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is skipped.")
+@acting
+def skip(
+    shard_name: str,
+    argument_file: str | None,
+    option_file: str | None,
+    overrides: Sequence[str],
+    records: int | None,
+    past: str | None,
+    path: Path,
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Move the checkpoint of a shard past records that cannot be processed, and save these in a file.
+
+    The file has one record a line, in JSON, as the record processor would have got it. A worker that has the lease
+    loses it, and begins after the skipped records when it has it back.
+    """
+    if (records is None) == (past is None):
+        raise click.UsageError("give either --records or --past")
+
+    async def work(doors: Doors) -> int:
+        from mld.operating.acts.plan import Fate, full_key
+        from mld.operating.resets.application import initial_of
+        from mld.operating.resets.files import require_new
+        from mld.operating.resets.skipping import SkipRange, parse_past, pass_records, skip
+
+        wanted = SkipRange(count=records) if past is None else parse_past(past)
+        app = doors.app
+        seen = await app.require_table()
+        leases = {lease.key: lease for lease in seen.table.scan.leases}
+        lease = leases[full_key(leases, shard_name)]
+        await app.shards(seen.table)
+        initial = initial_of(doors.settings)
+        require_new(path)
+        await app.require_no_operators(seen)
+        found: list[str] = []
+        passed = await pass_records(app, lease, wanted, initial, lambda one: found.append(_short(one)))
+        if not execute:
+            value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
+            lines = [f"{lease.key}: {passed.count} records after {lease.checkpoint} would be skipped:", *found[:20]]
+            lines += [f"  … and {len(found) - 20} more"] if len(found) > 20 else []
+            _show(output, [*lines, "nothing was done; --execute does it"], value | {"outcome": "planned"})
+            return EXIT_OK
+        saved = _save("skip", doors, seen.table.rows, backup_file)
+        passed, outcome = await skip(app, seen, lease, wanted, initial, path)
+        is_done = outcome.fate is Fate.DONE
+        value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
+        lines = [
+            f"the rows are saved in {saved}",
+            f"{passed.count} records of {lease.key} are saved in {path}: {passed.first} to {passed.last}",
+            f"checkpoint to {passed.last}: {outcome.fate.value}{f': {outcome.why}' if outcome.why else ''}",
+        ]
+        _show(output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
+        return EXIT_OK if is_done else EXIT_FAILURE
+
+    _run(chosen_file(option_file, argument_file), overrides, work)
+
+
+@click.command()
+@properties_file
+@click.option("--to", "path", type=NEW_FILE, metavar="FILE", help="New file; by default one in the working directory.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def export(
+    argument_file: str | None, option_file: str | None, overrides: Sequence[str], path: Path | None, output: str
+) -> None:
+    """Save all rows of the lease table in a file, unchanged; the two other tables of KCL 3.0 to 3.4 in files beside it.
+
+    It is no snapshot: workers go on while the table is read. `mld restore` puts leases back.
+    """
+
+    async def work(doors: Doors) -> int:
+        from mld.operating.acts.execution import read_table
+        from mld.operating.resets.files import exported_tables
+
+        app = doors.app
+        table = await read_table(app.calls)
+        written = exported_tables(doors, path, {app.table_name: table.rows, **await _legacy_rows(doors)})
+        lines = [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
+        _show(output, lines, [{"table": name, "file": str(file), "rows": count} for name, file, count in written])
+        return EXIT_OK
+
+    _run(chosen_file(option_file, argument_file), overrides, work)
+
+
+@click.command()
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@properties_file
+@click.option("--from-another", is_flag=True, help="The file may be of another application or table.")
+@click.option("--skip-forward", is_flag=True, help="Also move checkpoints forward, and skip what is between.")
+@click.option("--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end.")
+@acting
+def restore(
+    path: Path,
+    argument_file: str | None,
+    option_file: str | None,
+    overrides: Sequence[str],
+    from_another: bool,
+    skip_forward: bool,
+    stop_fleet: bool,
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Put the leases of a file of `mld export`, or of any act, back into the table.
+
+    Leader, reports and states in the file are left out: the fleet makes them anew.
+    """
+
+    async def work(doors: Doors) -> int:
+        from mld.operating.acts.plan import ActRefusedError
+        from mld.operating.resets.restoring import Restoration, read_saved, require_same_table
+        from mld.shards.graph import ShardGraph
+        from mld.shards.identity import foreign_evidence
+        from mld.steps import finish
+
+        app = doors.app
+        saved = read_saved(path)
+        if not from_another:
+            require_same_table(saved, app.name, app.table_name)
+        seen = await app.table_or_none()
+        shards = await app.shards(None if seen is None else seen.table)
+        foreign = finish(foreign_evidence(shards, saved.leases))
+        if foreign is not None:
+            raise ActRefusedError(foreign.replace("the lease table", f"the file {path}", 1))
+        if seen is None:
+            if not execute:
+                raise ActRefusedError(f"table {app.table_name} does not exist; --execute creates it and restores there")
+            await app.leases.ensure()
+            seen = await app.require_table()
+        restoration = Restoration(saved, ShardGraph(shards), skip_forward)
+        plan = restoration.plan(seen.table, "")
+        if stop_fleet:
+            await app.require_no_operators(seen)
+        elif plan.changes:
+            await app.require_no_owners(seen, STOP_REMEDY)
+        return await _carry_out(
+            doors,
+            plan,
+            restoration.plan,
+            "restore",
+            execute,
+            backup_file,
+            output,
+            seen,
+            stop_fleet=stop_fleet,
+        )
+
+    _run(chosen_file(option_file, argument_file), overrides, work)
+
+
+@click.command()
+@properties_file
+@acting
+def teardown(
+    argument_file: str | None,
+    option_file: str | None,
+    overrides: Sequence[str],
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+) -> None:
+    """Delete what the application has in AWS: its tables, and the fan-out consumer that it registered.
+
+    Lists first. All rows are saved in files before anything is deleted. The stream and its records stay.
+    """
+
+    async def work(doors: Doors) -> int:
+        from mld.operating.resets.files import exported_tables
+        from mld.operating.resets.retiring import possessions, require_unprotected, take_down
+
+        app = doors.app
+        found = await possessions(app, doors.settings, doors.dynamo, doors.kinesis)
+        lines = [f"application {app.name} has:", *(f"  table {one.name}: {one.words}" for one in found.tables)]
+        lines += [f"  fan-out consumer {found.consumer}"] if found.consumer else []
+        value: dict[str, Any] = {
+            "tables": [{"name": one.name, "what": one.what, "rows": len(one.rows)} for one in found.tables],
+            "consumer": found.consumer,
+        }
+        if not found.tables and found.consumer is None:
+            _show(output, [f"application {app.name} has no table and no consumer", "nothing to do"], value)
+            return EXIT_OK
+        require_unprotected(found)
+        seen = await app.table_or_none()
+        if seen is not None:
+            await app.require_stream_of(seen)
+            await app.require_no_owners(seen, "stop them first", idle=True)
+        if not execute:
+            _show(output, [*lines, "nothing was done; --execute deletes it"], value)
+            return EXIT_OK
+        backup = None if backup_file is None else Path(backup_file)
+        written = exported_tables(doors, backup, {one.name: one.rows for one in found.tables})
+        lines += [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
+        outcomes = await take_down(found, doors.dynamo, doors.kinesis)
+        lines += [f"{name}: {what}" for name, what in outcomes]
+        value |= {"saved": [str(file) for _, file, _ in written], "outcomes": dict(outcomes)}
+        _show(output, lines, value)
+        return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK
+
+    _run(chosen_file(option_file, argument_file), overrides, work)
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def _run(file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[int]]) -> None:
+    settings = settings_of(file, overrides)
+
+    async def running() -> int:
+        from mld.operating.resets.application import application_of
+
+        async with application_of(settings) as doors:
+            return await work(doors)
+
+    try:
+        sys.exit(asyncio.run(running()))
+    except KeyboardInterrupt:
+        say("interrupted: rows are as they were or as planned; the same command again does what is left")
+        sys.exit(EXIT_FAILURE)
+    except (MldError, OSError) as error:
+        say(str(error))
+        sys.exit(EXIT_FAILURE)
+
+
+async def _carry_out(
+    doors: Doors,
+    plan: Plan,
+    planner: Callable[..., Plan],
+    command: str,
+    execute: bool,
+    backup_file: str | None,
+    output: str,
+    seen: Observed,
+    *,
+    stop_fleet: bool,
+) -> int:
+    from mld.operating.acts.plan import Fate
+
+    lines = [plan.title, *(f"  {change.key}: {change.words}" for change in plan.changes), *plan.notes]
+    value: dict[str, Any] = {
+        "plan": plan.title,
+        "changes": [{"key": change.key, "change": change.words, "outcome": "planned"} for change in plan.changes],
+        "notes": list(plan.notes),
+    }
+    if not plan.changes or not execute:
+        lines.append("nothing was done; --execute does it" if plan.changes else "nothing to do")
+        _show(output, lines, value)
+        return EXIT_OK
+    saved = _save(command, doors, seen.table.rows, backup_file)
+    if output == "table":
+        _show(output, [*lines, f"the rows are saved in {saved}"], value)
+
+    def report(outcome: Outcome) -> None:
+        if output == "table":
+            why = f": {outcome.why}" if outcome.why else ""
+            _show(output, [f"  {outcome.change.key}: {outcome.fate.value}{why}"], None)
+
+    outcomes = await doors.app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
+    value["changes"] = [
+        {"key": one.change.key, "change": one.change.words, "outcome": one.fate.value}
+        | ({"why": one.why} if one.why else {})
+        for one in outcomes
+    ]
+    if output == "json":
+        _show(output, [], value | {"saved": str(saved)})
+    is_done = all(one.fate is Fate.DONE for one in outcomes)
+    if not is_done:
+        say("not all rows were written; the same command again does what is left")
+    return EXIT_OK if is_done else EXIT_FAILURE
+
+
+def _save(command: str, doors: Doors, rows: Sequence[Row], backup_file: str | None) -> Path:
+    from mld.operating.resets.files import save_rows
+
+    return save_rows(command, doors.app, rows, None if backup_file is None else Path(backup_file))
+
+
+async def _legacy_rows(doors: Doors) -> dict[str, Sequence[Row]]:
+    from mld.aws.table_calls import TableCalls
+    from mld.errors import TableMissingError
+    from mld.operating.acts.execution import read_table
+
+    found: dict[str, Sequence[Row]] = {}
+    for name in (doors.settings.coordinator_state_table_name, doors.settings.worker_metrics_table_name):
+        try:
+            found[name] = (await read_table(TableCalls(doors.dynamo, name, 10.0))).rows
+        except TableMissingError:
+            continue
+    return found
+
+
+def _short(record: Any) -> str:
+    arrived = datetime.fromtimestamp(record.fields()["approximateArrivalTimestamp"] / 1000, UTC)
+    sub = f"/{record.sub}" if record.sub else ""
+    return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"
+
+
+def _show(output: str, lines: Sequence[str], value: Any) -> None:
+    from properties.printable import printable
+
+    if output == "json":
+        click.echo(json.dumps(value, indent=2))
+        return
+    for line in lines:
+        click.echo(printable(line))

@@ -1,0 +1,269 @@
+"""What acts on a whole application have at hand: its rows, its stream, and a hold on its leases while they write.
+
+Each act runs alike: look, refuse what must not be done, print the plan; with --execute save the rows, take the leases
+as an operator, look again, write, give the leases back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+
+from mld.aws.client_factory import client_factory
+from mld.aws.kinesis import KinesisStreams
+from mld.aws.service import Service
+from mld.aws.table_calls import TableCalls
+from mld.aws.wire_or_boto import service_of
+from mld.clock import Clock, LoopClock
+from mld.errors import TableMissingError
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable
+from mld.operating.acts.execution import read_table
+from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, Plan, RawTable, Row
+from mld.operating.fleet_reader import dynamo_of
+from mld.operating.resets.operator_hold import OperatorHold, is_operator, operator_hold
+from mld.operating.resets.owners import Observed, living, owners_of, refusal
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.retrieval.rawpage import page_of
+from mld.shards.detector import NotListed, ShardDetector
+from mld.shards.graph import oldest_generation, partition_fault
+from mld.shards.identity import foreign_evidence
+from mld.streams import Shard, ShardFilter, Streams
+from mld.turns import in_turns
+from properties.settings import Settings
+from properties.values import InitialPositionKind
+
+REQUEST_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
+THREADS = 8
+LISTINGS_MAX = 3
+LISTING_SPACING_S = 1.0
+ROUNDS_MAX = 4
+"""How often the table is looked at again after writing, for rows that moved or came meanwhile."""
+
+Report = Callable[[Outcome], None]
+Planner = Callable[[RawTable, str], Plan]
+"""(the table as it is now, the operator) -> what is left to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The application of a properties file. `legacy_reports` is the report table of KCL 3.0 to 3.4."""
+
+    name: str
+    stream_name: str
+    lease_duration_s: float
+    calls: TableCalls
+    legacy_reports: TableCalls
+    leases: LeaseTable
+    streams: Streams
+    clock: Clock
+
+    @property
+    def table_name(self) -> str:
+        return self.calls.table_name
+
+    async def look(self) -> Observed:
+        """The rows as they are now. Raises TableError."""
+        table = await read_table(self.calls)
+        return Observed(table, await self._reports())
+
+    async def _reports(self) -> tuple[Row, ...]:
+        try:
+            return (await read_table(self.legacy_reports)).rows
+        except TableMissingError:
+            return ()
+
+    async def require_table(self) -> Observed:
+        """The rows. Raises ActRefusedError if there is no table or a row cannot be read; TableError."""
+        try:
+            seen = await self.look()
+        except TableMissingError as error:
+            raise ActRefusedError(f"application {self.name} has no lease table: {error}") from error
+        if seen.table.scan.corrupt:
+            key, why = seen.table.scan.corrupt[0]
+            raise ActRefusedError(f"lease row {key} cannot be read: {why}; repair or delete the row first")
+        return seen
+
+    async def table_or_none(self) -> Observed | None:
+        """The rows; None if there is no table. Raises ActRefusedError for a row that cannot be read; TableError."""
+        try:
+            await self.calls.send("DescribeTable", {})
+        except TableMissingError:
+            return None
+        return await self.require_table()
+
+    async def require_stream_of(self, seen: Observed) -> None:
+        """Raises ActRefusedError if the rows are of another stream than the one that is configured, if there is one."""
+        if await self.stream_exists():
+            await self.shards(seen.table)
+
+    async def require_no_operators(self, seen: Observed) -> None:
+        """Raises ActRefusedError if another operator is at work, after one lease duration at most; TableError."""
+        owners = owners_of(seen)
+        alive = await living(self.look, seen, self.clock, self.lease_duration_s, whom=is_operator)
+        if alive:
+            raise ActRefusedError(refusal(alive, owners, ""))
+
+    async def require_no_owners(self, seen: Observed, remedy: str, *, idle: bool = False) -> None:
+        """Raises ActRefusedError if a worker is alive, after one lease duration at most. Raises TableError."""
+        alive = await living(self.look, seen, self.clock, self.lease_duration_s, idle=idle)
+        if alive:
+            raise ActRefusedError(refusal(alive, owners_of(seen), remedy))
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+
+    def _detector(self) -> ShardDetector:
+        return ShardDetector(self.streams, self.clock, Random())
+
+    async def shards(self, seen: RawTable | None = None) -> tuple[Shard, ...]:
+        """All shards, of a stream to which the rows belong. Raises ActRefusedError and StreamError."""
+        shards = await self._list(None)
+        foreign = None if seen is None else await in_turns(foreign_evidence(shards, seen.scan.leases))
+        if foreign is not None:
+            raise ActRefusedError(foreign)
+        return shards
+
+    async def open_at(self, place: ShardFilter) -> tuple[Shard, ...]:
+        """The shards that were open at a place: a partition of all hash keys. Raises ActRefusedError, StreamError."""
+        fault: str | None = None
+        for attempt in range(LISTINGS_MAX):
+            if attempt:
+                await self.clock.sleep(LISTING_SPACING_S)
+            shards = await in_turns(oldest_generation(await self._list(place)))
+            fault = partition_fault(shards)
+            if fault is None:
+                return shards
+        raise ActRefusedError(f"ListShards shows no complete set of shards for this place: {fault}")
+
+    async def _list(self, place: ShardFilter | None) -> tuple[Shard, ...]:
+        listing = await self._detector().list_all(place)
+        if isinstance(listing, NotListed):
+            raise ActRefusedError(f"the shards of stream {self.stream_name} cannot be listed: {listing.reason}")
+        if not listing.shards:
+            raise ActRefusedError(f"ListShards names no shard of stream {self.stream_name}")
+        return listing.shards
+
+    async def stream_exists(self) -> bool:
+        """Raises StreamError if that cannot be told."""
+        listing = await self._detector().list_all(None)
+        return not (isinstance(listing, NotListed) and listing.is_missing)
+
+    def hold(self, seen: Observed) -> AbstractAsyncContextManager[OperatorHold]:
+        """A hold on leases; operators that were seen, and did not move a lease while they were watched, are dead."""
+        dead = frozenset(owner for owner in owners_of(seen) if is_operator(owner))
+        return operator_hold(self.leases, self.calls, self.clock, self.lease_duration_s, dead=dead)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    async def carry_out(
+        self, planner: Planner, report: Report, seen: Observed, *, stop_fleet: bool = False
+    ) -> list[Outcome]:
+        """Take all leases, write what `planner` wants until it wants nothing more, and give the leases back.
+
+        `seen` is what `require_no_owners`, or with `stop_fleet` `require_no_operators`, was asked about. Raises
+        ActRefusedError if somebody else has been at work since; TableError, after which rows are as they were or as
+        wanted.
+        """
+        async with self.hold(seen) as hold:
+            now = await self.look() if stop_fleet else seen
+            await hold.take(now.table.scan.leases, by_force=stop_fleet)
+            if stop_fleet:
+                # Until then a former owner may believe in its lease, and create the rows of its shard's children.
+                await self.clock.sleep(self.lease_duration_s)
+            return await self._write_rounds(planner, report, hold, stop_fleet=stop_fleet)
+
+    async def _write_rounds(
+        self, planner: Planner, report: Report, hold: OperatorHold, *, stop_fleet: bool
+    ) -> list[Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for _ in range(ROUNDS_MAX):
+            table = (await self.look()).table
+            await hold.take(table.scan.leases, by_force=stop_fleet)
+            plan = planner((await self.look()).table, hold.me)
+            if not plan.changes:
+                break
+            for change in plan.changes:
+                outcome = await hold.write(change)
+                outcomes[change.key] = outcome
+                report(outcome)
+                if outcome.fate is not Fate.DONE:
+                    return [*outcomes.values(), *_not_tried(plan.changes, outcomes)]
+        return list(outcomes.values())
+
+
+def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Iterable[Outcome]:
+    """The writes are in a safe order, so none is made after one that failed."""
+    return [Outcome(one, Fate.SKIPPED, "an earlier write failed") for one in changes if one.key not in outcomes]
+
+
+def is_like(row: Lease, target: Lease) -> bool:
+    """Whether the row is as a reset wants it, whoever owns it."""
+    return (
+        row.checkpoint == target.checkpoint
+        and row.pending is None
+        and row.children == target.children
+        and row.failing is None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The application, and the services behind it."""
+
+    app: Application
+    settings: Settings
+    dynamo: Service
+    kinesis: Service
+
+
+@asynccontextmanager
+async def application_of(settings: Settings) -> AsyncIterator[Doors]:
+    """The application of a properties file, with its credentials and endpoints. Raises errors of `mld.errors`."""
+    clock = LoopClock()
+    async with AsyncExitStack() as stack:
+        dynamo = await stack.enter_async_context(dynamo_of(settings))
+        kinesis = service_of(
+            client_factory(settings),
+            "kinesis",
+            label="Kinesis",
+            lean=False,
+            threads_max=THREADS,
+            calls_max=THREADS,
+            read_timeout_s=REQUEST_TIMEOUT_S,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+        )
+        await kinesis.open()
+        stack.push_async_callback(kinesis.close)
+        streams = KinesisStreams(
+            kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_of=page_of
+        )
+        yield Doors(application_with(settings, dynamo, streams, clock), settings, dynamo, kinesis)
+
+
+def initial_of(settings: Settings) -> InitialPosition:
+    """Where leases without a number begin."""
+    configured = settings.initial_position
+    sentinel = {
+        InitialPositionKind.LATEST: LATEST,
+        InitialPositionKind.TRIM_HORIZON: TRIM_HORIZON,
+        InitialPositionKind.AT_TIMESTAMP: AT_TIMESTAMP,
+    }[configured.kind]
+    return InitialPosition(sentinel, configured.timestamp_s)
+
+
+def application_with(settings: Settings, dynamo: Service, streams: Streams, clock: Clock) -> Application:
+    """The application behind these ports."""
+    return Application(
+        name=settings.application_name,
+        stream_name=settings.stream_name,
+        lease_duration_s=settings.failover_time_millis / 1000,
+        calls=TableCalls(dynamo, settings.table_name, REQUEST_TIMEOUT_S),
+        legacy_reports=TableCalls(dynamo, settings.worker_metrics_table_name, REQUEST_TIMEOUT_S),
+        leases=DynamoLeaseTable(dynamo, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S),
+        streams=streams,
+        clock=clock,
+    )

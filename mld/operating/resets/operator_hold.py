@@ -1,0 +1,242 @@
+"""Leases held by an operator for as long as an act takes, so that no worker reads or moves them meanwhile.
+
+To a fleet, Java's too, an operator is a worker that owns leases and renews them: its id begins with ``mld-operator-``.
+Taking a lease ends its former owner's checkpoints at once, because each is conditional on the counter or the owner. If
+the command dies, its leases expire like a dead worker's, and the fleet goes on with the rows as they are then.
+
+A worker of a 2.x fleet may steal a lease even from an operator; then a write of the operator is refused, and it takes
+the lease again. Two operators never hold one table: who finds another one's leases renewed gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from mld.aws.table_calls import REFUSED_CODE, RefusedError, TableCalls
+from mld.clock import Clock
+from mld.errors import TableError, TableThrottledError
+from mld.leases.lease import RENEWALS_PER_LEASE, Lease
+from mld.leases.table import LeaseTable, Refusal
+from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, WriteKind
+from mld.positions import Position
+from mld.turns import a_few_at_a_time
+
+OPERATOR_PREFIX = "mld-operator-"
+TRIES_MAX = 6
+"""How often a lease is taken whose row moves at the same moment, and a throttled request is sent."""
+PAUSE_S = 0.2
+
+
+def operator_id() -> str:
+    """An id for one run of one command; it tells other operators who is at work."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    plain = "".join(one for one in name if one.isascii() and one.isalnum())[:32]
+    return f"{OPERATOR_PREFIX}{plain}-{uuid.uuid4().hex[:8]}"
+
+
+def is_operator(owner: str | None) -> bool:
+    return owner is not None and owner.startswith(OPERATOR_PREFIX)
+
+
+class OperatorHold:
+    """The leases of one operator; made by `operator_hold`."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        calls: TableCalls,
+        clock: Clock,
+        me: str,
+        lease_duration_s: float,
+        dead: frozenset[str] = frozenset(),
+    ) -> None:
+        self.me = me
+        self._dead = dead
+        self._table = table
+        self._calls = calls
+        self._clock = clock
+        self._duration_s = lease_duration_s
+        self._held: dict[str, Lease] = {}
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(self._held)
+
+    async def take(self, leases: Iterable[Lease], *, by_force: bool) -> None:
+        """Take these leases, as they were read. Raises ActRefusedError if a row has moved since; TableError.
+
+        `by_force`: whoever moved it, except another operator, loses it all the same.
+        """
+
+        async def one(lease: Lease) -> None:
+            await self._take(lease, by_force=by_force)
+
+        await a_few_at_a_time(one, [lease for lease in leases if lease.key not in self._held])
+
+    async def _take(self, lease: Lease, *, by_force: bool) -> None:
+        seen: Lease | None = lease
+        for _ in range(TRIES_MAX):
+            if seen is None:
+                return  # its row is gone
+            if seen.actual_owner == self.me and seen.checkpoint_owner is None:
+                self._held[seen.key] = seen
+                return
+            self._require_no_other_operator(seen)
+            try:
+                taken = await self._table.take(seen, self.me)
+            except TableThrottledError:
+                await self._clock.sleep(PAUSE_S)
+                continue
+            if not isinstance(taken, Refusal):
+                self._held[taken.key] = taken
+                return
+            seen = await self._table.get(lease.key)
+            if seen is not None and seen.actual_owner != self.me and not by_force:
+                raise ActRefusedError(_moved(seen))
+        raise ActRefusedError(f"lease {lease.key} moves each time it is about to be taken; ask again")
+
+    def _require_no_other_operator(self, lease: Lease) -> None:
+        owner = lease.actual_owner
+        if is_operator(owner) and owner != self.me and owner not in self._dead:
+            raise ActRefusedError(_moved(lease))
+
+    async def write(self, change: Change) -> Outcome:
+        """Write a change of `requests` that does not depend on what the row says; may be sent more than once.
+
+        A lease that was stolen meanwhile is taken back first. Raises ActRefusedError, TableError.
+        """
+        for _ in range(TRIES_MAX):
+            outcome = await self._write(change)
+            row = await self._table.get(change.key)
+            if outcome.fate is Fate.REFUSED:
+                outcome = await self._after_refusal(outcome, row)
+            elif outcome.fate is Fate.DONE and row is not None and row.actual_owner == self.me:
+                self._held[change.key] = row
+            if outcome.fate is Fate.DONE:
+                break
+        if outcome.fate is Fate.DONE and change.kind is WriteKind.DELETE:
+            self._held.pop(change.key, None)
+        return outcome
+
+    async def _after_refusal(self, outcome: Outcome, row: Lease | None) -> Outcome:
+        """An earlier attempt without an answer may have been applied; or somebody else has the lease now."""
+        change = outcome.change
+        if row is None and change.kind is WriteKind.DELETE:
+            return Outcome(change, Fate.DONE)
+        if row is None:
+            return outcome
+        if row.actual_owner != self.me:
+            self._held.pop(change.key, None)
+            await self._take(row, by_force=True)
+            return outcome if change.kind is not WriteKind.PUT else Outcome(change, Fate.DONE)
+        if change.kind is WriteKind.PUT:
+            self._held[change.key] = row
+            return Outcome(change, Fate.DONE)
+        return outcome
+
+    async def advance(self, change: Change, position: Position) -> Outcome:
+        """Write a change that was made from the row as it is and moves it to `position`: once, or not at all."""
+        for _ in range(TRIES_MAX):
+            outcome = await self._write(change)
+            if outcome.fate is Fate.DONE:
+                break
+            row = await self._table.get(change.key)
+            if row is not None and row.actual_owner == self.me and row.checkpoint == position:
+                return Outcome(change, Fate.DONE)
+            if outcome.fate is Fate.REFUSED:
+                break
+        return outcome
+
+    async def _write(self, change: Change) -> Outcome:
+        pause_s = PAUSE_S
+        for attempt in range(1, TRIES_MAX + 1):
+            try:
+                await self._calls.send(change.kind.value, change.request, refusals=(REFUSED_CODE,))
+            except RefusedError:
+                return Outcome(change, Fate.REFUSED, "the row is no longer as it was read; ask again")
+            except TableThrottledError as error:
+                if attempt == TRIES_MAX:
+                    return Outcome(change, Fate.REFUSED, str(error))
+                await self._clock.sleep(pause_s)
+                pause_s *= 2
+            except TableError as error:
+                return Outcome(change, Fate.UNKNOWN, f"{error}; ask again")
+            else:
+                return Outcome(change, Fate.DONE)
+        raise AssertionError("unreachable")
+
+    async def keep(self) -> None:
+        """Renew all leases, three times in their duration, until cancelled."""
+        while True:
+            await self._clock.sleep(self._duration_s / RENEWALS_PER_LEASE)
+            await a_few_at_a_time(self._renew, sorted(self._held))
+
+    async def _renew(self, key: str) -> None:
+        lease = self._held.get(key)
+        if lease is None:
+            return
+        with contextlib.suppress(TableError):
+            renewed = await self._table.renew(lease)
+            if isinstance(renewed, Refusal):
+                row = await self._table.get(key)
+                renewed = row if row is not None and row.actual_owner == self.me else renewed
+            if isinstance(renewed, Lease) and key in self._held:
+                self._held[key] = renewed
+
+    async def give_back(self) -> Sequence[str]:
+        """Leave every lease without an owner, free for all workers; keys of those that have to expire instead."""
+        left: list[str] = []
+
+        async def release(key: str) -> None:
+            for _ in range(TRIES_MAX):
+                try:
+                    await self._table.release(self._held[key])
+                except TableError:
+                    await self._clock.sleep(PAUSE_S)
+                else:
+                    del self._held[key]
+                    return
+            left.append(key)
+
+        await a_few_at_a_time(release, sorted(self._held))
+        return left
+
+
+def _moved(lease: Lease) -> str:
+    owner = f"{lease.actual_owner} has it" if lease.actual_owner else "nobody has it"
+    return (
+        f"lease {lease.key} moved since it was looked at ({owner} now): somebody else is at work; ask again when they "
+        "have finished"
+    )
+
+
+@asynccontextmanager
+async def operator_hold(
+    table: LeaseTable,
+    calls: TableCalls,
+    clock: Clock,
+    lease_duration_s: float,
+    *,
+    dead: frozenset[str] = frozenset(),
+) -> AsyncIterator[OperatorHold]:
+    """A hold without leases yet, which renews those that it takes, and gives them back however this ends.
+
+    `dead` are operators whose commands are known to have ended without giving back what they held.
+    """
+    hold = OperatorHold(table, calls, clock, operator_id(), lease_duration_s, dead)
+    keeping = asyncio.create_task(hold.keep())
+    try:
+        yield hold
+    finally:
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+        await hold.give_back()

@@ -1,0 +1,100 @@
+"""Who is alive: workers whose rows move while somebody looks.
+
+No row carries a time that decides anything, so a dead worker's lease is known by standing still for its duration. A
+worker is alive if one of its leases moves, or its report does, which carries the heartbeats of `mld.heartbeat=worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from mld.clock import Clock
+from mld.leases import rows
+from mld.operating.acts.plan import RawTable, Row
+from mld.operating.resets.operator_hold import is_operator
+
+LOOKS_PER_LEASE = 5
+MARGIN_S = 1.0
+NAMED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look: the lease table, and the rows of the report table that fleets of KCL 3.0 to 3.4 have."""
+
+    table: RawTable
+    reports: tuple[Row, ...] = ()
+
+
+Look = Callable[[], Awaitable[Observed]]
+
+
+def owners_of(seen: Observed) -> dict[str, list[str]]:
+    """Leases by actual owner."""
+    owners: dict[str, list[str]] = {}
+    for lease in seen.table.scan.leases:
+        if lease.actual_owner is not None:
+            owners.setdefault(lease.actual_owner, []).append(lease.key)
+    return owners
+
+
+def moved(before: Observed, after: Observed) -> set[str]:
+    """Workers that wrote a row between two looks: owners of leases that moved, and those whose reports changed. Pure.
+
+    A lease that is new counts as moved, with its owner.
+    """
+    old = {lease.key: lease for lease in before.table.scan.leases}
+    found = set()
+    for lease in after.table.scan.leases:
+        one = old.get(lease.key)
+        if lease.actual_owner is not None and (
+            one is None or (one.counter, one.actual_owner) != (lease.counter, lease.actual_owner)
+        ):
+            found.add(lease.actual_owner)
+    reports, now = _reports(before), _reports(after)
+    return found | {worker for worker, row in now.items() if reports.get(worker) != row}
+
+
+def _reports(seen: Observed) -> dict[str, Row]:
+    found = {}
+    for row in (*seen.table.scan.others, *seen.reports):
+        name = row.get("wid", row.get(rows.KEY, {})).get("S")
+        if isinstance(name, str) and ("lut" in row or row.get(rows.ENTITY_TYPE, {}).get("S") == "WORKER_METRIC_STATS"):
+            found[name] = row
+    return found
+
+
+async def living(
+    look: Look,
+    first: Observed,
+    clock: Clock,
+    lease_duration_s: float,
+    *,
+    idle: bool = False,
+    whom: Callable[[str], bool] = lambda _: True,
+) -> set[str]:
+    """The workers that are alive, as soon as one is seen to be, else empty after one lease duration.
+
+    Workers without leases count with `idle` only, and of all only `whom`. Raises TableError.
+    """
+    owners = owners_of(first)
+    watched = {one for one in owners.keys() | (_reports(first).keys() if idle else set()) if whom(one)}
+    deadline_s = clock.monotonic() + lease_duration_s + MARGIN_S
+    while watched and clock.monotonic() < deadline_s:
+        await clock.sleep(lease_duration_s / LOOKS_PER_LEASE)
+        now = await look()
+        alive = {one for one in moved(first, now) if one in watched or (one in owners_of(now) and whom(one))}
+        if alive:
+            return alive
+    return set()
+
+
+def refusal(alive: set[str], owners: Mapping[str, list[str]], remedy: str) -> str:
+    """Why an act must not go on beside these workers."""
+    operators = sorted(one for one in alive if is_operator(one))
+    if operators:
+        return f"another operator is at work on this table ({operators[0]}): wait until that command has ended"
+    named = [f"{worker} ({len(owners.get(worker, ()))} leases)" for worker in sorted(alive)[:NAMED_MAX]]
+    more = f" and {len(alive) - NAMED_MAX} more" if len(alive) > NAMED_MAX else ""
+    return f"workers are alive: {', '.join(named)}{more}; {remedy}"

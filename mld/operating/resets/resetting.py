@@ -1,0 +1,133 @@
+"""`mld reset`: the application, or one shard, begins at another place.
+
+Places become checkpoints first (`boundary`), while nothing is held; then the rows are written (`target`). The same
+command again finishes what broke off: what is as it should be is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mld.leases.lease import Lease
+from mld.operating.acts.plan import ActRefusedError, Change, Plan, RawTable
+from mld.operating.points import Point, PointKind
+from mld.operating.resets import requests
+from mld.operating.resets.application import Application, is_like
+from mld.operating.resets.boundary import Boundary, boundary_at_sequence, boundary_at_time
+from mld.operating.resets.target import ResetRows, shard_reset, whole_reset, words_of
+from mld.positions import LATEST, TRIM_HORIZON, Position
+from mld.shards.graph import ShardGraph
+from mld.steps import finish
+from mld.streams import Shard, ShardFilter, ShardFilterType
+from mld.turns import a_few_at_a_time, in_turns
+
+RESET_KINDS = frozenset({PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE})
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What a reset wants: made once, from the stream; planned against the rows as often as needed."""
+
+    point: Point
+    shard_id: str | None
+    shards: tuple[Shard, ...]
+    begin: tuple[Shard, ...] = ()
+    positions: Mapping[str, Position] = field(default_factory=dict)
+
+    def rows(self, leases: tuple[Lease, ...]) -> ResetRows:
+        """Raises ActRefusedError."""
+        if self.shard_id is None:
+            return finish(whole_reset(self.begin, self.positions, leases))
+        graph = ShardGraph(self.shards)
+        return finish(shard_reset(graph, self.shard_id, self.positions[self.shard_id], leases))
+
+    def plan(self, table: RawTable, me: str) -> Plan:
+        """What is left to write, for the operator `me`. Raises ActRefusedError."""
+        rows = self.rows(table.scan.leases)
+        seen = {lease.key: lease for lease in table.scan.leases}
+        changes: list[Change] = []
+        for target in rows.puts:
+            row = seen.get(target.key)
+            words = words_of(target, row)
+            if row is None:
+                changes.append(requests.create(target, me, words))
+            elif not is_like(row, target):
+                changes.append(requests.rewrite(row, target, me, words))
+        for key in rows.deletes:
+            changes.append(requests.remove(key, me, f"its row goes, at {seen[key].checkpoint}"))
+        return Plan(self._title(), tuple(changes), (*rows.notes, *self._notes(changes, table)))
+
+    def _title(self) -> str:
+        return f"{self.shard_id or 'all shards'} to {self.point}"
+
+    def _notes(self, changes: list[Change], table: RawTable) -> tuple[str, ...]:
+        skipped = [change.key for change in changes if " forward to " in change.words]
+        forward = f"{len(skipped)} shards skip records that were not processed" if skipped else ""
+        gone = {lease.key for lease in table.scan.leases if not lease.is_complete}
+        unread = [change.key for change in changes if change.words.startswith("its row goes") and change.key in gone]
+        left = ""
+        if unread and self.point.kind is not PointKind.TRIM_HORIZON:
+            left = f"{len(unread)} unfinished shards are older than that place, or are read again after their parents"
+        return tuple(note for note in (forward, left) if note)
+
+
+async def resolve(app: Application, table: RawTable, point: Point, shard_name: str | None) -> Reset:
+    """Ask the stream what the place means for each shard. Raises ActRefusedError, StreamError."""
+    shards = await app.shards(table)
+    if shard_name is not None:
+        return await _one_shard(app, shards, point, shard_name)
+    if point.kind is PointKind.SEQUENCE:
+        raise ActRefusedError("a sequence number belongs to one shard: name it with --shard")
+    begin = await app.open_at(await _filter_of(app, point))
+    positions: dict[str, Position] = {}
+
+    async def locate(shard: Shard) -> None:
+        positions[shard.shard_id] = (await _boundary(app, shard, point)).checkpoint
+
+    await a_few_at_a_time(locate, begin)
+    return Reset(point, None, shards, begin, positions)
+
+
+async def _one_shard(app: Application, shards: tuple[Shard, ...], point: Point, name: str) -> Reset:
+    graph = await in_turns(ShardGraph.steps(shards))
+    shard_id = shard_id_in(graph, name)
+    boundary = await _boundary(app, graph.shards[shard_id], point)
+    return Reset(point, shard_id, shards, positions={shard_id: boundary.checkpoint})
+
+
+def shard_id_in(graph: ShardGraph, name: str) -> str:
+    """The shard that a person means: its id, or its number. Raises ActRefusedError."""
+    shard_id = f"shardId-{int(name):012d}" if name.isascii() and name.isdigit() and len(name) <= 12 else name
+    if shard_id not in graph.shards:
+        known = sorted(graph.shards)
+        shown = ", ".join(known[:5]) + (", …" if len(known) > 5 else "")
+        raise ActRefusedError(f"the stream has no shard {name} (any more); it has {shown}")
+    return shard_id
+
+
+async def _filter_of(app: Application, point: Point) -> ShardFilter:
+    if point.kind is PointKind.LATEST:
+        return ShardFilter(ShardFilterType.AT_LATEST)
+    if point.kind is PointKind.TRIM_HORIZON:
+        return ShardFilter(ShardFilterType.AT_TRIM_HORIZON)
+    assert point.time_s is not None
+    created_ms = (await app.streams.describe()).created_ms
+    if created_ms is not None and point.time_s * 1000 <= created_ms:
+        return ShardFilter(ShardFilterType.AT_TRIM_HORIZON)  # no shard was open then
+    return ShardFilter(ShardFilterType.AT_TIMESTAMP, point.time_s)
+
+
+async def _boundary(app: Application, shard: Shard, point: Point) -> Boundary:
+    match point.kind:
+        case PointKind.TRIM_HORIZON:
+            return Boundary(TRIM_HORIZON)
+        case PointKind.LATEST:
+            return Boundary(LATEST)
+        case PointKind.TIME:
+            assert point.time_s is not None
+            return await boundary_at_time(app.streams, app.clock, shard.shard_id, point.time_s)
+        case PointKind.SEQUENCE:
+            assert point.position is not None
+            return await boundary_at_sequence(app.streams, app.clock, shard, point.position)
+    raise AssertionError(point.kind)

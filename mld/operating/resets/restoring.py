@@ -1,0 +1,126 @@
+"""`mld restore`: lease rows as a file of `mld export`, or of any act, has them. Pure, but for reading the file.
+
+Rows of the table that the file does not have came later. Those below a shard that the file has unfinished go: the end
+of that shard makes them again, and what they had is read again with it. All others stay.
+
+A checkpoint that moves back means that records are delivered again. One that moves forward means that records are
+skipped, which is done only if it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mld.leases import rows
+from mld.leases.lease import Lease
+from mld.operating.acts.backup import BackupHeader, read_backup
+from mld.operating.acts.plan import ActRefusedError, Change, Plan, RawTable, Row
+from mld.operating.resets import requests
+from mld.operating.resets.target import direction, words_of
+from mld.shards.graph import ShardGraph, id_order
+from mld.steps import finish
+
+NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The leases of a file; other rows of it are not restored. `rows` has them as they were written, by key."""
+
+    header: BackupHeader
+    leases: tuple[Lease, ...]
+    rows: Mapping[str, Row]
+
+
+def read_saved(path: Path) -> Saved:
+    """Raises ActRefusedError for a lease that cannot be read, BackupError."""
+    header, lines = read_backup(path)
+    leases: dict[str, Lease] = {}
+    raw: dict[str, Row] = {}
+    for row in lines:
+        try:
+            lease = rows.parse_row(row)
+        except rows.CorruptRowError as error:
+            raise ActRefusedError(f"{path}: {error}") from error
+        if lease is not None:
+            leases[lease.key], raw[lease.key] = lease, row
+    if not leases:
+        raise ActRefusedError(f"{path} holds no lease")
+    return Saved(header, tuple(leases.values()), raw)
+
+
+def require_same_table(saved: Saved, application: str, table: str) -> None:
+    """Raises ActRefusedError for a file of another application or table."""
+    header = saved.header
+    if (header.application, header.table) != (application, table):
+        raise ActRefusedError(
+            f"the file is of application {header.application}, table {header.table}, and not of {application}, "
+            f"table {table}; --from-another restores it all the same"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What a file and a listing make of a table; planned against its rows as often as needed."""
+
+    saved: Saved
+    graph: ShardGraph
+    may_skip: bool = False
+
+    def plan(self, table: RawTable, me: str) -> Plan:
+        """What is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
+        seen = {lease.key: lease for lease in table.scan.leases}
+        changes: list[Change] = []
+        forward: list[str] = []
+        for lease in sorted(self.saved.leases, key=lambda one: id_order(one.key)):
+            row = seen.get(lease.key)
+            if row is None:
+                changes.append(requests.put_back(self.saved.rows[lease.key], me, f"put back at {lease.checkpoint}"))
+            elif row.checkpoint != lease.checkpoint:
+                changes.append(requests.rewrite(row, as_new(lease), me, words_of(lease, row)))
+                if direction(row.checkpoint, lease.checkpoint) != "back":
+                    forward.append(lease.key)
+        if forward and not self.may_skip:
+            raise ActRefusedError(
+                f"the file is ahead of the table for {_some(forward)}: records between the two would be skipped; "
+                "--skip-forward restores these as well"
+            )
+        gone, kept = self._newer(seen)
+        changes += [
+            requests.remove(key, me, f"its row goes, at {seen[key].checkpoint}; it is read again") for key in gone
+        ]
+        return Plan(
+            f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
+            tuple(changes),
+            tuple(self._notes(forward, kept)),
+        )
+
+    def _newer(self, seen: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
+        """Rows that the file does not have: those that go, and those that stay, from old to young."""
+        unfinished = {lease.key for lease in self.saved.leases if not lease.is_complete} & self.graph.shards.keys()
+        below = finish(self.graph.below(unfinished))
+        newer = sorted(seen.keys() - self.saved.rows.keys(), key=id_order)
+        return [key for key in newer if key in below], [key for key in newer if key not in below]
+
+    def _notes(self, forward: Sequence[str], kept: Sequence[str]) -> Iterable[str]:
+        trimmed = [lease.key for lease in self.saved.leases if lease.key not in self.graph.shards]
+        if forward:
+            yield f"records are skipped in {_some(forward)}"
+        if trimmed:
+            yield f"of {_some(trimmed)} Kinesis has no records any more"
+        if kept:
+            yield f"not in the file and left alone: {_some(kept)}"
+
+
+def as_new(lease: Lease) -> Lease:
+    """The lease as it would be created at its place."""
+    return Lease(
+        lease.key, lease.checkpoint, parents=lease.parents, children=lease.children, hash_range=lease.hash_range
+    )
+
+
+def _some(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - NAMED_MAX} more" if len(keys) > NAMED_MAX else ""
+    return ", ".join(keys[:NAMED_MAX]) + more

@@ -1,0 +1,177 @@
+"""`mld skip`: past records that cannot be processed, each of them saved before.
+
+The lease is taken first, so that nobody checkpoints meanwhile. Then the records behind the checkpoint are read, as a
+record processor gets them: aggregates opened, those of other shards left out. They are in the file, and the file is on
+the disk, before the checkpoint moves to the last of them. Then the lease is given back, and whoever takes it begins
+there. If anything fails on the way, the checkpoint is where it was.
+
+Exactly what was asked for is skipped. If fewer records are there, or not the one that was named, nothing is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mld.leases.lease import Lease
+from mld.operating.acts.plan import ActRefusedError, Fate, Outcome
+from mld.operating.resets import requests
+from mld.operating.resets.application import Application
+from mld.operating.resets.boundary import ShardWalk
+from mld.operating.resets.files import forget, saved_file
+from mld.operating.resets.owners import Observed
+from mld.positions import LATEST_NAME, SUB_MAX, InitialPosition, Position
+from mld.retrieval.starting_points import lacks_timestamp, starting_point
+from mld.streams import Page
+from protocol.framed import FramedRecord, Splitter
+
+_PAST = re.compile(r"(?P<sequence>[0-9]{1,129})(?:/(?P<sub>[0-9]{1,19}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SkipRange:
+    """Either `count` user records, or all up to `past`; without a sub-sequence number up to the end of an aggregate."""
+
+    count: int | None = None
+    past: Position | None = None
+    names_user_record: bool = False
+
+    def covers(self, record: FramedRecord, already: int) -> bool:
+        """Whether the next record is to be skipped, `already` so many before it."""
+        if self.count is not None:
+            return already < self.count
+        assert self.past is not None
+        return Position(record.sequence, record.sub) <= self.past
+
+    def is_met_by(self, last: Position | None, count: int) -> bool:
+        """Whether what was skipped is all that was asked for."""
+        if self.count is not None:
+            return count == self.count
+        assert self.past is not None
+        if last is None or last.sequence != self.past.sequence:
+            return False
+        return not self.names_user_record or last.sub == self.past.sub
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"{self.count} records"
+        assert self.past is not None
+        return f"up to {self.past.sequence}{f'/{self.past.sub}' if self.names_user_record else ''}"
+
+
+def parse_past(text: str) -> SkipRange:
+    """``SEQUENCE`` or ``SEQUENCE/SUB``. Raises ActRefusedError."""
+    found = _PAST.fullmatch(text.strip())
+    if found is None or int(found["sub"] or 0) > SUB_MAX:
+        raise ActRefusedError(f"{text!r} is no sequence number: give digits, and /N for a user record of an aggregate")
+    names = found["sub"] is not None
+    return SkipRange(past=Position(found["sequence"], int(found["sub"]) if names else SUB_MAX), names_user_record=names)
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What is skipped: how many user records, and the first and the last of them. `next_position`: what follows."""
+
+    count: int
+    first: Position
+    last: Position
+
+
+Keep = Callable[[FramedRecord], None]
+
+
+async def pass_records(
+    app: Application, lease: Lease, wanted: SkipRange, initial: InitialPosition, keep: Keep
+) -> Passed:
+    """Read what follows the checkpoint, as far as it is to be skipped, and hand it to `keep`. Raises ActRefusedError
+    if there is less, or something else, than was asked for; StreamError."""
+    _require_readable(lease, wanted, initial)
+    walk = ShardWalk(app.streams, app.clock, lease.key, starting_point(lease.checkpoint, initial))
+    count, first, last = 0, None, None
+    is_complete = False
+    while not is_complete and (page := await walk.page_with_records()) is not None:
+        for record in _for_child(page, lease):
+            if not wanted.covers(record, count):
+                is_complete = True
+                break
+            keep(record)
+            last = Position(record.sequence, record.sub)
+            first = first or last
+            count += 1
+        is_complete = is_complete or (wanted.count is not None and count >= wanted.count) or _is_past(page, wanted)
+    if first is None or last is None or not wanted.is_met_by(last, count):
+        raise ActRefusedError(_too_few(lease, wanted, last, count))
+    return Passed(count, first, last)
+
+
+def _is_past(page: Page, wanted: SkipRange) -> bool:
+    if wanted.past is None or page.last_sequence is None:
+        return False
+    return int(page.last_sequence) >= int(wanted.past.sequence)
+
+
+def _require_readable(lease: Lease, wanted: SkipRange, initial: InitialPosition) -> None:
+    checkpoint = lease.checkpoint
+    if lease.is_complete:
+        raise ActRefusedError(f"shard {lease.key} is read to its end: there is nothing to skip")
+    if checkpoint.sequence == LATEST_NAME or lacks_timestamp(checkpoint, initial):
+        raise ActRefusedError(
+            f"the checkpoint of shard {lease.key} is {checkpoint}: nothing was checkpointed yet, so it is not known "
+            "where its reader began; `mld reset --shard … --to` a time or a sequence number first"
+        )
+    if wanted.past is not None and wanted.past <= checkpoint:
+        raise ActRefusedError(f"the checkpoint of shard {lease.key} is {checkpoint}, which is not before {wanted}")
+
+
+def _too_few(lease: Lease, wanted: SkipRange, last: Position | None, count: int) -> str:
+    if wanted.count is not None:
+        return f"shard {lease.key} has {count} records after its checkpoint {lease.checkpoint}, not {wanted.count}"
+    ends = f"the last one before it is {last}" if last else "nothing before it follows the checkpoint either"
+    return f"shard {lease.key} has no record {str(wanted).removeprefix('up to ')} after its checkpoint; {ends}"
+
+
+def _for_child(page: Page, lease: Lease) -> list[FramedRecord]:
+    splitter = Splitter()
+    batch = page.after(lease.checkpoint, lease.hash_range)
+    return [record for piece in batch.line() for record in splitter.feed(piece)]
+
+
+def saved_line(shard_id: str, record: FramedRecord) -> str:
+    """A record in the file: the fields that a record processor gets, and the shard. Pure."""
+    fields: Mapping[str, Any] = record.fields()
+    value = {
+        "shardId": shard_id,
+        "sequenceNumber": fields["sequenceNumber"],
+        "subSequenceNumber": fields["subSequenceNumber"],
+        "partitionKey": fields["partitionKey"],
+        "approximateArrivalTimestamp": fields["approximateArrivalTimestamp"],
+        "data": fields["data"],
+    }
+    return json.dumps(value) + "\n"
+
+
+async def skip(
+    app: Application, seen: Observed, lease: Lease, wanted: SkipRange, initial: InitialPosition, path: Path
+) -> tuple[Passed, Outcome]:
+    """Save the records in a new file, then move the checkpoint. Raises ActRefusedError, MldError and OSError: then the
+    checkpoint is as it was, and the file is gone."""
+    async with app.hold(seen) as hold:
+        await hold.take([lease], by_force=True)
+        held = await app.leases.get(lease.key)
+        if held is None or held.actual_owner != hold.me:
+            raise ActRefusedError(f"lease {lease.key} moved while it was taken; ask again")
+        with saved_file(path) as file:
+
+            def keep(record: FramedRecord) -> None:
+                file.write(saved_line(lease.key, record))
+
+            passed = await pass_records(app, held, wanted, initial, keep)
+        change = requests.advance(held, replace(held, checkpoint=passed.last), hold.me, f"to {passed.last}")
+        outcome = await hold.advance(change, passed.last)
+        if outcome.fate is Fate.REFUSED:
+            forget(path)
+        return passed, outcome
