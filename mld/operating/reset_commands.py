@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mld.errors import MldError
-from mld.operating.acts.commanding import acting
+from mld.operating.acts.act_options import acting
 from mld.operating.point_option import PointType
 from mld.operating.points import PointKind
 from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
 
 if TYPE_CHECKING:
-    from mld.operating.acts.plan import Outcome, Plan, Row
+    from mld.operating.acts.plan import ActPlan, Outcome, Row
     from mld.operating.points import Point
     from mld.operating.resets.application import Doors
     from mld.operating.resets.owners import Observed
@@ -313,8 +313,8 @@ def _run(file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[
 
 async def _carry_out(
     doors: Doors,
-    plan: Plan,
-    planner: Callable[..., Plan],
+    plan: ActPlan,
+    planner: Callable[..., ActPlan],
     command: str,
     execute: bool,
     backup_file: str | None,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mld.clock import Clock
 from mld.errors import IteratorExpiredError, StreamThrottledError
 from mld.fleet.leader.election import BY_LOCK
 from mld.fleet.report.platform import LoadUnreadableError
@@ -21,8 +22,9 @@ from mld.metrics import java
 from mld.metrics.catalogue import CATALOGUE, Metric
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.java import JAVA_METRICS, JavaMetric
+from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity, take_snapshot
-from mld.serving.daemon_status import DaemonStatus
+from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from properties.values import MetricsLevel
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
@@ -85,7 +87,27 @@ def _is_told(value: object) -> bool:
 
 
 class Reading:
-    """A reader of tables that `DaemonStatus` never asks here."""
+    """A table in which there is nothing, and that nobody looks at."""
+
+    async def read(self) -> None:
+        return None
+
+
+def status_of(metrics: Metrics, clock: Clock) -> DaemonStatus:
+    """The status of a daemon with these metrics, which only samples."""
+    return DaemonStatus(
+        StatusParts(
+            identity=ME,
+            metrics=metrics,
+            reader=Reading(),  # type: ignore[arg-type]
+            clock=clock,
+            prefetch_limit_bytes=1,
+            lease_duration_s=10.0,
+            mode=str,
+            is_ready=bool,
+            read_table=Reading().read,
+        )
+    )
 
 
 @asynccontextmanager
@@ -150,15 +172,7 @@ async def a_day_of_a_fleet(seen: Seen) -> None:
     async with watched(seen, 4, **V3X, timeoutInSeconds="5", maxRecords="10") as world:
         world.recorder = child = Moody(world.clock)
         first, second = world.start("w1"), world.start("w2", seed=2)
-        status = DaemonStatus(
-            first.metrics,
-            ME,
-            Reading(),
-            world.clock,
-            prefetch_limit_bytes=1,
-            mode=str,
-            is_ready=bool,  # type: ignore[arg-type]
-        )
+        status = status_of(first.metrics, world.clock)
         sampling = asyncio.create_task(status.run())
         world.put(40)
         await world.until(world.all_delivered)
@@ -364,15 +378,7 @@ async def what_nobody_expects(seen: Seen) -> None:
     """A bug in a loop, which survives it."""
     async with watched(seen, 1, **V3X) as world:
         running = world.start("w1")
-        status = DaemonStatus(
-            running.metrics,
-            ME,
-            Reading(),
-            world.clock,
-            prefetch_limit_bytes=1,
-            mode=str,
-            is_ready=bool,  # type: ignore[arg-type]
-        )
+        status = status_of(running.metrics, world.clock)
         sampling = asyncio.create_task(status.run())
         await world.advance(5.0)
 
