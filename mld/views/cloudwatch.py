@@ -1,19 +1,20 @@
 """PutMetricData: a period's datums in as few requests as CloudWatch takes, compressed by the SDK.
 
-What CloudWatch does not answer, or is too busy for, waits and merges with what comes next, within
-`metricsMaxQueueSize`. What it refuses is dropped, because it would be refused again. Rules: metrics#publication.
+What CloudWatch does not answer, or is too busy for, waits within `metricsMaxQueueSize`, and is sent later with the time
+at which it was measured. What it refuses is dropped, because it would be refused again. Rules: metrics#publication.
 """
 
 from __future__ import annotations
 
 import logging
+from itertools import chain
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
 from mld.aws.wire_or_boto import service_of
 from mld.errors import AwsError, AwsUnreachableError, MetricsError, MldError
-from mld.views.datums import Datum, DatumQueue, packed, request_of
+from mld.views.datums import Datum, DatumQueue, Stamped, packed, request_of
 from mld.views.periods import Period
 
 log = logging.getLogger(__name__)
@@ -57,24 +58,23 @@ class CloudWatchOutput:
 
     name = "cloudwatch"
 
-    def __init__(self, service: Service, *, namespace: str, series_max: int) -> None:
+    def __init__(self, service: Service, *, namespace: str, queue_max: int) -> None:
         self._service = service
         self._namespace = namespace
-        self._queue = DatumQueue(series_max)
+        self._queue = DatumQueue(queue_max)
 
     async def publish(self, datums: list[Datum], period: Period) -> None:
-        self._queue.put(datums)
+        self._queue.put(Stamped(datum, period.stamp_s) for datum in datums)
         self._tell_dropped()
         batches = list(packed(self._queue.take()))
         failure: MetricsError | None = None
         for number, batch in enumerate(batches):
-            request = request_of(self._namespace, batch, period.stamp_s)
+            request = request_of(self._namespace, batch)
             try:
                 await self._service.call("PutMetricData", request, timeout_s=CALL_TIMEOUT_S)
             except MldError as error:
                 if not _is_refusal(error):
-                    for waiting in batches[number:]:
-                        self._queue.put(waiting)
+                    self._queue.put_back(chain.from_iterable(batches[number:]))
                     raise MetricsError("unavailable", f"{error}. They wait and are sent later") from error
                 failure = _refused(error, len(batch))
         if failure is not None:
@@ -87,7 +87,7 @@ class CloudWatchOutput:
         dropped, self._queue.dropped = self._queue.dropped, 0
         if dropped:
             log.warning(
-                "metrics dropped: more series wait than metricsMaxQueueSize allows",
+                "metrics dropped: more values wait than metricsMaxQueueSize allows",
                 extra={"action": "metrics_dropped", "count": dropped},
             )
 

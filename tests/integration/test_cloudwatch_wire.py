@@ -20,6 +20,7 @@ from tests.support.fleet import settings_of
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 
 PERIOD = Period(1_700_000_000.0, 1_700_000_060.0)
+LATER = Period(PERIOD.end_s, PERIOD.end_s + 60.0)
 ONE = StatisticSet(3, 6.5, 1.0, 4.0)
 
 
@@ -42,7 +43,7 @@ def recording() -> Iterator[RecordingCloudWatch]:
 
 async def test_two_and_a_half_thousand_series_are_three_compressed_requests(recording: RecordingCloudWatch) -> None:
     service = service_at(recording.endpoint)
-    output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+    output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
     await output.publish(datums(2_500), PERIOD)
     await service.close()
     assert [len(request.datums) for request in recording.requests] == [1_000, 1_000, 500]
@@ -54,14 +55,14 @@ async def test_two_and_a_half_thousand_series_are_three_compressed_requests(reco
 
 async def test_what_was_throttled_comes_with_the_next_period_once(recording: RecordingCloudWatch) -> None:
     service = service_at(recording.endpoint)
-    output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+    output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
     recording.refuse(400, "Throttling", times=1)
     with pytest.raises(MetricsError, match="sent later"):
         await output.publish(datums(2), PERIOD)
-    await output.publish(datums(1), PERIOD)
+    await output.publish(datums(1), LATER)
     await service.close()
     (request,) = recording.requests
-    assert [datum.values["SampleCount"] for datum in request.datums] == [6.0, 3.0]
+    assert [datum.stamp_s for datum in request.datums] == [PERIOD.begin_s, PERIOD.begin_s, LATER.begin_s]
 
 
 async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_value(
@@ -70,7 +71,7 @@ async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_valu
     monkeypatch.setattr(cloudwatch, "CALL_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         service = service_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+        output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
         started = time.monotonic()
         with pytest.raises(MetricsError, match="sent later"):
             await output.publish(datums(2_500), PERIOD)

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -34,13 +35,13 @@ FORM_ERROR = (
 
 @dataclass(frozen=True, slots=True)
 class SentDatum:
-    """One datum as it came; `values` has SampleCount, Sum, Minimum and Maximum."""
+    """One datum as it came; `values` has SampleCount, Sum, Minimum and Maximum, `stamp_s` is its time if it has one."""
 
     name: str
     unit: str
     dimensions: Mapping[str, str]
     values: Mapping[str, float]
-    has_timestamp: bool
+    stamp_s: float | None
 
     @property
     def operation(self) -> str:
@@ -153,6 +154,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def _seconds(stamp: object) -> float | None:
+    """Numbers of JSON, dates of CBOR, texts of forms."""
+    match stamp:
+        case None:
+            return None
+        case datetime():
+            return stamp.timestamp()
+        case str():
+            return datetime.fromisoformat(stamp).timestamp()
+    return float(str(stamp))
+
+
 def _request(document: Mapping[str, Any], encoding: str, size_bytes: int, protocol: str) -> PutRequest:
     datums = tuple(
         SentDatum(
@@ -160,7 +173,7 @@ def _request(document: Mapping[str, Any], encoding: str, size_bytes: int, protoc
             one.get("Unit", ""),
             {dimension["Name"]: dimension["Value"] for dimension in one.get("Dimensions", [])},
             {name: float(value) for name, value in one["StatisticValues"].items()},
-            "Timestamp" in one,
+            _seconds(one.get("Timestamp")),
         )
         for one in document["MetricData"]
     )

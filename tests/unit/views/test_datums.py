@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.registry import Metrics
-from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Wanted, packed, request_of, take_datums
+from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, Wanted, packed, request_of, take_datums
 from properties.values import MetricsLevel
 
 SHARD, OTHER = "shardId-000000000000", "shardId-000000000001"
@@ -96,26 +96,41 @@ def test_a_value_that_cloudwatch_refuses_costs_only_itself() -> None:
     assert "RecordsProcessed" in names
 
 
-def test_waiting_datums_of_one_series_merge_and_new_ones_are_bounded() -> None:
-    queue = DatumQueue(series_max=1)
-    one = Datum("A", (), "Count", StatisticSet(1, 2, 2, 2))
-    queue.put([one, one, Datum("B", (), "Count", StatisticSet(1, 1, 1, 1))])
-    assert queue.take() == [Datum("A", (), "Count", StatisticSet(2, 4, 2, 2))]
-    assert queue.dropped == 1
+def numbered(*numbers: int) -> list[Stamped]:
+    values = StatisticSet(1, 1, 1, 1)
+    return [Stamped(Datum(str(number), (), "Count", values), float(number)) for number in numbers]
+
+
+def test_what_was_not_sent_comes_first_again() -> None:
+    queue = DatumQueue(size_max=10)
+    queue.put(numbered(1, 2))
+    first = queue.take()
+    queue.put(numbered(3))
+    queue.put_back(first)
+    assert queue.take() == numbered(1, 2, 3)
     assert queue.take() == []
+
+
+def test_the_oldest_make_room() -> None:
+    queue = DatumQueue(size_max=2)
+    queue.put(numbered(2, 3, 4))
+    queue.put_back(numbered(1))
+    assert queue.take() == numbered(3, 4)
+    assert queue.dropped == 2
 
 
 @given(st.integers(0, 2_500), st.integers(1, 1_000))
 def test_requests_are_full_and_lose_nothing(count: int, name_length: int) -> None:
     values = StatisticSet(1, 1, 1, 1)
-    datums = [Datum(str(n), (("ShardId", "s" * name_length),), "Count", values) for n in range(count)]
+    datums = [Stamped(Datum(str(n), (("ShardId", "s" * name_length),), "Count", values), 0.0) for n in range(count)]
     batches = list(packed(datums))
     assert [datum for batch in batches for datum in batch] == datums
     assert all(len(batch) <= DATUMS_PER_REQUEST_MAX for batch in batches)
 
 
 def test_a_request_says_when_its_values_were_measured() -> None:
-    request = request_of("clicks", [Datum("A", (("Operation", "X"),), "Count", StatisticSet(2, 4, 1, 3))], 1_000.0)
+    datum = Datum("A", (("Operation", "X"),), "Count", StatisticSet(2, 4, 1, 3))
+    request = request_of("clicks", [Stamped(datum, 1_000.0)])
     assert request == {
         "Namespace": "clicks",
         "MetricData": [
