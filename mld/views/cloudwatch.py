@@ -6,15 +6,16 @@ at which it was measured. What it refuses is dropped, because it would be refuse
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from itertools import chain
 
 from mld.aws.client import BotoService
 from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
 from mld.aws.wire_or_boto import service_of
 from mld.errors import AwsError, AwsUnreachableError, MetricsError, MldError
-from mld.views.datums import Datum, DatumQueue, Stamped, packed, request_of
+from mld.turns import in_turns
+from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, packed, request_of
 from mld.views.periods import Period
 
 log = logging.getLogger(__name__)
@@ -64,17 +65,21 @@ class CloudWatchOutput:
         self._queue = DatumQueue(queue_max)
 
     async def publish(self, datums: list[Datum], period: Period) -> None:
-        self._queue.put(Stamped(datum, period.stamp_s) for datum in datums)
+        for first in range(0, len(datums), DATUMS_PER_REQUEST_MAX):
+            part = datums[first : first + DATUMS_PER_REQUEST_MAX]
+            self._queue.put([Stamped(datum, period.stamp_s) for datum in part])
+            await asyncio.sleep(0)
         self._tell_dropped()
-        batches = list(packed(self._queue.take()))
+        waiting, done = self._queue.take(), 0
         failure: MetricsError | None = None
-        for number, batch in enumerate(batches):
-            request = request_of(self._namespace, batch)
+        for batch in packed(waiting):
+            request = await in_turns(request_of(self._namespace, batch))
+            done += len(batch)
             try:
                 await self._service.call("PutMetricData", request, timeout_s=CALL_TIMEOUT_S)
             except MldError as error:
                 if not _is_refusal(error):
-                    self._queue.put_back(chain.from_iterable(batches[number:]))
+                    self._queue.put_back(waiting[done - len(batch) :])
                     raise MetricsError("unavailable", f"{error}. They wait and are sent later") from error
                 failure = _refused(error, len(batch))
         if failure is not None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from mld.metrics import java
 from mld.metrics.instruments import Calls, Spread, StatisticSet
 from mld.metrics.java import JAVA_METRICS, MILLIS, Dimension, JavaMetric
 from mld.metrics.registry import Metrics, Operation, ShardMetrics
+from mld.steps import SLICE, Steps
 from properties.settings import Settings
 from properties.values import MetricsLevel
 
@@ -67,21 +69,21 @@ class Wanted:
         return ALL_DIMENSIONS in self.dimensions or dimension.value in self.dimensions
 
 
-def take_datums(metrics: Metrics, wanted: Wanted) -> list[Datum]:
-    """Everything noted since the last call that is wanted, one datum for each series."""
+def take_datums(metrics: Metrics, wanted: Wanted) -> Steps[list[Datum]]:
+    """Everything noted since the last time that is wanted, one datum for each series.
+
+    It is taken shard by shard; what is noted in between belongs to this time or to the next.
+    """
     merged: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
-    for datum in _all(metrics, wanted):
-        before = merged.get(datum.series)
-        merged[datum.series] = datum if before is None else replace(datum, values=before.values + datum.values)
-    return list(merged.values())
-
-
-def _all(metrics: Metrics, wanted: Wanted) -> Iterator[Datum]:
     ended, metrics.ended = metrics.ended, []
-    for part in (*ended, *metrics.shards.values()):
-        yield from _of_shard(part, wanted)
-    for name, operation in metrics.worker.operations.items():
-        yield from _of_operation(name, operation, wanted)
+    shards = (_of_shard(part, wanted) for part in (*ended, *metrics.shards.values()))
+    operations = [_of_operation(name, operation, wanted) for name, operation in metrics.worker.operations.items()]
+    for datums in chain(shards, operations):
+        for datum in datums:
+            before = merged.get(datum.series)
+            merged[datum.series] = datum if before is None else replace(datum, values=before.values + datum.values)
+        yield
+    return list(merged.values())
 
 
 def _of_shard(part: ShardMetrics, wanted: Wanted) -> Iterator[Datum]:
@@ -237,11 +239,11 @@ def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
         yield batch
 
 
-def request_of(namespace: str, datums: Iterable[Stamped]) -> dict[str, object]:
+def request_of(namespace: str, datums: Iterable[Stamped]) -> Steps[dict[str, object]]:
     """Parameters of PutMetricData."""
-    return {
-        "Namespace": namespace,
-        "MetricData": [
+    data = []
+    for number, one in enumerate(datums, start=1):
+        data.append(
             {
                 "MetricName": one.datum.name,
                 "Dimensions": [{"Name": name, "Value": value} for name, value in one.datum.dimensions],
@@ -254,6 +256,7 @@ def request_of(namespace: str, datums: Iterable[Stamped]) -> dict[str, object]:
                     "Maximum": one.datum.values.greatest,
                 },
             }
-            for one in datums
-        ],
-    }
+        )
+        if number % SLICE == 0:
+            yield
+    return {"Namespace": namespace, "MetricData": data}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.registry import Metrics
+from mld.steps import finish
 from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, Wanted, packed, request_of, take_datums
 from properties.values import MetricsLevel
 
@@ -31,7 +32,9 @@ def busy() -> Metrics:
 
 def taken(metrics: Metrics, wanted: Wanted = EVERYTHING) -> dict[tuple[str, tuple[str, ...]], Datum]:
     """Datums by name and values of their dimensions."""
-    return {(datum.name, tuple(v for _, v in datum.dimensions)): datum for datum in take_datums(metrics, wanted)}
+    return {
+        (datum.name, tuple(v for _, v in datum.dimensions)): datum for datum in finish(take_datums(metrics, wanted))
+    }
 
 
 def test_a_shards_datum_has_its_dimensions_and_java_s_unit() -> None:
@@ -48,6 +51,15 @@ def test_times_are_milliseconds() -> None:
 
 def test_the_application_s_lag_is_that_of_all_its_shards() -> None:
     assert taken(busy())["MillisBehindLatest", ("ApplicationTracker",)].values == StatisticSet(2, 5200, 200, 5000)
+
+
+def test_others_have_a_turn_of_the_loop_after_each_shard() -> None:
+    metrics = Metrics()
+    for number in range(50):
+        metrics.begin(f"shardId-{number:012}", 0.0).batches.note(1)
+    assert sum(1 for _ in take_datums(metrics, EVERYTHING)) >= 50
+    many = [Stamped(Datum(str(n), (), "Count", StatisticSet(1, 1, 1, 1)), 0.0) for n in range(1_000)]
+    assert sum(1 for _ in request_of("clicks", many)) >= 10
 
 
 def test_nothing_is_sent_twice() -> None:
@@ -130,7 +142,7 @@ def test_requests_are_full_and_lose_nothing(count: int, name_length: int) -> Non
 
 def test_a_request_says_when_its_values_were_measured() -> None:
     datum = Datum("A", (("Operation", "X"),), "Count", StatisticSet(2, 4, 1, 3))
-    request = request_of("clicks", [Stamped(datum, 1_000.0)])
+    request = finish(request_of("clicks", [Stamped(datum, 1_000.0)]))
     assert request == {
         "Namespace": "clicks",
         "MetricData": [

@@ -12,6 +12,7 @@ import pytest
 
 from mld.errors import AwsError, AwsUnreachableError, MetricsError
 from mld.metrics.instruments import StatisticSet
+from mld.steps import Steps
 from mld.views.cloudwatch import CloudWatchOutput
 from mld.views.datums import Datum
 from mld.views.periods import Period
@@ -58,15 +59,16 @@ class VirtualWall:
         await asyncio.sleep(seconds)
 
 
-def publisher_of(output: Collecting, take: Callable[[], list[Datum]]) -> Publisher:
+def publisher_of(output: Collecting, take: Callable[[], Steps[list[Datum]]]) -> Publisher:
     return Publisher(take, [output], VirtualWall(), Random(1), period_s=60.0)
 
 
-def counting() -> Callable[[], list[Datum]]:
+def counting() -> Callable[[], Steps[list[Datum]]]:
     """One datum more each time."""
     taken: list[Datum] = []
 
-    def take() -> list[Datum]:
+    def take() -> Steps[list[Datum]]:
+        yield
         taken.append(datum(f"m{len(taken)}"))
         return [taken[-1]]
 
