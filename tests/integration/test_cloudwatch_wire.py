@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -68,8 +69,8 @@ async def test_what_was_throttled_comes_with_the_next_period_once(recording: Rec
 async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_value(
     monkeypatch: pytest.MonkeyPatch, recording: RecordingCloudWatch
 ) -> None:
-    monkeypatch.setattr(cloudwatch, "CALL_TIMEOUT_S", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server(("127.0.0.1", 0)) as silent, monkeypatch.context() as hasty:
+        hasty.setattr(cloudwatch, "CALL_TIMEOUT_S", 0.3)
         service = service_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
         output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
         started = time.monotonic()
@@ -82,3 +83,18 @@ async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_valu
     await output.publish([], PERIOD)
     await again.close()
     assert len(recording.datums) == 2_500
+
+
+async def test_metrics_are_signed_with_the_credentials_for_cloudwatch(
+    monkeypatch: pytest.MonkeyPatch, recording: RecordingCloudWatch, tmp_path: Path
+) -> None:
+    profiles = tmp_path / "credentials"
+    profiles.write_text("[metrics]\naws_access_key_id = AKIDMETRICS\naws_secret_access_key = s\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
+    settings = settings_of(
+        cloudWatchEndpoint=recording.endpoint, AwsCredentialsProviderCloudWatch="ProfileCredentialsProvider|metrics"
+    )
+    service = cloudwatch_service(client_factory(settings))
+    await CloudWatchOutput(service, namespace="clicks", queue_max=10).publish(datums(1), PERIOD)
+    await service.close()
+    assert [request.access_key for request in recording.requests] == ["AKIDMETRICS"]

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -23,6 +23,7 @@ import cbor2
 OPERATION = "PutMetricData"
 _MEMBER = re.compile(r"MetricData\.member\.(?P<datum>\d+)\.(?P<rest>.+)")
 _DIMENSION = re.compile(r"Dimensions\.member\.(?P<number>\d+)\.(?P<part>Name|Value)")
+_SIGNER = re.compile(r"Credential=([^/]+)/")
 FORM_ANSWER = (
     '<PutMetricDataResponse xmlns="http://monitoring.amazonaws.com/doc/2010-08-01/">'
     "<ResponseMetadata><RequestId>r</RequestId></ResponseMetadata></PutMetricDataResponse>"
@@ -57,6 +58,8 @@ class PutRequest:
     encoding: str
     size_bytes: int
     protocol: str = field(compare=False, default="")
+    access_key: str = field(compare=False, default="")
+    """Of who signed it; empty if nobody did."""
 
 
 class RecordingCloudWatch(ThreadingHTTPServer):
@@ -133,7 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
             protocol, document = "json", json.loads(body)
         else:
             protocol, document = "form", _of_form(body.decode())
-        refusal = self.server.judged(_request(document, encoding, len(raw), protocol))
+        signer = _SIGNER.search(self.headers.get("Authorization", ""))
+        request = _request(document, encoding, len(raw), protocol)
+        refusal = self.server.judged(replace(request, access_key=signer[1] if signer else ""))
         self._answer(protocol, refusal)
 
     def _answer(self, protocol: str, refusal: tuple[int, str] | None) -> None:
