@@ -284,7 +284,7 @@ _METRICS = (
         default=CLOUDWATCH_PERIOD_MILLIS,
         note="Java's default is 10000, but CloudWatch resolves a minute. "
         f"Below {METRICS_PERIOD_MILLIS_MIN} it is raised to that."),
-    Key("metricsMaxQueueSize", INT, Section.METRICS, "Most series that wait while CloudWatch cannot be reached.",
+    Key("metricsMaxQueueSize", INT, Section.METRICS, "Most values that wait while CloudWatch cannot be reached.",
         default=10_000, minimum=1),
 )  # fmt: skip
 

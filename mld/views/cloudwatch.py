@@ -1,11 +1,12 @@
 """PutMetricData: a period's datums in as few requests as CloudWatch takes, compressed by the SDK.
 
-What CloudWatch does not answer, or is too busy for, waits and merges with what comes next, within
-`metricsMaxQueueSize`. What it refuses is dropped, because it would be refused again. Rules: metrics#publication.
+What CloudWatch does not answer, or is too busy for, waits within `metricsMaxQueueSize`, and is sent later with the time
+at which it was measured. What it refuses is dropped, because it would be refused again. Rules: metrics#publication.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from mld.aws.client import BotoService
@@ -13,7 +14,8 @@ from mld.aws.client_factory import ClientFactory
 from mld.aws.service import Service
 from mld.aws.wire_or_boto import service_of
 from mld.errors import AwsError, AwsUnreachableError, MetricsError, MldError
-from mld.views.datums import Datum, DatumQueue, packed, request_of
+from mld.turns import in_turns
+from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, packed, request_of
 from mld.views.periods import Period
 
 log = logging.getLogger(__name__)
@@ -57,24 +59,27 @@ class CloudWatchOutput:
 
     name = "cloudwatch"
 
-    def __init__(self, service: Service, *, namespace: str, series_max: int) -> None:
+    def __init__(self, service: Service, *, namespace: str, queue_max: int) -> None:
         self._service = service
         self._namespace = namespace
-        self._queue = DatumQueue(series_max)
+        self._queue = DatumQueue(queue_max)
 
     async def publish(self, datums: list[Datum], period: Period) -> None:
-        self._queue.put(datums)
+        for first in range(0, len(datums), DATUMS_PER_REQUEST_MAX):
+            part = datums[first : first + DATUMS_PER_REQUEST_MAX]
+            self._queue.put([Stamped(datum, period.stamp_s) for datum in part])
+            await asyncio.sleep(0)
         self._tell_dropped()
-        batches = list(packed(self._queue.take()))
+        waiting, done = self._queue.take(), 0
         failure: MetricsError | None = None
-        for number, batch in enumerate(batches):
-            request = request_of(self._namespace, batch, period.stamp_s)
+        for batch in packed(waiting):
+            request = await in_turns(request_of(self._namespace, batch))
+            done += len(batch)
             try:
                 await self._service.call("PutMetricData", request, timeout_s=CALL_TIMEOUT_S)
             except MldError as error:
                 if not _is_refusal(error):
-                    for waiting in batches[number:]:
-                        self._queue.put(waiting)
+                    self._queue.put_back(waiting[done - len(batch) :])
                     raise MetricsError("unavailable", f"{error}. They wait and are sent later") from error
                 failure = _refused(error, len(batch))
         if failure is not None:
@@ -87,7 +92,7 @@ class CloudWatchOutput:
         dropped, self._queue.dropped = self._queue.dropped, 0
         if dropped:
             log.warning(
-                "metrics dropped: more series wait than metricsMaxQueueSize allows",
+                "metrics dropped: more values wait than metricsMaxQueueSize allows",
                 extra={"action": "metrics_dropped", "count": dropped},
             )
 

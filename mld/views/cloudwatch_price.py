@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mld.metrics import java
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.java import JAVA_METRICS, Dimension, JavaMetric
-from mld.views.datums import Datum, Wanted, dimensions_of, packed
+from mld.views.datums import Datum, Stamped, Wanted, dimensions_of, packed
 from mld.views.emf_lines import emf_lines
 from properties.settings import Settings
 from properties.values import ClientVersionConfig, MetricsLevel, MetricsOutput
@@ -77,7 +77,8 @@ def cost(settings: Settings, leases: int, workers: int) -> MetricsCost:
         return MetricsCost(0, 0.0, 0.0)
     periods = HOURS_PER_MONTH * HOUR_S / (settings.metrics_buffer_time_millis / 1000)
     own = list(_of_worker(settings, -(-leases // workers)))
-    requests = len(list(packed(own))) * periods * workers if MetricsOutput.CLOUDWATCH in outputs else 0.0
+    per_period = len(list(packed(Stamped(datum, 0.0) for datum in own)))
+    requests = per_period * periods * workers if MetricsOutput.CLOUDWATCH in outputs else 0.0
     log_bytes = sum(len(line) + 1 for line in emf_lines(settings.application_name, own, 1.7e9))
     log_gb = log_bytes * periods * workers / GB if MetricsOutput.EMF in outputs else 0.0
     return MetricsCost(_metrics_of_fleet(settings, leases, workers), requests, log_gb)

@@ -7,13 +7,16 @@ maxima are the same.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from mld.metrics import java
 from mld.metrics.instruments import Calls, Spread, StatisticSet
 from mld.metrics.java import JAVA_METRICS, MILLIS, Dimension, JavaMetric
 from mld.metrics.registry import Metrics, Operation, ShardMetrics
+from mld.steps import SLICE, Steps
 from properties.settings import Settings
 from properties.values import MetricsLevel
 
@@ -66,21 +69,21 @@ class Wanted:
         return ALL_DIMENSIONS in self.dimensions or dimension.value in self.dimensions
 
 
-def take_datums(metrics: Metrics, wanted: Wanted) -> list[Datum]:
-    """Everything noted since the last call that is wanted, one datum for each series."""
+def take_datums(metrics: Metrics, wanted: Wanted) -> Steps[list[Datum]]:
+    """Everything noted since the last time that is wanted, one datum for each series.
+
+    It is taken shard by shard; what is noted in between belongs to this time or to the next.
+    """
     merged: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
-    for datum in _all(metrics, wanted):
-        before = merged.get(datum.series)
-        merged[datum.series] = datum if before is None else replace(datum, values=before.values + datum.values)
-    return list(merged.values())
-
-
-def _all(metrics: Metrics, wanted: Wanted) -> Iterator[Datum]:
     ended, metrics.ended = metrics.ended, []
-    for part in (*ended, *metrics.shards.values()):
-        yield from _of_shard(part, wanted)
-    for name, operation in metrics.worker.operations.items():
-        yield from _of_operation(name, operation, wanted)
+    shards = (_of_shard(part, wanted) for part in (*ended, *metrics.shards.values()))
+    operations = [_of_operation(name, operation, wanted) for name, operation in metrics.worker.operations.items()]
+    for datums in chain(shards, operations):
+        for datum in datums:
+            before = merged.get(datum.series)
+            merged[datum.series] = datum if before is None else replace(datum, values=before.values + datum.values)
+        yield
+    return list(merged.values())
 
 
 def _of_shard(part: ShardMetrics, wanted: Wanted) -> Iterator[Datum]:
@@ -175,28 +178,42 @@ def _scaled(values: StatisticSet, scale: float) -> StatisticSet:
     )
 
 
-class DatumQueue:
-    """Datums that wait to be sent, one for each series; those of one series merge. At most `series_max`."""
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A datum with the time of its values, in epoch seconds, which decides in which minute CloudWatch puts them."""
 
-    def __init__(self, series_max: int) -> None:
-        self._series_max = series_max
-        self._datums: dict[tuple[str, tuple[tuple[str, str], ...]], Datum] = {}
+    datum: Datum
+    stamp_s: float
+
+
+class DatumQueue:
+    """Datums that wait to be sent, at most `size_max`; the oldest make room for new ones."""
+
+    def __init__(self, size_max: int) -> None:
+        self._waiting: deque[Stamped] = deque()
+        self._size_max = size_max
         self.dropped = 0
 
-    def put(self, datums: Iterable[Datum]) -> None:
-        for datum in datums:
-            before = self._datums.get(datum.series)
-            if before is not None:
-                self._datums[datum.series] = replace(datum, values=before.values + datum.values)
-            elif len(self._datums) < self._series_max:
-                self._datums[datum.series] = datum
-            else:
-                self.dropped += 1
+    def put(self, datums: Iterable[Stamped]) -> None:
+        """They are newer than all that wait."""
+        self._waiting.extend(datums)
+        self._drop_oldest()
 
-    def take(self) -> list[Datum]:
-        """Everything that waits, in the order of coming."""
-        taken, self._datums = list(self._datums.values()), {}
+    def put_back(self, datums: Iterable[Stamped]) -> None:
+        """They were taken, in this order, and not sent."""
+        self._waiting.extendleft(reversed(list(datums)))
+        self._drop_oldest()
+
+    def take(self) -> list[Stamped]:
+        """Everything that waits, oldest first."""
+        taken = list(self._waiting)
+        self._waiting.clear()
         return taken
+
+    def _drop_oldest(self) -> None:
+        while len(self._waiting) > self._size_max:
+            self._waiting.popleft()
+            self.dropped += 1
 
 
 DATUMS_PER_REQUEST_MAX = 1_000
@@ -206,38 +223,40 @@ _DATUM_OVERHEAD_BYTES = 450
 """Of a datum without its names, in the most wordy of CloudWatch's protocols."""
 
 
-def packed(datums: Iterable[Datum]) -> Iterator[list[Datum]]:
+def packed(datums: Iterable[Stamped]) -> Iterator[list[Stamped]]:
     """The datums in as few requests as CloudWatch takes."""
-    batch: list[Datum] = []
+    batch: list[Stamped] = []
     size = 0
-    for datum in datums:
+    for stamped in datums:
+        datum = stamped.datum
         bytes_ = _DATUM_OVERHEAD_BYTES + len(datum.name) + sum(120 + len(n) + 3 * len(v) for n, v in datum.dimensions)
         if batch and (len(batch) == DATUMS_PER_REQUEST_MAX or size + bytes_ > REQUEST_BYTES_MAX):
             yield batch
             batch, size = [], 0
-        batch.append(datum)
+        batch.append(stamped)
         size += bytes_
     if batch:
         yield batch
 
 
-def request_of(namespace: str, datums: Iterable[Datum], wall_s: float) -> dict[str, object]:
-    """Parameters of PutMetricData. `wall_s`: the time of the values, which decides in which minute they land."""
-    return {
-        "Namespace": namespace,
-        "MetricData": [
+def request_of(namespace: str, datums: Iterable[Stamped]) -> Steps[dict[str, object]]:
+    """Parameters of PutMetricData."""
+    data = []
+    for number, one in enumerate(datums, start=1):
+        data.append(
             {
-                "MetricName": datum.name,
-                "Dimensions": [{"Name": name, "Value": value} for name, value in datum.dimensions],
-                "Timestamp": wall_s,
-                "Unit": datum.unit,
+                "MetricName": one.datum.name,
+                "Dimensions": [{"Name": name, "Value": value} for name, value in one.datum.dimensions],
+                "Timestamp": one.stamp_s,
+                "Unit": one.datum.unit,
                 "StatisticValues": {
-                    "SampleCount": float(datum.values.count),
-                    "Sum": datum.values.total,
-                    "Minimum": datum.values.least,
-                    "Maximum": datum.values.greatest,
+                    "SampleCount": float(one.datum.values.count),
+                    "Sum": one.datum.values.total,
+                    "Minimum": one.datum.values.least,
+                    "Maximum": one.datum.values.greatest,
                 },
             }
-            for datum in datums
-        ],
-    }
+        )
+        if number % SLICE == 0:
+            yield
+    return {"Namespace": namespace, "MetricData": data}

@@ -41,8 +41,7 @@ class EmfOutput:
     async def publish(self, datums: list[Datum], period: Period) -> None:
         if self._writing is not None and not self._writing.done():
             raise MetricsError("blocked", "nobody reads standard output. They are lost")
-        text = "".join(f"{line}\n" for line in emf_lines(self._namespace, datums, period.stamp_s))
-        self._writing = self._pool.submit(lambda: self._write(text.encode()))
+        self._writing = self._pool.submit(lambda: self._write(datums, period.stamp_s))
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await asyncio.wrap_future(self._writing)
@@ -56,7 +55,8 @@ class EmfOutput:
     async def close(self) -> None:
         self._pool.close()
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
+    def _write(self, datums: list[Datum], stamp_s: float) -> None:
+        text = "".join(f"{line}\n" for line in emf_lines(self._namespace, datums, stamp_s))
+        view = memoryview(text.encode())
         while view:
             view = view[os.write(self._descriptor, view) :]

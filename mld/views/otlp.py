@@ -139,16 +139,8 @@ class OtlpOutput:
         self._pool = DaemonPool(threads_max=1, name="otlp")
 
     async def publish(self, datums: list[Datum], period: Period) -> None:
-        self._accumulated.add(datums, period.stamp_s)
-        metrics = self._accumulated.metrics(period.end_s)
-        if not metrics:
-            return
-        scope = sdk.ScopeMetrics(self._scope, metrics, "")
-        self._said.text = ""
-        data = sdk.MetricsData([sdk.ResourceMetrics(self._resource, [scope], "")])
-        if not await self._in_thread(lambda: self._exporter.export(data) is sdk.MetricExportResult.SUCCESS):
+        if not await self._in_thread(lambda: self._export(datums, period)):
             raise MetricsError("unexported", f"{self._said.text}. They wait and are sent later")
-        self._accumulated.sent()
 
     async def close(self) -> None:
         """Cut a retry short, and let the thread end."""
@@ -157,6 +149,20 @@ class OtlpOutput:
         if under_way:
             await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
         self._said.close()
+
+    def _export(self, datums: list[Datum], period: Period) -> bool:
+        """Whether it went well. Runs in the thread, which alone knows what has accumulated."""
+        self._accumulated.add(datums, period.stamp_s)
+        metrics = self._accumulated.metrics(period.end_s)
+        if not metrics:
+            return True
+        self._said.text = ""
+        scope = sdk.ScopeMetrics(self._scope, metrics, "")
+        data = sdk.MetricsData([sdk.ResourceMetrics(self._resource, [scope], "")])
+        if self._exporter.export(data) is not sdk.MetricExportResult.SUCCESS:
+            return False
+        self._accumulated.sent()
+        return True
 
     async def _in_thread(self, export: Callable[[], bool]) -> bool:
         try:

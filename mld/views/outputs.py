@@ -47,7 +47,7 @@ def _output(
         case MetricsOutput.CLOUDWATCH:
             service = cloudwatch_service(factory)
             stack.push_async_callback(service.close)
-            return CloudWatchOutput(service, namespace=namespace, series_max=series_max)
+            return CloudWatchOutput(service, namespace=namespace, queue_max=series_max)
         case MetricsOutput.EMF:
             from mld.views.emf import EmfOutput, standard_output
 

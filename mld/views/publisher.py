@@ -15,7 +15,9 @@ from typing import Protocol
 
 from mld.clock import Clock, wait_for_event
 from mld.errors import MetricsError, MldError
+from mld.steps import Steps
 from mld.surviving import kept_running, survived
+from mld.turns import in_turns
 from mld.views.datums import Datum
 from mld.views.periods import Period, wait_s
 
@@ -45,7 +47,7 @@ class Publisher:
 
     def __init__(
         self,
-        take: Callable[[], list[Datum]],
+        take: Callable[[], Steps[list[Datum]]],
         outputs: Sequence[Output],
         clock: Clock,
         rng: Random,
@@ -68,7 +70,7 @@ class Publisher:
     async def run(self) -> None:
         """Publish at the end of each period."""
         while not await wait_for_event(self._stopping, wait_s(self._clock.wall(), self._period_s)):
-            datums, period = self._taken()
+            datums, period = await self._taken()
             await wait_for_event(self._stopping, self._pause_s)
             await self._publish(datums, period)
 
@@ -79,7 +81,7 @@ class Publisher:
             async with asyncio.timeout(LAST_WORDS_S):
                 if self._running is not None:
                     await self._running
-                await self._publish(*self._taken())
+                await self._publish(*await self._taken())
         except TimeoutError:
             log.warning("the last metrics were not sent in time", extra={"action": "metrics_failed"})
         finally:
@@ -89,10 +91,10 @@ class Publisher:
                     await self._running
             await asyncio.gather(*(output.close() for output in self._outputs))
 
-    def _taken(self) -> tuple[list[Datum], Period]:
+    async def _taken(self) -> tuple[list[Datum], Period]:
         period = Period(self._begin_s, self._clock.wall())
         self._begin_s = period.end_s
-        return self._take(), period
+        return await in_turns(self._take(), self._clock), period
 
     async def _publish(self, datums: list[Datum], period: Period) -> None:
         await asyncio.gather(*(self._publish_to(output, datums, period) for output in self._outputs))

@@ -13,6 +13,7 @@ from pathlib import Path
 from mld.metrics.catalogue import CATALOGUE, MetricKind
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.java import JAVA_METRICS, JavaMetric
+from mld.views.otel_names import ATTRIBUTES, PREFIX, instrument_of, otel_name
 
 BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 
@@ -46,12 +47,14 @@ def _kind(kind: MetricKind) -> str:
 
 
 def _java() -> Iterator[str]:
-    yield "## CloudWatch"
+    yield "## CloudWatch and OpenTelemetry"
     yield ""
     yield "Every metric has the dimension `Operation`, and those of its row that `metricsEnabledDimensions` enables."
+    attributes = ", ".join(f"`{dimension}` is `{attribute}`" for dimension, attribute in ATTRIBUTES.items())
+    yield f"In OpenTelemetry names begin with `{PREFIX}`; {attributes}."
     yield ""
-    yield "| Operation | Metric | Unit | Level | Dimensions | Remarks |"
-    yield "|---|---|---|---|---|---|"
+    yield "| Operation | Metric | Unit | Level | Dimensions | Remarks | OpenTelemetry |"
+    yield "|---|---|---|---|---|---|---|"
     for metric in JAVA_METRICS:
         yield _java_row(metric)
 
@@ -59,7 +62,9 @@ def _java() -> Iterator[str]:
 def _java_row(metric: JavaMetric) -> str:
     dimensions = ", ".join(f"`{dimension.value}`" for dimension in sorted(metric.dimensions, key=lambda one: one.value))
     remark = "" if metric.is_sent else f"not sent: {metric.note}"
-    return f"| {metric.operation} | `{metric.name}` | {metric.unit} | {metric.level.value} | {dimensions} | {remark} |"
+    otel = f"`{otel_name(metric.name).removeprefix(PREFIX)}`, {instrument_of(metric.name, metric.unit).value}"
+    cells = (metric.operation, f"`{metric.name}`", metric.unit, metric.level.value, dimensions, remark, otel)
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

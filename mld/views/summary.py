@@ -80,5 +80,5 @@ class SummaryLine:
     def _tell(self) -> None:
         after, now = Totals.of(self._metrics), self._clock.monotonic()
         fields = summary_of(self._before, after, self._snapshot(), now - self._since)
-        log.info("summary", extra={"action": "summary", **fields})
+        log.info("since the last summary", extra={"action": "summary", **fields})
         self._before, self._since = after, now

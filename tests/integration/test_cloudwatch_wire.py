@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.support.fleet import settings_of
 from tests.support.recording_cloudwatch import RecordingCloudWatch
 
 PERIOD = Period(1_700_000_000.0, 1_700_000_060.0)
+LATER = Period(PERIOD.end_s, PERIOD.end_s + 60.0)
 ONE = StatisticSet(3, 6.5, 1.0, 4.0)
 
 
@@ -42,7 +44,7 @@ def recording() -> Iterator[RecordingCloudWatch]:
 
 async def test_two_and_a_half_thousand_series_are_three_compressed_requests(recording: RecordingCloudWatch) -> None:
     service = service_at(recording.endpoint)
-    output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+    output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
     await output.publish(datums(2_500), PERIOD)
     await service.close()
     assert [len(request.datums) for request in recording.requests] == [1_000, 1_000, 500]
@@ -54,23 +56,23 @@ async def test_two_and_a_half_thousand_series_are_three_compressed_requests(reco
 
 async def test_what_was_throttled_comes_with_the_next_period_once(recording: RecordingCloudWatch) -> None:
     service = service_at(recording.endpoint)
-    output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+    output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
     recording.refuse(400, "Throttling", times=1)
     with pytest.raises(MetricsError, match="sent later"):
         await output.publish(datums(2), PERIOD)
-    await output.publish(datums(1), PERIOD)
+    await output.publish(datums(1), LATER)
     await service.close()
     (request,) = recording.requests
-    assert [datum.values["SampleCount"] for datum in request.datums] == [6.0, 3.0]
+    assert [datum.stamp_s for datum in request.datums] == [PERIOD.begin_s, PERIOD.begin_s, LATER.begin_s]
 
 
 async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_value(
     monkeypatch: pytest.MonkeyPatch, recording: RecordingCloudWatch
 ) -> None:
-    monkeypatch.setattr(cloudwatch, "CALL_TIMEOUT_S", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server(("127.0.0.1", 0)) as silent, monkeypatch.context() as hasty:
+        hasty.setattr(cloudwatch, "CALL_TIMEOUT_S", 0.3)
         service = service_at(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+        output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
         started = time.monotonic()
         with pytest.raises(MetricsError, match="sent later"):
             await output.publish(datums(2_500), PERIOD)
@@ -81,3 +83,18 @@ async def test_a_cloudwatch_that_does_not_answer_costs_a_few_seconds_and_no_valu
     await output.publish([], PERIOD)
     await again.close()
     assert len(recording.datums) == 2_500
+
+
+async def test_metrics_are_signed_with_the_credentials_for_cloudwatch(
+    monkeypatch: pytest.MonkeyPatch, recording: RecordingCloudWatch, tmp_path: Path
+) -> None:
+    profiles = tmp_path / "credentials"
+    profiles.write_text("[metrics]\naws_access_key_id = AKIDMETRICS\naws_secret_access_key = s\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
+    settings = settings_of(
+        cloudWatchEndpoint=recording.endpoint, AwsCredentialsProviderCloudWatch="ProfileCredentialsProvider|metrics"
+    )
+    service = cloudwatch_service(client_factory(settings))
+    await CloudWatchOutput(service, namespace="clicks", queue_max=10).publish(datums(1), PERIOD)
+    await service.close()
+    assert [request.access_key for request in recording.requests] == ["AKIDMETRICS"]

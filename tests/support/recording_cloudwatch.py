@@ -11,7 +11,8 @@ import json
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ import cbor2
 OPERATION = "PutMetricData"
 _MEMBER = re.compile(r"MetricData\.member\.(?P<datum>\d+)\.(?P<rest>.+)")
 _DIMENSION = re.compile(r"Dimensions\.member\.(?P<number>\d+)\.(?P<part>Name|Value)")
+_SIGNER = re.compile(r"Credential=([^/]+)/")
 FORM_ANSWER = (
     '<PutMetricDataResponse xmlns="http://monitoring.amazonaws.com/doc/2010-08-01/">'
     "<ResponseMetadata><RequestId>r</RequestId></ResponseMetadata></PutMetricDataResponse>"
@@ -34,13 +36,13 @@ FORM_ERROR = (
 
 @dataclass(frozen=True, slots=True)
 class SentDatum:
-    """One datum as it came; `values` has SampleCount, Sum, Minimum and Maximum."""
+    """One datum as it came; `values` has SampleCount, Sum, Minimum and Maximum, `stamp_s` is its time if it has one."""
 
     name: str
     unit: str
     dimensions: Mapping[str, str]
     values: Mapping[str, float]
-    has_timestamp: bool
+    stamp_s: float | None
 
     @property
     def operation(self) -> str:
@@ -56,6 +58,8 @@ class PutRequest:
     encoding: str
     size_bytes: int
     protocol: str = field(compare=False, default="")
+    access_key: str = field(compare=False, default="")
+    """Of who signed it; empty if nobody did."""
 
 
 class RecordingCloudWatch(ThreadingHTTPServer):
@@ -132,7 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
             protocol, document = "json", json.loads(body)
         else:
             protocol, document = "form", _of_form(body.decode())
-        refusal = self.server.judged(_request(document, encoding, len(raw), protocol))
+        signer = _SIGNER.search(self.headers.get("Authorization", ""))
+        request = _request(document, encoding, len(raw), protocol)
+        refusal = self.server.judged(replace(request, access_key=signer[1] if signer else ""))
         self._answer(protocol, refusal)
 
     def _answer(self, protocol: str, refusal: tuple[int, str] | None) -> None:
@@ -153,6 +159,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def _seconds(stamp: object) -> float | None:
+    """Numbers of JSON, dates of CBOR, texts of forms."""
+    match stamp:
+        case None:
+            return None
+        case datetime():
+            return stamp.timestamp()
+        case str():
+            return datetime.fromisoformat(stamp).timestamp()
+    return float(str(stamp))
+
+
 def _request(document: Mapping[str, Any], encoding: str, size_bytes: int, protocol: str) -> PutRequest:
     datums = tuple(
         SentDatum(
@@ -160,7 +178,7 @@ def _request(document: Mapping[str, Any], encoding: str, size_bytes: int, protoc
             one.get("Unit", ""),
             {dimension["Name"]: dimension["Value"] for dimension in one.get("Dimensions", [])},
             {name: float(value) for name, value in one["StatisticValues"].items()},
-            "Timestamp" in one,
+            _seconds(one.get("Timestamp")),
         )
         for one in document["MetricData"]
     )

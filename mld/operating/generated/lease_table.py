@@ -58,42 +58,51 @@ def _throughput(settings: Settings) -> dict[str, Any]:
 
 
 def terraform(settings: Settings) -> str:
-    """An `aws_dynamodb_table` resource."""
+    """An `aws_dynamodb_table` resource, as `terraform fmt` lays it out."""
     capacity = (
-        []
+        {}
         if settings.lease_table_billing_mode is not BillingMode.PROVISIONED
-        else [
-            f"read_capacity  = {settings.initial_lease_table_read_capacity}",
-            f"write_capacity = {settings.initial_lease_table_write_capacity}",
-        ]
+        else {
+            "read_capacity": str(settings.initial_lease_table_read_capacity),
+            "write_capacity": str(settings.initial_lease_table_write_capacity),
+        }
     )
+    table = {
+        "name": quoted(settings.table_name),
+        "billing_mode": quoted(settings.lease_table_billing_mode.value),
+        "hash_key": quoted(KEY),
+        **capacity,
+        "deletion_protection_enabled": str(settings.lease_table_deletion_protection_enabled).lower(),
+    }
+    index = {
+        "name": quoted(OWNER_INDEX),
+        "hash_key": quoted(OWNER),
+        "range_key": quoted(KEY),
+        "projection_type": quoted("KEYS_ONLY"),
+        **capacity,
+    }
     lines = [
         f'resource "aws_dynamodb_table" "{resource_name(settings.application_name)}" {{',
-        f"  name         = {quoted(settings.table_name)}",
-        f'  billing_mode = "{settings.lease_table_billing_mode.value}"',
-        f'  hash_key     = "{KEY}"',
-        *(f"  {line}" for line in capacity),
-        f"  deletion_protection_enabled = {str(settings.lease_table_deletion_protection_enabled).lower()}",
+        *_assignments(table, "  "),
     ]
     for name in (KEY, OWNER):
-        lines += ["", "  attribute {", f'    name = "{name}"', '    type = "S"', "  }"]
-    lines += [
-        "",
-        "  global_secondary_index {",
-        f'    name            = "{OWNER_INDEX}"',
-        f'    hash_key        = "{OWNER}"',
-        f'    range_key       = "{KEY}"',
-        '    projection_type = "KEYS_ONLY"',
-        *(f"    {line}" for line in capacity),
-        "  }",
-    ]
+        lines += _block("attribute", {"name": quoted(name), "type": quoted("S")})
+    lines += _block("global_secondary_index", index)
     if settings.lease_table_pitr_enabled:
-        lines += ["", "  point_in_time_recovery {", "    enabled = true", "  }"]
+        lines += _block("point_in_time_recovery", {"enabled": "true"})
     if settings.lease_table_tags:
-        lines += ["", "  tags = {"]
-        lines += [f"    {quoted(key)} = {quoted(value)}" for key, value in dict(settings.lease_table_tags).items()]
-        lines += ["  }"]
+        tags = {quoted(key): quoted(value) for key, value in dict(settings.lease_table_tags).items()}
+        lines += _block("tags =", tags)
     return "\n".join([*lines, "}"])
+
+
+def _block(head: str, values: dict[str, str]) -> list[str]:
+    return ["", f"  {head} {{", *_assignments(values, "    "), "  }"]
+
+
+def _assignments(values: dict[str, str], indent: str) -> list[str]:
+    width = max(map(len, values))
+    return [f"{indent}{name:<{width}} = {value}" for name, value in values.items()]
 
 
 def resource_name(application: str) -> str:

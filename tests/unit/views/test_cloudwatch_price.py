@@ -7,6 +7,7 @@ import pytest
 from mld.metrics.java import Dimension
 from mld.views.cloudwatch_price import MetricsCost, cost, steady_metrics
 from tests.support.fleet import settings_of
+from tests.support.servers import ROOT
 
 FLEET_3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
 MINUTES = 730 * 60
@@ -69,3 +70,16 @@ def test_what_sends_cloudwatch_nothing_pays_it_nothing(keys: dict[str, str]) -> 
 def test_without_the_shard_as_a_dimension_shards_cost_nothing() -> None:
     settings = settings_of(metricsEnabledDimensions="Operation", **FLEET_3X)
     assert cost(settings, 1_000, 1).metrics == cost(settings, 1, 1).metrics
+
+
+def test_the_page_on_monitoring_has_these_counts() -> None:
+    page = (ROOT / "docs" / "use" / "monitoring.md").read_text()
+    named = settings_of(workerId="w", **FLEET_3X)
+    of_workers = sum(Dimension.WORKER in metric.dimensions for metric in steady_metrics(named))
+    of_fleet = cost(named, 1, 1).metrics - of_workers - per_shard()
+    assert (
+        f"| metrics of a shard | {per_shard()} at `DETAILED`, {per_shard(metricsLevel='SUMMARY')} at `SUMMARY`" in page
+    )
+    assert f"| metrics of a worker | {of_workers} at `DETAILED`" in page
+    assert f"| metrics of the fleet | {of_fleet} at `DETAILED`" in page
+    assert f"| requests | {cost(named, 1, 1).requests:,.0f} a month and worker" in page

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mld.metrics.instruments import StatisticSet
 from mld.metrics.registry import Metrics
-from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Wanted, packed, request_of, take_datums
+from mld.steps import finish
+from mld.views.datums import DATUMS_PER_REQUEST_MAX, Datum, DatumQueue, Stamped, Wanted, packed, request_of, take_datums
 from properties.values import MetricsLevel
 
 SHARD, OTHER = "shardId-000000000000", "shardId-000000000001"
@@ -31,7 +32,9 @@ def busy() -> Metrics:
 
 def taken(metrics: Metrics, wanted: Wanted = EVERYTHING) -> dict[tuple[str, tuple[str, ...]], Datum]:
     """Datums by name and values of their dimensions."""
-    return {(datum.name, tuple(v for _, v in datum.dimensions)): datum for datum in take_datums(metrics, wanted)}
+    return {
+        (datum.name, tuple(v for _, v in datum.dimensions)): datum for datum in finish(take_datums(metrics, wanted))
+    }
 
 
 def test_a_shards_datum_has_its_dimensions_and_java_s_unit() -> None:
@@ -48,6 +51,15 @@ def test_times_are_milliseconds() -> None:
 
 def test_the_application_s_lag_is_that_of_all_its_shards() -> None:
     assert taken(busy())["MillisBehindLatest", ("ApplicationTracker",)].values == StatisticSet(2, 5200, 200, 5000)
+
+
+def test_others_have_a_turn_of_the_loop_after_each_shard() -> None:
+    metrics = Metrics()
+    for number in range(50):
+        metrics.begin(f"shardId-{number:012}", 0.0).batches.note(1)
+    assert sum(1 for _ in take_datums(metrics, EVERYTHING)) >= 50
+    many = [Stamped(Datum(str(n), (), "Count", StatisticSet(1, 1, 1, 1)), 0.0) for n in range(1_000)]
+    assert sum(1 for _ in request_of("clicks", many)) >= 10
 
 
 def test_nothing_is_sent_twice() -> None:
@@ -96,26 +108,41 @@ def test_a_value_that_cloudwatch_refuses_costs_only_itself() -> None:
     assert "RecordsProcessed" in names
 
 
-def test_waiting_datums_of_one_series_merge_and_new_ones_are_bounded() -> None:
-    queue = DatumQueue(series_max=1)
-    one = Datum("A", (), "Count", StatisticSet(1, 2, 2, 2))
-    queue.put([one, one, Datum("B", (), "Count", StatisticSet(1, 1, 1, 1))])
-    assert queue.take() == [Datum("A", (), "Count", StatisticSet(2, 4, 2, 2))]
-    assert queue.dropped == 1
+def numbered(*numbers: int) -> list[Stamped]:
+    values = StatisticSet(1, 1, 1, 1)
+    return [Stamped(Datum(str(number), (), "Count", values), float(number)) for number in numbers]
+
+
+def test_what_was_not_sent_comes_first_again() -> None:
+    queue = DatumQueue(size_max=10)
+    queue.put(numbered(1, 2))
+    first = queue.take()
+    queue.put(numbered(3))
+    queue.put_back(first)
+    assert queue.take() == numbered(1, 2, 3)
     assert queue.take() == []
+
+
+def test_the_oldest_make_room() -> None:
+    queue = DatumQueue(size_max=2)
+    queue.put(numbered(2, 3, 4))
+    queue.put_back(numbered(1))
+    assert queue.take() == numbered(3, 4)
+    assert queue.dropped == 2
 
 
 @given(st.integers(0, 2_500), st.integers(1, 1_000))
 def test_requests_are_full_and_lose_nothing(count: int, name_length: int) -> None:
     values = StatisticSet(1, 1, 1, 1)
-    datums = [Datum(str(n), (("ShardId", "s" * name_length),), "Count", values) for n in range(count)]
+    datums = [Stamped(Datum(str(n), (("ShardId", "s" * name_length),), "Count", values), 0.0) for n in range(count)]
     batches = list(packed(datums))
     assert [datum for batch in batches for datum in batch] == datums
     assert all(len(batch) <= DATUMS_PER_REQUEST_MAX for batch in batches)
 
 
 def test_a_request_says_when_its_values_were_measured() -> None:
-    request = request_of("clicks", [Datum("A", (("Operation", "X"),), "Count", StatisticSet(2, 4, 1, 3))], 1_000.0)
+    datum = Datum("A", (("Operation", "X"),), "Count", StatisticSet(2, 4, 1, 3))
+    request = finish(request_of("clicks", [Stamped(datum, 1_000.0)]))
     assert request == {
         "Namespace": "clicks",
         "MetricData": [

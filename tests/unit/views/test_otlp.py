@@ -11,6 +11,7 @@ from mld.errors import MetricsError
 from mld.metrics.instruments import SECONDS_BOUNDS
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity
+from mld.steps import finish
 from mld.views.datums import Datum, Wanted, take_datums
 from mld.views.otlp import TEMPORALITY, Accumulated, OtlpOutput
 from mld.views.periods import Period
@@ -37,7 +38,7 @@ def noted(metrics: Metrics, records: int) -> list[Datum]:
     shard.behind.note(2_500)
     shard.process_records.note(0.2)
     metrics.worker.operation("RenewAllLeases").note("CurrentLeases", records)
-    return take_datums(metrics, EVERYTHING)
+    return finish(take_datums(metrics, EVERYTHING))
 
 
 async def test_values_have_the_names_attributes_and_instruments_of_kcl(receiver: OtlpReceiver) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from mld.errors import AwsError, AwsUnreachableError, MetricsError
 from mld.metrics.instruments import StatisticSet
+from mld.steps import Steps
 from mld.views.cloudwatch import CloudWatchOutput
 from mld.views.datums import Datum
 from mld.views.periods import Period
@@ -58,15 +59,16 @@ class VirtualWall:
         await asyncio.sleep(seconds)
 
 
-def publisher_of(output: Collecting, take: Callable[[], list[Datum]]) -> Publisher:
+def publisher_of(output: Collecting, take: Callable[[], Steps[list[Datum]]]) -> Publisher:
     return Publisher(take, [output], VirtualWall(), Random(1), period_s=60.0)
 
 
-def counting() -> Callable[[], list[Datum]]:
+def counting() -> Callable[[], Steps[list[Datum]]]:
     """One datum more each time."""
     taken: list[Datum] = []
 
-    def take() -> list[Datum]:
+    def take() -> Steps[list[Datum]]:
+        yield
         taken.append(datum(f"m{len(taken)}"))
         return [taken[-1]]
 
@@ -157,19 +159,24 @@ class Answers:
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
-        self.sent: list[dict[str, int]] = []
+        self.sent: list[dict[tuple[str, float], int]] = []
 
     async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         assert operation == "PutMetricData"
         if self.errors:
             raise self.errors.pop(0)
-        self.sent.append({one["MetricName"]: one["StatisticValues"]["SampleCount"] for one in params["MetricData"]})
+        self.sent.append(
+            {
+                (one["MetricName"], one["Timestamp"]): one["StatisticValues"]["SampleCount"]
+                for one in params["MetricData"]
+            }
+        )
         return {}
 
 
 async def published(service: Answers, *takes: list[Datum]) -> list[str]:
     """What is said of each publication, "" if it went well."""
-    output = CloudWatchOutput(service, namespace="clicks", series_max=10_000)
+    output = CloudWatchOutput(service, namespace="clicks", queue_max=10_000)
     said = []
     for number, datums in enumerate(takes):
         try:
@@ -190,12 +197,12 @@ async def published(service: Answers, *takes: list[Datum]) -> list[str]:
         pytest.param(AwsError("PutMetricData", "ExpiredToken", status=403), id="credentials are renewed later"),
     ],
 )
-async def test_what_may_go_through_later_waits_and_merges(error: Exception) -> None:
+async def test_what_may_go_through_later_waits_and_keeps_its_time(error: Exception) -> None:
     service = Answers(error)
     first, second = await published(service, [datum("A", 2), datum("B")], [datum("A", 3)])
     assert first.startswith("unavailable")
     assert second == ""
-    assert service.sent == [{"A": 5, "B": 1}]
+    assert service.sent == [{("A", 0.0): 2, ("B", 0.0): 1, ("A", 60.0): 3}]
 
 
 async def test_without_permission_values_are_dropped_and_the_remedy_is_said() -> None:
@@ -203,7 +210,7 @@ async def test_without_permission_values_are_dropped_and_the_remedy_is_said() ->
     first, second = await published(service, [datum("A", 2)], [datum("A", 3)])
     assert first.startswith("denied") and "Allow cloudwatch:PutMetricData" in first
     assert second == ""
-    assert service.sent == [{"A": 3}]
+    assert service.sent == [{("A", 60.0): 3}]
 
 
 async def test_a_refused_request_does_not_come_again_and_the_next_one_is_sent() -> None:
@@ -211,7 +218,7 @@ async def test_a_refused_request_does_not_come_again_and_the_next_one_is_sent() 
     many = [datum(f"m{n}") for n in range(1_001)]
     said = await published(service, many, [])
     assert said[0].startswith("refused") and "1000 series are lost" in said[0]
-    assert service.sent == [{"m1000": 1}]
+    assert service.sent == [{("m1000", 0.0): 1}]
 
 
 async def test_a_thousand_series_are_one_request() -> None:
@@ -220,8 +227,8 @@ async def test_a_thousand_series_are_one_request() -> None:
     assert len(service.sent) == 1
 
 
-async def test_more_series_than_may_wait_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    output = CloudWatchOutput(Answers(), namespace="clicks", series_max=2)
+async def test_more_values_than_may_wait_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    output = CloudWatchOutput(Answers(), namespace="clicks", queue_max=2)
     await output.publish([datum("A"), datum("B"), datum("C")], Period(0.0, 60.0))
     assert "metricsMaxQueueSize" in caplog.text
 

@@ -161,6 +161,17 @@ def test_the_table_has_the_owner_index() -> None:
     assert [index["IndexName"] for index in template["GlobalSecondaryIndexes"]] == ["LeaseOwnerToLeaseKeyIndex"]
 
 
+@pytest.mark.parametrize("keys", [{}, {"mld__leaseTableTags": "team=a,cost-centre=b", "leaseTablePitrEnabled": "true"}])
+def test_neighbouring_values_are_aligned_as_terraform_fmt_does(keys: dict[str, str]) -> None:
+    runs: list[set[int]] = [set()]
+    for line in lease_table.terraform(settings_of(**keys)).splitlines():
+        if " = " in line and not line.endswith("{"):
+            runs[-1].add(line.index(" = "))
+        else:
+            runs.append(set())
+    assert all(len(columns) <= 1 for columns in runs)
+
+
 @pytest.mark.parametrize(
     ("application", "name"), [("clicks", "clicks"), ("1st.app", "_1st_app"), ("a/b c", "a_b_c")], ids=str
 )
