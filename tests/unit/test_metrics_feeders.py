@@ -25,6 +25,7 @@ from mld.metrics.java import JAVA_METRICS, JavaMetric
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity, take_snapshot
 from mld.serving.daemon_status import DaemonStatus, StatusParts
+from mld.steps import finish
 from mld.views.datums import ALL_DIMENSIONS, OPERATION, Wanted, take_datums
 from properties.values import MetricsLevel
 from tests.support.fleet import STREAM, TABLE, Fleet, Running, fleet
@@ -76,7 +77,7 @@ class Seen:
         for name, operation in running.metrics.worker.operations.items():
             steps = {f"{step}.{kind}" for step in operation.steps for kind in ("Success", "Time")}
             self.told |= {(name, one) for one in (*operation.data, *steps)}
-        for datum in take_datums(running.metrics, EVERYTHING):
+        for datum in finish(take_datums(running.metrics, EVERYTHING)):
             self.java.add((dict(datum.dimensions)[OPERATION], datum.name))
 
 
