@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mld import control_place
+from mld.clock import Clock
 from mld.control_place import SUFFIX, ControlPlace, ControlPlaceError
 from mld.errors import MldError
 
@@ -34,6 +35,7 @@ ANSWER_TIMEOUT_S = 30.0  # to make an answer, the longest of which reads the tab
 STALE_LOOKED_AT_MAX = 1_000
 LOCK_TRIES, LOCK_PAUSE_S = 40, 0.05  # another daemon that starts holds the lock for some milliseconds
 OWN_SOCKET = 0o600
+LOOK_PERIOD_S = 10.0  # half a minute of failed probes has a daemon restarted
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any]
@@ -52,7 +54,7 @@ class ControlServer:
         self._routes = routes
         self._server: asyncio.Server | None = None
         self._handle: int | None = None
-        self._name = ""
+        self._place: ControlPlace | None = None
         self._inode: tuple[int, int] | None = None
         self._open: set[asyncio.Task[None]] = set()
 
@@ -68,23 +70,34 @@ class ControlServer:
         except BaseException:
             os.close(handle)
             raise
-        self._handle, self._name = handle, place.name
-        self._inode = _inode(handle, place.name)
+        self._handle, self._place = handle, place
+        self._inode = _inode(place.name, handle)
         self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=REQUEST_BYTES_MAX)
         return place.path
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the socket's file is still the one we made: somebody may have cleaned up behind us."""
+        return self._place is not None and _inode(self._place.path) == self._inode
+
     async def close(self) -> None:
-        """Stop listening, end every connection, and remove the socket if it still is ours."""
-        if self._server is not None:
-            self._server.close()
+        """Stop listening and end every connection."""
+        self.stop_listening()
         for task in self._open:
             task.cancel()
         if self._open:
             await asyncio.wait(self._open)
-        if self._handle is not None:
-            if self._inode is not None and _inode(self._handle, self._name) == self._inode:
+        await asyncio.sleep(0)  # a closed transport lets go of its socket in the next turn
+
+    def stop_listening(self) -> None:
+        """Remove the socket if it still is ours; connections go on."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._handle is not None and self._place is not None:
+            if self._inode is not None and _inode(self._place.name, self._handle) == self._inode:
                 with contextlib.suppress(OSError):
-                    os.unlink(self._name, dir_fd=self._handle)
+                    os.unlink(self._place.name, dir_fd=self._handle)
             os.close(self._handle)
             self._handle = None
 
@@ -259,9 +272,10 @@ def _remove_stale(handle: int, directory: Path) -> None:
                 os.unlink(name, dir_fd=handle)
 
 
-def _inode(handle: int, name: str) -> tuple[int, int] | None:
+def _inode(path: str, handle: int | None = None) -> tuple[int, int] | None:
+    """What the path, in the directory of `handle` if given, is now; None if there is nothing."""
     try:
-        status = os.stat(name, dir_fd=handle, follow_symlinks=False)
+        status = os.stat(path, dir_fd=handle, follow_symlinks=False)
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -303,3 +317,23 @@ async def _serve_somewhere(server: ControlServer, application: str, environ: Map
         except (ControlPlaceError, OSError) as error:
             reasons.append(str(error))
     raise ControlPlaceError("; ".join(reasons) + ". Name a place: mld.controlSocket")
+
+
+async def keep_control(
+    server: ControlServer, application: str, setting: str | None, environ: Mapping[str, str], clock: Clock
+) -> None:
+    """Make the socket again when it was removed, by a cleaner of /tmp or with a directory of systemd, until cancelled.
+
+    A probe that does not find it would have a daemon restarted that is well.
+    """
+    while True:
+        await clock.sleep(LOOK_PERIOD_S)
+        if server.is_there:
+            continue
+        server.stop_listening()
+        path = await serve_control(server, application, setting, environ)
+        if path is None:
+            return
+        log.warning(
+            "the control socket was removed, and is made again", extra={"action": "control_again", "path": path}
+        )
