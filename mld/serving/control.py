@@ -38,7 +38,8 @@ OWN_SOCKET = 0o600
 LOOK_PERIOD_S = 10.0  # half a minute of failed probes has a daemon restarted
 
 Request = Mapping[str, Any]
-Answer = Mapping[str, Any]
+Answer = Mapping[str, Any] | bytes
+"""An object, or its JSON: what is large is encoded in steps by whoever makes it."""
 ControlRoute = Callable[[Request], AsyncGenerator[Answer, None]]
 """What answers one kind of request: the first value is the answer, those after it are a stream."""
 
@@ -151,18 +152,20 @@ async def _request(reader: asyncio.StreamReader) -> Request:
 
 async def _send_first(answers: AsyncGenerator[Answer, None], writer: asyncio.StreamWriter) -> bool:
     """Send the answer, or why there is none, within a bound of time; whether more may follow."""
+    is_answered = False
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            value: dict[str, Any] = {"answer": await anext(answers)}
+            value = b'{"answer":' + _encoded(await anext(answers)) + b"}"
+            is_answered = True
     except RequestRefused as error:
-        value = {"error": str(error)}
+        value = _error(str(error))
     except TimeoutError:
-        value = {"error": f"no answer within {ANSWER_TIMEOUT_S:g} s"}
+        value = _error(f"no answer within {ANSWER_TIMEOUT_S:g} s")
     except Exception:
         log.exception("cannot answer a command", extra={"action": "control_failed"})
-        value = {"error": "this answer failed; the daemon's log says why"}
+        value = _error("this answer failed; the daemon's log says why")
     await _send(writer, value)
-    return "answer" in value
+    return is_answered
 
 
 async def _send_rest(
@@ -189,10 +192,18 @@ async def _send_rest(
                 log.error("a stream ended unexpectedly", exc_info=outcome, extra={"action": "control_failed"})
 
 
-async def _send(writer: asyncio.StreamWriter, value: Mapping[str, Any]) -> None:
-    writer.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+async def _send(writer: asyncio.StreamWriter, value: Answer) -> None:
+    writer.write(_encoded(value) + b"\n")
     async with asyncio.timeout(ANSWER_TIMEOUT_S):
         await writer.drain()
+
+
+def _encoded(value: Answer) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
+
+
+def _error(words: str) -> bytes:
+    return _encoded({"error": words})
 
 
 def _is_own(writer: asyncio.StreamWriter) -> bool:
