@@ -125,7 +125,7 @@ def open_directory(directory: Path, uid: int, *, make: bool) -> int:
     """A descriptor of the directory, made if it is missing. Raises ControlPlaceError unless it is private."""
     try:
         if make:
-            directory.mkdir(OWN_DIRECTORY, exist_ok=True)
+            _make(directory, uid)
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise ControlPlaceError(f"the directory {directory} cannot be used: {error.strerror}") from error
@@ -134,6 +134,15 @@ def open_directory(directory: Path, uid: int, *, make: bool) -> int:
         os.close(handle)
         raise ControlPlaceError(f"the directory {directory} {why}")
     return handle
+
+
+def _make(directory: Path, uid: int) -> None:
+    """Make it unless it is there. Not in another user's directory, which a variable may name after `su`."""
+    if not directory.is_dir():
+        owner = directory.parent.stat().st_uid
+        if owner not in (uid, 0):
+            raise ControlPlaceError(f"the directory {directory} is not there, and the one above it is of user {owner}")
+        directory.mkdir(OWN_DIRECTORY, exist_ok=True)
 
 
 def _why_not_private(status: os.stat_result, uid: int) -> str | None:

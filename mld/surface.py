@@ -151,12 +151,18 @@ async def _pages(settings: Settings, status: DaemonStatus) -> AsyncIterator[None
 @asynccontextmanager
 async def _control(parts: SurfaceParts, status: DaemonStatus) -> AsyncIterator[None]:
     """Not to have a socket is no reason not to consume: it is a warning."""
-    from mld.serving.control import ControlServer, serve_control
+    from mld.serving.control import ControlServer, keep_control, serve_control
     from mld.serving.control_answers import ControlAnswers
 
     server = ControlServer(ControlAnswers(status, parts.worker.taps, parts.clock).routes())
-    await serve_control(server, parts.settings.application_name, parts.settings.control_socket, os.environ)
+    where = parts.settings.application_name, parts.settings.control_socket, os.environ
+    keeping: asyncio.Task[None] | None = None
+    if await serve_control(server, *where) is not None:
+        keep = partial(keep_control, server, *where, parts.clock)
+        keeping = asyncio.create_task(kept_running(keep, "keeping the control socket", parts.clock))
     try:
         yield
     finally:
+        if keeping is not None:
+            keeping.cancel()
         await server.close()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mld import control_place
+from mld.clock import Clock
 from mld.control_place import SUFFIX, ControlPlace, ControlPlaceError
 from mld.errors import MldError
 
@@ -34,9 +35,11 @@ ANSWER_TIMEOUT_S = 30.0  # to make an answer, the longest of which reads the tab
 STALE_LOOKED_AT_MAX = 1_000
 LOCK_TRIES, LOCK_PAUSE_S = 40, 0.05  # another daemon that starts holds the lock for some milliseconds
 OWN_SOCKET = 0o600
+LOOK_PERIOD_S = 10.0  # half a minute of failed probes has a daemon restarted
 
 Request = Mapping[str, Any]
-Answer = Mapping[str, Any]
+Answer = Mapping[str, Any] | bytes
+"""An object, or its JSON: what is large is encoded in steps by whoever makes it."""
 ControlRoute = Callable[[Request], AsyncGenerator[Answer, None]]
 """What answers one kind of request: the first value is the answer, those after it are a stream."""
 
@@ -52,7 +55,7 @@ class ControlServer:
         self._routes = routes
         self._server: asyncio.Server | None = None
         self._handle: int | None = None
-        self._name = ""
+        self._place: ControlPlace | None = None
         self._inode: tuple[int, int] | None = None
         self._open: set[asyncio.Task[None]] = set()
 
@@ -68,23 +71,34 @@ class ControlServer:
         except BaseException:
             os.close(handle)
             raise
-        self._handle, self._name = handle, place.name
-        self._inode = _inode(handle, place.name)
+        self._handle, self._place = handle, place
+        self._inode = _inode(place.name, handle)
         self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=REQUEST_BYTES_MAX)
         return place.path
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the socket's file is still the one we made: somebody may have cleaned up behind us."""
+        return self._place is not None and _inode(self._place.path) == self._inode
+
     async def close(self) -> None:
-        """Stop listening, end every connection, and remove the socket if it still is ours."""
-        if self._server is not None:
-            self._server.close()
+        """Stop listening and end every connection."""
+        self.stop_listening()
         for task in self._open:
             task.cancel()
         if self._open:
             await asyncio.wait(self._open)
-        if self._handle is not None:
-            if self._inode is not None and _inode(self._handle, self._name) == self._inode:
+        await asyncio.sleep(0)  # a closed transport lets go of its socket in the next turn
+
+    def stop_listening(self) -> None:
+        """Remove the socket if it still is ours; connections go on."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._handle is not None and self._place is not None:
+            if self._inode is not None and _inode(self._place.name, self._handle) == self._inode:
                 with contextlib.suppress(OSError):
-                    os.unlink(self._name, dir_fd=self._handle)
+                    os.unlink(self._place.name, dir_fd=self._handle)
             os.close(self._handle)
             self._handle = None
 
@@ -138,18 +152,20 @@ async def _request(reader: asyncio.StreamReader) -> Request:
 
 async def _send_first(answers: AsyncGenerator[Answer, None], writer: asyncio.StreamWriter) -> bool:
     """Send the answer, or why there is none, within a bound of time; whether more may follow."""
+    is_answered = False
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            value: dict[str, Any] = {"answer": await anext(answers)}
+            value = b'{"answer":' + _encoded(await anext(answers)) + b"}"
+            is_answered = True
     except RequestRefused as error:
-        value = {"error": str(error)}
+        value = _error(str(error))
     except TimeoutError:
-        value = {"error": f"no answer within {ANSWER_TIMEOUT_S:g} s"}
+        value = _error(f"no answer within {ANSWER_TIMEOUT_S:g} s")
     except Exception:
         log.exception("cannot answer a command", extra={"action": "control_failed"})
-        value = {"error": "this answer failed; the daemon's log says why"}
+        value = _error("this answer failed; the daemon's log says why")
     await _send(writer, value)
-    return "answer" in value
+    return is_answered
 
 
 async def _send_rest(
@@ -176,10 +192,18 @@ async def _send_rest(
                 log.error("a stream ended unexpectedly", exc_info=outcome, extra={"action": "control_failed"})
 
 
-async def _send(writer: asyncio.StreamWriter, value: Mapping[str, Any]) -> None:
-    writer.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+async def _send(writer: asyncio.StreamWriter, value: Answer) -> None:
+    writer.write(_encoded(value) + b"\n")
     async with asyncio.timeout(ANSWER_TIMEOUT_S):
         await writer.drain()
+
+
+def _encoded(value: Answer) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
+
+
+def _error(words: str) -> bytes:
+    return _encoded({"error": words})
 
 
 def _is_own(writer: asyncio.StreamWriter) -> bool:
@@ -259,9 +283,10 @@ def _remove_stale(handle: int, directory: Path) -> None:
                 os.unlink(name, dir_fd=handle)
 
 
-def _inode(handle: int, name: str) -> tuple[int, int] | None:
+def _inode(path: str, handle: int | None = None) -> tuple[int, int] | None:
+    """What the path, in the directory of `handle` if given, is now; None if there is nothing."""
     try:
-        status = os.stat(name, dir_fd=handle, follow_symlinks=False)
+        status = os.stat(path, dir_fd=handle, follow_symlinks=False)
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -303,3 +328,23 @@ async def _serve_somewhere(server: ControlServer, application: str, environ: Map
         except (ControlPlaceError, OSError) as error:
             reasons.append(str(error))
     raise ControlPlaceError("; ".join(reasons) + ". Name a place: mld.controlSocket")
+
+
+async def keep_control(
+    server: ControlServer, application: str, setting: str | None, environ: Mapping[str, str], clock: Clock
+) -> None:
+    """Make the socket again when it was removed, by a cleaner of /tmp or with a directory of systemd, until cancelled.
+
+    A probe that does not find it would have a daemon restarted that is well.
+    """
+    while True:
+        await clock.sleep(LOOK_PERIOD_S)
+        if server.is_there:
+            continue
+        server.stop_listening()
+        path = await serve_control(server, application, setting, environ)
+        if path is None:
+            return
+        log.warning(
+            "the control socket was removed, and is made again", extra={"action": "control_again", "path": path}
+        )

@@ -17,6 +17,8 @@ from mld.log_levels import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerEr
 from mld.serving.control import Answer, ControlRoute, Request, RequestRefused
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.own_status import DaemonFacts, own_status
+from mld.serving.status import encoded
+from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +68,10 @@ class ControlAnswers:
             why_not_alive=self._status.why_not_alive(),
             why_not_ready=self._status.why_not_ready(),
         )
-        yield own_status(self._status.snapshot(), facts)
+        yield (await in_turns(encoded(own_status(self._status.snapshot(), facts)))).rstrip()
 
     async def _fleet(self, _: Request) -> AsyncGenerator[Answer, None]:
-        yield await self._status.document()
+        yield (await self._status.body(zipped=False)).rstrip()
 
     # --- the log ------------------------------------------------------------------------------------------------------
 

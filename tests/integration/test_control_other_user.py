@@ -82,3 +82,16 @@ async def test_he_stops_nobody_by_making_the_directory_first(place: Path, monkey
         assert list(squatted.iterdir()) == []
     finally:
         await server.close()
+
+
+async def test_a_variable_left_from_his_session_does_not_put_the_socket_there(place: Path) -> None:
+    his = place / "user"
+    his.mkdir(0o700)
+    os.chown(his, NOBODY, NOBODY)
+    server = ControlServer({"who": who})
+    path = await serve_control(server, "clicks", None, {"XDG_RUNTIME_DIR": str(his)})
+    try:
+        assert path is not None and not path.startswith(f"{his}/")
+        assert list(his.iterdir()) == []
+    finally:
+        await server.close()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,7 @@ import pytest
 from mld import control_place
 from mld.control_place import ControlPlace
 from mld.operating.daemon_client import DaemonLink, DaemonRefusedError, NotReachedError, WantedDaemon, find_daemon
+from mld.serving.control import Answer, ControlServer, Request
 from tests.support.patience import PATIENCE_S
 
 APPLICATION = "clicks-of-a-test"
@@ -168,3 +170,38 @@ def test_a_long_path_is_reached(tmp_path: Path) -> None:
             assert DaemonLink(ControlPlace(deep, "a.sock"), PATIENCE_S).ask("who") == {"a": 1}
     finally:
         os.chdir(here)
+
+
+def test_a_probe_fails_while_the_loop_of_the_daemon_is_blocked(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    place = ControlPlace(tmp_path, "a.sock")
+    ready, blocked, over, asked = (threading.Event() for _ in range(4))
+
+    async def live(_: Request) -> AsyncGenerator[Answer, None]:
+        yield {"isMet": True}
+
+    async def serve() -> None:
+        server = ControlServer({"live": live})
+        await server.start(place, is_named=True)
+        ready.set()
+        await asyncio.to_thread(blocked.wait)
+        over.wait(PATIENCE_S)  # on the loop: nothing else runs
+        await asyncio.to_thread(asked.wait, PATIENCE_S)
+        await server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE_S)
+        assert DaemonLink(place, PATIENCE_S).ask("live") == {"isMet": True}
+        blocked.set()
+        with pytest.raises(NotReachedError, match=r"its event loop hangs"):
+            while True:
+                DaemonLink(place, 0.2).ask("live")
+        over.set()
+        assert DaemonLink(place, PATIENCE_S).ask("live") == {"isMet": True}, "it has recovered"
+    finally:
+        blocked.set()
+        over.set()
+        asked.set()
+        thread.join(PATIENCE_S)

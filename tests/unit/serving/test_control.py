@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from mld import control_place
+from mld.clock import LoopClock
 from mld.control_place import ControlPlace, ControlPlaceError
 from mld.serving import control
-from mld.serving.control import Answer, ControlServer, Request, RequestRefused, serve_control
+from mld.serving.control import Answer, ControlServer, Request, RequestRefused, keep_control, serve_control
 from tests.support.patience import PATIENCE_S
 
 
@@ -319,3 +320,46 @@ async def test_no_socket_is_a_warning_with_the_reason(private: Path, caplog: pyt
     (record,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert "mode 0700" in record.getMessage()
     await server.close()
+
+
+async def looked(server: ControlServer, environ: dict[str, str]) -> None:
+    """One look of the loop that keeps the socket."""
+    clock = OneSleep()
+    with pytest.raises(asyncio.CancelledError):
+        await keep_control(server, "clicks", None, environ, clock)
+
+
+class OneSleep(LoopClock):
+    """Sleeps once, without time, and then is cancelled."""
+
+    def __init__(self) -> None:
+        self._slept = False
+
+    async def sleep(self, seconds: float) -> None:
+        if self._slept:
+            raise asyncio.CancelledError
+        self._slept = True
+
+
+async def test_a_socket_that_was_cleaned_away_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    environ, endless = {"XDG_RUNTIME_DIR": str(tmp_path)}, Endless()
+    server = ControlServer({**ROUTES, "endless": endless})
+    first = await serve_control(server, "clicks", None, environ)
+    assert first is not None
+    try:
+        reader, writer = await asyncio.open_unix_connection(first)
+        writer.write(b'{"ask": "endless"}\n')
+        await reader.readline()
+        await looked(server, environ)
+        assert [str(path) for path in (tmp_path / "mld").iterdir()] == [first]
+        Path(first).unlink()
+        (tmp_path / "mld").rmdir()
+        await looked(server, environ)
+        (again,) = (tmp_path / "mld").iterdir()
+        assert await exchange(str(again), b'{"ask": "hello"}\n') == [{"answer": {"hello": "nobody"}}]
+        assert "made again" in caplog.text
+        assert not endless.ended.is_set(), "who was connected still is"
+        writer.close()
+    finally:
+        await server.close()
+    assert list((tmp_path / "mld").iterdir()) == []

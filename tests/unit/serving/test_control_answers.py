@@ -1,0 +1,168 @@
+"""What a daemon answers over its control socket, on the metrics of a worker and without a connection."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mld.consumer.taps import LISTENERS_MAX, Taps
+from mld.metrics.registry import Metrics
+from mld.metrics.snapshot import Identity
+from mld.operating.daemon_listing import daemon_listing, headline
+from mld.serving.control import RequestRefused
+from mld.serving.control_answers import ControlAnswers
+from mld.serving.daemon_status import DaemonStatus, StatusParts
+from tests.twins.streams import VirtualClock
+from tests.virtual_time import virtual
+
+SHARD = "shardId-000000000003"
+
+
+class Daemon:
+    """A worker's metrics, and who answers for them."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.metrics = Metrics()
+        self.taps = Taps()
+        self.is_ready = True
+
+        async def nothing() -> None: ...
+
+        parts = StatusParts(
+            identity=Identity("clicks-app", "clicks", "w1", "1.0"),
+            metrics=self.metrics,
+            reader=None,  # type: ignore[arg-type]  # the tables are not asked
+            clock=self.clock,
+            prefetch_limit_bytes=1,
+            lease_duration_s=10.0,
+            mode=lambda: "3.x",
+            is_ready=lambda: self.is_ready,
+            read_table=nothing,
+        )
+        self.routes = ControlAnswers(DaemonStatus(parts), self.taps, self.clock).routes()
+
+    async def ask(self, what: str, **more: object) -> Any:
+        answers = self.routes[what]({"ask": what, **more})
+        try:
+            value = await anext(answers)
+        finally:
+            await answers.aclose()
+        return json.loads(value) if isinstance(value, bytes) else value
+
+
+@pytest.fixture(autouse=True)
+def level_kept() -> Iterator[None]:
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
+
+
+@virtual
+async def test_a_daemon_is_alive_while_its_loops_keep_their_word():
+    daemon = Daemon()
+    daemon.metrics.progress.step("renewals", daemon.clock.monotonic(), 1.0)
+    assert await daemon.ask("live") == {"isMet": True, "words": "ok"}
+    await daemon.clock.sleep(20.0)
+    verdict = await daemon.ask("live")
+    assert (verdict["isMet"], verdict["words"]) == (False, "no progress: renewals (silent for 20 s)")
+    value = await daemon.ask("status")
+    assert value["isAlive"] is False
+    assert "not alive: no progress: renewals (silent for 20 s)" in daemon_listing(value).notes
+
+
+@virtual
+async def test_a_stopping_daemon_is_not_ready():
+    daemon = Daemon()
+    daemon.is_ready = False
+    assert (await daemon.ask("ready"))["isMet"] is False
+    assert "not ready: not initialized, or stopping" in daemon_listing(await daemon.ask("status")).notes
+
+
+@virtual
+async def test_the_shards_of_the_daemon_the_furthest_behind_first():
+    daemon = Daemon()
+    for number, behind_ms in ((1, 500), (2, 90_000), (3, None)):
+        part = daemon.metrics.begin(f"shardId-{number:012d}", daemon.clock.monotonic())
+        if behind_ms is not None:
+            part.saw_lag(behind_ms, daemon.clock.wall())
+    daemon.metrics.shards[SHARD].last_error = "closed its output " * 20
+    daemon.metrics.shards[SHARD].restarts.add("failed")
+    value = await daemon.ask("status")
+    assert headline(value).startswith("clicks-app on clicks: worker w1, pid ")
+    listing = daemon_listing(value)
+    assert [row[0][-1] for row in listing.rows] == ["2", "1", "3"]
+    assert [row[2] for row in listing.rows] == ["90 s", "500 ms", "unknown"]
+    assert listing.rows[2][6] == "1" and listing.rows[2][7].endswith("…")
+    assert listing.notes == ("3 shards; furthest behind: 90 s",)
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"level": "loud"}, "there are the levels debug, info, warning, error, and reset"),
+        ({"level": ["debug"]}, "there are the levels"),
+        ({}, "there are the levels"),
+        ({"level": "debug", "logger": 5}, "logger is a name"),
+        ({"level": "debug", "forSeconds": "10"}, "forSeconds a number"),
+        ({"level": "debug", "logger": "mld.consmer"}, "there is no logger 'mld.consmer'"),
+    ],
+)
+async def test_a_level_that_cannot_be_set_is_refused_and_nothing_changes(request_, words):
+    before = logging.getLogger().level
+    with pytest.raises(RequestRefused, match=words):
+        await Daemon().ask("log-level", **request_)
+    assert logging.getLogger().level == before
+
+
+@virtual
+async def test_a_level_is_put_back_after_its_time():
+    daemon = Daemon()
+    before = logging.getLogger().level
+    await daemon.ask("log-level", level="error", forSeconds=60)
+    await daemon.clock.sleep(59.0)
+    assert logging.getLogger().level == logging.ERROR
+    await daemon.clock.sleep(2.0)
+    assert logging.getLogger().level == before
+
+
+@virtual
+async def test_a_level_without_an_end_replaces_one_with_an_end():
+    daemon = Daemon()
+    await daemon.ask("log-level", level="error", forSeconds=60)
+    await daemon.ask("log-level", level="warning")
+    await daemon.clock.sleep(100.0)
+    assert logging.getLogger().level == logging.WARNING
+
+
+@virtual
+@pytest.mark.parametrize("shard", [None, 3, "shardId-000000000007", "9" * 4000, "3 "])
+async def test_a_tap_of_what_is_not_there_is_refused(shard):
+    daemon = Daemon()
+    daemon.taps.begin(SHARD, daemon.clock)
+    with pytest.raises(RequestRefused, match=r"name a shard|no lease of shard"):
+        await daemon.ask("tap", shard=shard)
+
+
+@virtual
+async def test_a_tap_begins_with_the_situation_and_its_end_makes_room():
+    daemon = Daemon()
+    tap = daemon.taps.begin(SHARD, daemon.clock)
+    tap.started("pid 7")
+    daemon.metrics.begin(SHARD, daemon.clock.monotonic())
+    for _ in range(LISTENERS_MAX + 1):
+        about = await daemon.ask("tap", shard="3")
+        assert (about["shard"], about["child"], about["state"]) == (SHARD, "pid 7", "idle")
+    assert tap.listeners == []
+    open_ones = [daemon.routes["tap"]({"shard": SHARD}) for _ in range(LISTENERS_MAX)]
+    for one in open_ones:
+        await anext(one)
+    with pytest.raises(RequestRefused, match="4 others listen already"):
+        await daemon.ask("tap", shard="3")
+    for one in open_ones:
+        await one.aclose()
