@@ -17,6 +17,7 @@ from mld.fleet.wiring import HEARTBEATS_PER_LEASE
 from mld.leases.carried import CONFIRM_SHARE
 from mld.leases.discovery import ALONE_PERIODS, PERIOD_S, QUERY_SPACING_S_MAX
 from mld.leases.lease import RENEWALS_PER_LEASE
+from mld.leases.packed_status import WIDTHS, Form
 from mld.leases.taker import EPSILON_S
 from mld.shards.auditor import INTERVAL_S as AUDIT_INTERVAL_S
 from properties.settings import Settings
@@ -33,6 +34,8 @@ CONSISTENT, EVENTUALLY_CONSISTENT = 1.0, 0.5
 """Read units per `READ_UNIT_BYTES`."""
 LEASE_ROW_BYTES = 350
 REPORT_ROW_BYTES = 400
+STATUS_BYTES = WIDTHS[Form.EXACT]
+"""What a report tells of a shard that the worker's heartbeat carries."""
 INDEX_ROW_BYTES = 75
 """A row of the owner index, which has the keys only: a shard's id and a worker id of 36 characters."""
 
@@ -86,7 +89,8 @@ def units(leases: int, workers: int, rates: Rates) -> Units:
     discovery = listings / workers * _listings_per_hour(leases, workers, rates)
     looks = _looks_per_hour(leases, workers, rates)
     scans = _per_hour(rates.assignment_interval_s) + _per_hour(AUDIT_INTERVAL_S)
-    scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES)
+    told_bytes = leases * STATUS_BYTES if by_worker else 0
+    scanning = (scans + looks) * _pages(leases * LEASE_ROW_BYTES + workers * REPORT_ROW_BYTES + told_bytes)
     lock_looks = (workers - 1) * _per_hour(HEARTBEAT_S) * CONSISTENT
     if by_worker:
         lock_looks += workers * _per_hour(rates.lease_duration_s / LOOKS_PER_DURATION) * CONSISTENT

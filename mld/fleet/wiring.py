@@ -148,7 +148,7 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
         leader=_reader_of_leader(needs, migration),
         java_peers=java_peers,
         status_of=needs.status_of,
-        progress=needs.metrics.progress,
+        metrics=needs.metrics,
     )
     departure = Departure(
         needs.table,

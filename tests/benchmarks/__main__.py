@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks import cost, gaps, hand_over, restarts, rolling, start_up, zygote
+from tests.benchmarks import cost, gaps, hand_over, metrics_cost, restarts, rolling, start_up, zygote
 from tests.benchmarks.path import __main__ as path
 from tests.benchmarks.process import BenchError
 from tests.benchmarks.tables import load_average
 from tests.support.servers import EmbeddedAws
 
-SECTIONS = ("start", "restarts", "rolling", "handover", "gaps", "cost", "path", "zygote")
+SECTIONS = ("start", "restarts", "rolling", "handover", "gaps", "cost", "metrics", "path", "zygote")
 RUNS = 5
 CHAINS = 3
 
@@ -52,6 +52,8 @@ def main() -> int:
                 gaps.measure(aws, scratch, arguments.chains)
             if "cost" in sections:
                 cost.measure(aws, scratch)
+            if "metrics" in sections:
+                metrics_cost.measure(aws, scratch)
             if "zygote" in sections:
                 zygote.measure(arguments.runs)
     except BenchError as error:

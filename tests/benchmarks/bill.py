@@ -15,19 +15,22 @@ import gc
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mld.fleet.report.reports import UPDATED_AT
 from mld.fleet.watch.lookout import TIMEOUT_S
-from tests.support.fleet import Fleet
+from tests.support.fleet import TABLE, Fleet
 from tests.twins.dynamo import MemoryDynamo, Params
+from tests.twins.dynamo_prices import item_bytes
 from tests.virtual_time import run_virtual
 
 PAGE = Path("docs/lab/benchmarks.md")
 BEGIN, END = "<!-- bill: begin -->", "<!-- bill: end -->"
+STATUS_BEGIN, STATUS_END = "<!-- status: begin -->", "<!-- status: end -->"
+STATUS_SIZES = ((1, 1), (64, 1), (64, 10))
 HOUR_S = 3600.0
 SIZES = ((1, 1), (1, 10), (64, 1), (64, 10), (1000, 1), (1000, 10))
 """(leases, workers)"""
@@ -104,22 +107,35 @@ def purpose_of(sender: str, operation: str, params: Mapping[str, Any], timeout_s
 
 
 async def measure(
-    leases: int, workers: int, *, settle_s: float | None = None, window_s: float | None = None, **keys: str
+    leases: int,
+    workers: int,
+    *,
+    settle_s: float | None = None,
+    window_s: float | None = None,
+    tells: bool = True,
+    at_the_end: Callable[[Fleet], None] = lambda _: None,
+    **keys: str,
 ) -> Costs:
-    """What a fleet at rest costs in an hour, by purpose; the times are those of its size unless given."""
+    """What a fleet at rest costs in an hour, by purpose; the times are those of its size unless given.
+
+    Without `tells` no row has a status. `at_the_end` may look at the tables.
+    """
     settle_s, window_s = settle_s or SETTLE_S[leases], window_s or MEASURED_S[leases]
     world = Fleet(leases, **QUIET, **keys)
     world.dynamo = SortingDynamo(world.clock, priced=True, page_rows_max=PAGE_ROWS_MAX)
     try:
         names = [f"w{number:03d}".ljust(UUID_LENGTH, "-") for number in range(workers)]
         for number, name in enumerate(names):
-            world.start(name, seed=number)
+            running = world.start(name, seed=number)
+            if not tells:
+                running.tell_nothing()
         await _pass(world, settle_s)
         before = _holders(world)
         world.dynamo.forget_usage()
         await _pass(world, window_s)
         assert sum(map(len, before)) == leases and before == _holders(world), "the fleet is not at rest"
         usages = {purpose: world.dynamo.usage(sender=purpose) for purpose in PURPOSES}
+        at_the_end(world)
         scale = HOUR_S / window_s
         return {
             purpose: Cost(usage.requests * scale, usage.read_units * scale, usage.write_units * scale)
@@ -200,6 +216,37 @@ def details_rows(ours: Costs, theirs: Costs) -> list[str]:
     return [f"| {purpose} | {cells(ours[purpose])} | {cells(theirs[purpose])} |" for purpose in PURPOSES]
 
 
+STATUS_HEAD = (
+    "| Leases | Workers | | Read units per hour, with | without | Write units per hour, with | without "
+    "| Largest lease row, bytes | Largest report, bytes |"
+)
+
+
+def status_rows(leases: int, workers: int) -> list[str]:
+    """What it costs that rows tell people how their shards are, in both modes of heartbeats."""
+    logging.disable(logging.CRITICAL)
+    rows = []
+    for name, keys in (("mld", {}), ("mld.heartbeat=worker", {"mld__heartbeat": "worker"})):
+        sizes: dict[bool, int] = {}
+
+        def look(world: Fleet, sizes: dict[bool, int] = sizes) -> None:
+            for row in world.dynamo.rows(TABLE).values():
+                is_report = UPDATED_AT in row
+                sizes[is_report] = max(sizes.get(is_report, 0), item_bytes(row))
+
+        told = total(run_virtual(measure(leases, workers, at_the_end=look, **keys)))
+        plain = total(run_virtual(measure(leases, workers, tells=False, **keys)))
+        units = (told.read_units, plain.read_units, told.write_units, plain.write_units)
+        figures = " | ".join(f"{value:,.0f}" for value in (*units, sizes[False], sizes[True]))
+        rows.append(f"| {leases:,} | {workers} | {name} | {figures} |")
+    return rows
+
+
+def run_status() -> str:
+    rows = [row for leases, workers in STATUS_SIZES for row in status_rows(leases, workers)]
+    return "\n".join([STATUS_HEAD, _rule(STATUS_HEAD), *rows])
+
+
 def run_size(leases: int, workers: int) -> list[str]:
     """The rows of one size; the details after a blank line where they are wanted."""
     logging.disable(logging.CRITICAL)
@@ -233,8 +280,14 @@ def _rule(head: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bill", description=__doc__)
     parser.add_argument("--size", help="LEASESxWORKERS: this size only, in this process")
+    parser.add_argument("--status", action="store_true", help="only what it costs that rows tell people of shards")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE}")
     options = parser.parse_args()
+    if options.status:
+        print(found := run_status())
+        if options.write:
+            _write(found, STATUS_BEGIN, STATUS_END)
+        return
     if options.size:
         leases, workers = map(int, options.size.split("x"))
         print("\n".join(run_size(leases, workers)))
@@ -242,8 +295,12 @@ def main() -> None:
     tables = run_all()
     print(tables)
     if options.write:
-        before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n{END}{rest.split(END)[1]}")
+        _write(tables, BEGIN, END)
+
+
+def _write(tables: str, begin: str, end: str) -> None:
+    before, rest = PAGE.read_text().split(begin)
+    PAGE.write_text(f"{before}{begin}\n\n{tables}\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":

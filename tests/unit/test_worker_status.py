@@ -144,3 +144,13 @@ async def test_leases_that_move_are_unknown_for_two_heartbeats_at_most(world: Fl
         longest_s = max(longest_s, unknown_s)
     assert {shard.owner for shard in seen.shards} == {"w1", "w2"}
     assert longest_s <= TWO_RENEWALS_S + 1.0
+
+
+@in_fleet(3, **BY_HEARTBEAT)
+async def test_the_age_of_a_renewal_is_that_of_the_heartbeat_which_stands_for_it(world: Fleet) -> None:
+    running = world.start("w1")
+    await world.advance(400.0)
+    now = world.clock.monotonic()
+    ages = [now - part.renewed_at for part in running.metrics.shards.values()]
+    assert len(ages) == 3
+    assert max(ages) <= TWO_RENEWALS_S

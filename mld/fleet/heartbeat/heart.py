@@ -32,7 +32,8 @@ from mld.leases.lease import ShardStatus
 from mld.leases.packed_status import pack
 from mld.leases.retries import may_be_applied, retry_delay_s
 from mld.leases.validity import HeartbeatValidity
-from mld.metrics.liveness import Progress
+from mld.metrics.java import RENEW_ALL
+from mld.metrics.registry import Metrics
 from mld.steps import SLICE
 from mld.surviving import survived
 from mld.turns import in_turns
@@ -69,7 +70,7 @@ class Heartbeat:
         leader: Callable[[], Awaitable[str | None]],
         java_peers: JavaPeers,
         status_of: Callable[[str], ShardStatus | None] = lambda _key: None,
-        progress: Progress | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._table = table
         self._keeper = keeper
@@ -82,7 +83,7 @@ class Heartbeat:
         self._leader = leader
         self._java_peers = java_peers
         self._status_of = status_of
-        self._progress = Progress() if progress is None else progress
+        self._metrics = Metrics() if metrics is None else metrics
         self._room = 0
         self._reported = asyncio.Event()
         self._java_peer: str | None = None
@@ -152,7 +153,7 @@ class Heartbeat:
             while self._java_peer is None:
                 value, sent_at = await self._claim()
                 await self._beat_on(value, sent_at)
-            self._progress.rest(HEARTBEATS)
+            self._metrics.progress.rest(HEARTBEATS)
             looking.cancel()
             await asyncio.Event().wait()
 
@@ -163,7 +164,7 @@ class Heartbeat:
         self._claims.clear()
         observed: tuple[str, float] | None = None
         while True:
-            self._progress.rest(HEARTBEATS)
+            self._metrics.progress.rest(HEARTBEATS)
             await self._reported.wait()
             self._goes_on()
             try:
@@ -230,6 +231,7 @@ class Heartbeat:
             try:
                 answer = await self._table.beat(self._worker_id, last, value, shards)
             except Exception as error:
+                self._note(False, sent_at)
                 failure = survived(error, "sending a heartbeat")
                 if first_sent_at is None and may_be_applied(failure):
                     first_sent_at = sent_at
@@ -244,9 +246,18 @@ class Heartbeat:
                     return first_sent_at
                 return None
             self._room = answer.room
+            self._note(True, sent_at)
             if answer.java_peer is not None:
                 self.leave(answer.java_peer)
             return sent_at
+
+    def _note(self, ok: bool, sent_at: float) -> None:
+        """A heartbeat was answered, or failed: it stands for the renewals of the carried leases."""
+        now = self._clock.monotonic()
+        self._metrics.worker.operation(RENEW_ALL).step("RenewLease", ok, now - sent_at)
+        for key in self._keeper.carried() if ok else ():
+            if key in self._metrics.shards:
+                self._metrics.shards[key].renewed_at = now
 
     async def _shards(self) -> bytes | None:
         """What the next heartbeat tells of the carried shards; None if that would cost a write unit."""
@@ -259,7 +270,7 @@ class Heartbeat:
 
     def _goes_on(self) -> None:
         """There is a wait and a request before this is said again; for the probe of liveness."""
-        self._progress.step(HEARTBEATS, self._clock.monotonic(), self._interval_s + REQUEST_TIMEOUT_S_MAX)
+        self._metrics.progress.step(HEARTBEATS, self._clock.monotonic(), self._interval_s + REQUEST_TIMEOUT_S_MAX)
 
     def _drop(self) -> None:
         self._validity.end_epoch()
