@@ -140,7 +140,6 @@ class RunUntilTip:
                 log.warning("the lease table cannot be read: %s", error, extra={"action": "catch_up_unknown"})
                 await wait_for_event(self._stopped, pause_s)
                 continue
-            self._refuse_latest(scan.leases)
             others = self._others.at_work(scan.leases, read_from)
             if others:
                 log.info(
@@ -150,6 +149,7 @@ class RunUntilTip:
                 )
                 return True
             if not self._others.undecided(scan.leases, read_from):
+                self._refuse_latest(scan.leases)
                 return False
             now = self._clock.monotonic()
             if self._course.is_time_over(now):

@@ -105,7 +105,7 @@ def peek(
             say(f"{ended.count} records; there are no more now (--follow waits for them)")
         return EXIT_OK
 
-    sys.exit(_guarded(peeking))
+    sys.exit(_guarded(peeking, interrupted=EXIT_OK))
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -190,11 +190,11 @@ async def _lease_of(settings: Settings, shard_id: str) -> Lease | None:
         return await reader.lease(shard_id)
 
 
-def _guarded(action: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def _guarded(action: Callable[[], Coroutine[Any, Any, int]], interrupted: int = EXIT_FAILURE) -> int:
     try:
         return asyncio.run(action())
     except KeyboardInterrupt:
-        return EXIT_OK
+        return interrupted
     except BrokenPipeError:  # `mld peek … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK

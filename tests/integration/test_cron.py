@@ -96,6 +96,17 @@ def test_the_time_is_over_before_it_is_caught_up(make_world: MakeWorld) -> None:
     check_at_rest(world)
 
 
+@pytest.mark.full
+def test_a_child_that_does_not_end_in_time_is_no_success(make_world: MakeWorld) -> None:
+    world = make_world(shards=1)
+    world.put(50)
+    run = cron(world, child=world.recorder(on_shutdown="hang"), shutdownGraceMillis=400)
+    assert run.wait() == 1
+    (event,) = run.with_action("not_caught_up")
+    assert "shutdownGraceMillis" in event["message"]
+    check_released(world)
+
+
 def check_released(world: World) -> None:
     assert {lease.owner for lease in world.leases().values()} == {None}
 
