@@ -28,7 +28,7 @@ from mld.errors import MldError, TableError, TableMissingError
 from mld.fleet.heartbeat.beats import beats_among
 from mld.leases.lease import RENEWALS_PER_LEASE, Lease
 from mld.leases.table import TableScan
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import Metrics, ShardActivity
 from mld.positions import LATEST, InitialPosition, Position
 from mld.surviving import survived
 from mld.worker import Worker
@@ -208,7 +208,9 @@ class RunUntilTip:
 
     def _wait_s(self, spacing_s: float) -> float:
         """How long after a look the next one is due."""
-        return spacing_s if self._course.seems_over(self._metrics.shards) else LOOK_ANYWAY_S
+        parts = self._metrics.shards.items()
+        held = [key for key, part in parts if part.activity is not ShardActivity.PAUSED]
+        return spacing_s if self._course.seems_over(held) else LOOK_ANYWAY_S
 
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
         end = self._course.looked(self._seen(scan))
@@ -292,6 +294,8 @@ class RunUntilTip:
     def _words(self) -> str:
         remaining = in_words(self._course.remaining) or "nothing was read yet"
         match self._end:
+            case CatchUpEnd.PAUSED:
+                return f"only paused shards are left: {remaining}"
             case CatchUpEnd.STALLED:
                 return f"nothing has moved for a while: {remaining}"
             case None if self._stopped.is_set():

@@ -12,7 +12,7 @@ from mld.catching_up import STALL_S
 from mld.errors import StartupError
 from mld.until_tip import UntilTip
 from properties.remarks import ConfigurationError
-from tests.support.fleet import STREAM, Fleet, Running, in_fleet
+from tests.support.fleet import STREAM, TABLE, Fleet, Running, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, MemoryChild, Recorder
 from tests.twins.dynamo import lost_reply, lost_request, server_error, throttled
@@ -214,6 +214,23 @@ async def test_a_run_that_waits_for_a_parked_shard_only_ends_and_names_it(world)
     assert f"{SHARD_0} is parked: Kinesis does not find it" in why
     assert not world.lease(SHARD_0).is_complete
     assert world.lease(SHARD_0).owner is None
+
+
+@pytest.mark.parametrize("time_max_s", [None, 600.0])
+@in_fleet(2)
+async def test_paused_shards_are_not_waited_for_and_named(world, time_max_s) -> None:
+    world.put(20)
+    assert await ended(begin(world)) is None
+    row = world.dynamo.row(TABLE, SHARD_0)
+    world.dynamo.put_row(TABLE, {**row, "mldPaused": {"S": "by me"}})
+    world.put(20)
+    started = world.clock.monotonic()
+    why = await ended(begin(world, "w2", seed=2, time_max_s=time_max_s))
+    assert why == f"only paused shards are left: {SHARD_0} is paused (by me); `mld resume` goes on with it"
+    assert world.clock.monotonic() - started < 15
+    assert world.lease("shardId-000000000001").checkpoint.number == max(
+        int(d.sequence) for d in world.recorder.deliveries if d.shard_id != SHARD_0
+    )
 
 
 @in_fleet(2)
