@@ -83,6 +83,7 @@ def test_what_a_killed_run_held_is_read_by_the_next(make_world: MakeWorld, mode:
     check_at_rest(world)
 
 
+@pytest.mark.full
 def test_the_time_is_over_before_it_is_caught_up(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(1000)

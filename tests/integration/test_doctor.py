@@ -249,6 +249,7 @@ def test_wrong_credentials_are_refused_and_never_printed(world: World) -> None:
         assert secret not in result.stdout + result.stderr
 
 
+@pytest.mark.full
 def test_no_credentials_at_all(world: World, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
     result = mld("doctor", properties(world), environment=bare)

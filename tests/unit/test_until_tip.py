@@ -364,7 +364,7 @@ class Fickle(Recorder):
 
 
 @pytest.mark.parametrize("keys", [{}, V3X, {"retrievalMode": "FANOUT"}], ids=["2.x", "3.x", "fan-out"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 12))])
 @in_fleet(2)
 async def test_caught_up_means_checkpointed_whatever_goes_wrong(world, keys, seed) -> None:
     rng = Random(seed)
