@@ -106,9 +106,10 @@ class RunUntilTip:
         if await self._is_left_to_others():
             return True
         if self._course.is_time_over(self._clock.monotonic()) or self._stopped.is_set():
-            self._failure = self._words()
+            self._conclude(self._words())
             return True
         watching = asyncio.create_task(self._watch())
+        watching.add_done_callback(lambda _: self._worker.request_stop())  # a bug there must not make the run endless
         try:
             async with self._around():
                 graceful = await self._worker.run(grace_s)
@@ -271,13 +272,16 @@ class RunUntilTip:
     async def _judge(self, graceful: bool) -> None:
         """Find out whether the promise is kept: everything was given to the children, and they have checkpointed it."""
         if self._end is not CatchUpEnd.CAUGHT_UP:
-            self._failure = self._words()
+            self._conclude(self._words())
         elif not graceful:
-            self._failure = "not all record processors ended in time (key shutdownGraceMillis)"
+            self._conclude("not all record processors ended in time (key shutdownGraceMillis)")
         elif self._metrics.worker.child_restarts > self._failures_before:
-            self._failure = "a record processor failed when it was told to stop"
+            self._conclude("a record processor failed when it was told to stop")
         else:
-            self._failure = await self._lacks_checkpoints()
+            self._conclude(await self._lacks_checkpoints())
+
+    def _conclude(self, failure: str | None) -> None:
+        self._failure = failure
         if self._failure is None:
             log.info("caught up", extra={"action": "caught_up", "records": self._metrics.worker.records})
         else:

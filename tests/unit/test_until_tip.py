@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mld.catching_up import STALL_S
+from mld.catching_up import STALL_S, CatchingUp
 from mld.errors import StartupError
 from mld.until_tip import UntilTip
 from properties.remarks import ConfigurationError
@@ -231,6 +231,28 @@ async def test_paused_shards_are_not_waited_for_and_named(world, time_max_s) -> 
     assert world.lease("shardId-000000000001").checkpoint.number == max(
         int(d.sequence) for d in world.recorder.deliveries if d.shard_id != SHARD_0
     )
+
+
+@in_fleet(2)
+async def test_the_time_may_be_over_before_it_is_known_whether_others_live(world, caplog) -> None:
+    first = world.start("w1")
+    await world.advance(5)
+    await first.crash()
+    run = begin(world, "w2", seed=2, time_max_s=2.0)
+    assert "--max-time" in await ended(run, 5)
+    assert run.host.children == []
+    assert [r.action for r in caplog.records if r.levelname == "ERROR"][-1] == "not_caught_up"
+
+
+@in_fleet(1)
+async def test_a_defect_of_the_watch_ends_the_run(world, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(CatchingUp, "looked", fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await ended(begin(world))
+    assert world.lease(SHARD_0).owner is None
 
 
 @in_fleet(2)
