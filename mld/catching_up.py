@@ -8,6 +8,7 @@ A run is over when every row of the lease table is one of these:
   come again;
 * in the hands of another worker that was seen to renew it.
 
+A shard that an operator has paused is not waited for: the run ends when nothing else is left, and says so.
 A run that nothing can move ends as well, unless it was given a time: when for `STALL_S` no shard that is left has got
 on and no processor has a batch, it says what it waits for.
 """
@@ -34,6 +35,7 @@ class CatchUpEnd(Enum):
     CAUGHT_UP = "caught up"
     TIME_OVER = "the time is over"
     STALLED = "nothing moves"
+    PAUSED = "only paused shards are left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class CatchingUp:
         self.remaining = _remaining(look, self._tips)
         if not self.remaining:
             return CatchUpEnd.CAUGHT_UP
+        if self.remaining.keys() <= _paused(look.leases):
+            return CatchUpEnd.PAUSED
         if self.is_time_over(look.at):
             return CatchUpEnd.TIME_OVER
         left = {key: look.at_work[key] for key in self.remaining if key in look.at_work}
@@ -125,8 +129,19 @@ def _remaining(look: CatchUpLook, tips: Collection[str]) -> dict[str, str]:
     return remaining
 
 
+def _paused(leases: Iterable[Lease]) -> set[str]:
+    """Keys of the paused shards, and of those that wait for them."""
+    found = {lease.key for lease in leases if lease.paused is not None}
+    waiting = [lease for lease in leases if lease.key not in found and not lease.is_complete]
+    while more := {lease.key for lease in waiting if lease.key not in found and lease.parents & found}:
+        found |= more
+    return found
+
+
 def _why(lease: Lease, work: AtWork | None, left: Collection[str]) -> str:
     parents = sorted(lease.parents & set(left))
+    if lease.paused is not None:
+        return f"is paused ({lease.paused}); `mld resume` goes on with it"
     if parents:
         return f"waits for its parent {parents[0]}"
     if work is None:
@@ -139,8 +154,6 @@ def _why(lease: Lease, work: AtWork | None, left: Collection[str]) -> str:
             return "is parked: Kinesis does not find it"
         case ShardActivity.FAILING:
             return f"its record processor fails: {work.last_error or 'for an unknown reason'}"
-        case ShardActivity.PAUSED:
-            return "is paused: mld resume goes on with it"
         case ShardActivity.ENDING:
             return "is about to end"
     return "is being read" if work.behind_ms is None else f"is {work.behind_ms / 1000:g} s behind"

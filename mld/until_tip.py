@@ -28,7 +28,7 @@ from mld.errors import MldError, TableError, TableMissingError
 from mld.fleet.heartbeat.beats import beats_among
 from mld.leases.lease import RENEWALS_PER_LEASE, Lease
 from mld.leases.table import TableScan
-from mld.metrics.registry import Metrics
+from mld.metrics.registry import Metrics, ShardActivity
 from mld.positions import LATEST, InitialPosition, Position
 from mld.surviving import survived
 from mld.worker import Worker
@@ -106,9 +106,10 @@ class RunUntilTip:
         if await self._is_left_to_others():
             return True
         if self._course.is_time_over(self._clock.monotonic()) or self._stopped.is_set():
-            self._failure = self._words()
+            self._conclude(self._words())
             return True
         watching = asyncio.create_task(self._watch())
+        watching.add_done_callback(lambda _: self._worker.request_stop())  # a bug there must not make the run endless
         try:
             async with self._around():
                 graceful = await self._worker.run(grace_s)
@@ -140,7 +141,6 @@ class RunUntilTip:
                 log.warning("the lease table cannot be read: %s", error, extra={"action": "catch_up_unknown"})
                 await wait_for_event(self._stopped, pause_s)
                 continue
-            self._refuse_latest(scan.leases)
             others = self._others.at_work(scan.leases, read_from)
             if others:
                 log.info(
@@ -150,6 +150,7 @@ class RunUntilTip:
                 )
                 return True
             if not self._others.undecided(scan.leases, read_from):
+                self._refuse_latest(scan.leases)
                 return False
             now = self._clock.monotonic()
             if self._course.is_time_over(now):
@@ -208,7 +209,9 @@ class RunUntilTip:
 
     def _wait_s(self, spacing_s: float) -> float:
         """How long after a look the next one is due."""
-        return spacing_s if self._course.seems_over(self._metrics.shards) else LOOK_ANYWAY_S
+        parts = self._metrics.shards.items()
+        held = [key for key, part in parts if part.activity is not ShardActivity.PAUSED]
+        return spacing_s if self._course.seems_over(held) else LOOK_ANYWAY_S
 
     async def _end_by(self, scan: TableScan) -> CatchUpEnd | None:
         end = self._course.looked(self._seen(scan))
@@ -269,13 +272,16 @@ class RunUntilTip:
     async def _judge(self, graceful: bool) -> None:
         """Find out whether the promise is kept: everything was given to the children, and they have checkpointed it."""
         if self._end is not CatchUpEnd.CAUGHT_UP:
-            self._failure = self._words()
+            self._conclude(self._words())
         elif not graceful:
-            self._failure = "not all record processors ended in time (key shutdownGraceMillis)"
+            self._conclude("not all record processors ended in time (key shutdownGraceMillis)")
         elif self._metrics.worker.child_restarts > self._failures_before:
-            self._failure = "a record processor failed when it was told to stop"
+            self._conclude("a record processor failed when it was told to stop")
         else:
-            self._failure = await self._lacks_checkpoints()
+            self._conclude(await self._lacks_checkpoints())
+
+    def _conclude(self, failure: str | None) -> None:
+        self._failure = failure
         if self._failure is None:
             log.info("caught up", extra={"action": "caught_up", "records": self._metrics.worker.records})
         else:
@@ -292,6 +298,8 @@ class RunUntilTip:
     def _words(self) -> str:
         remaining = in_words(self._course.remaining) or "nothing was read yet"
         match self._end:
+            case CatchUpEnd.PAUSED:
+                return f"only paused shards are left: {remaining}"
             case CatchUpEnd.STALLED:
                 return f"nothing has moved for a while: {remaining}"
             case None if self._stopped.is_set():

@@ -18,7 +18,16 @@ import click
 from mld.errors import MldError
 from mld.operating.point_option import PointType
 from mld.operating.points import LATEST_POINT, TRIM_HORIZON_POINT, Point, PointKind
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
+from mld.terminal import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    chosen_file,
+    define_option,
+    file_option,
+    properties_file,
+    say,
+    settings_of,
+)
 from properties.printable import printable
 
 if TYPE_CHECKING:
@@ -29,8 +38,6 @@ if TYPE_CHECKING:
 
 RECORDS_SHOWN = 10
 
-_define = click.option("-D", "--define", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key.")
-_file = click.option("-p", "--properties-file", "option_file", metavar="FILE", help="The properties file.")
 _output = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
@@ -49,8 +56,8 @@ def _file_and_shard(words: Sequence[str], option_file: str | None) -> tuple[str,
 
 @click.command()
 @click.argument("words", metavar="APP.properties SHARD", nargs=-1)
-@_file
-@_define
+@file_option
+@define_option
 @click.option(
     "--at",
     type=PointType(),
@@ -105,13 +112,13 @@ def peek(
             say(f"{ended.count} records; there are no more now (--follow waits for them)")
         return EXIT_OK
 
-    sys.exit(_guarded(peeking))
+    sys.exit(_guarded(peeking, interrupted=EXIT_OK))
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("words", metavar="APP.properties SHARD [-- COMMAND ARGS…]", nargs=-1, type=click.UNPROCESSED)
-@_file
-@_define
+@file_option
+@define_option
 @click.option(
     "--from",
     "start",
@@ -190,11 +197,11 @@ async def _lease_of(settings: Settings, shard_id: str) -> Lease | None:
         return await reader.lease(shard_id)
 
 
-def _guarded(action: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def _guarded(action: Callable[[], Coroutine[Any, Any, int]], interrupted: int = EXIT_FAILURE) -> int:
     try:
         return asyncio.run(action())
     except KeyboardInterrupt:
-        return EXIT_OK
+        return interrupted
     except BrokenPipeError:  # `mld peek … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK

@@ -8,6 +8,7 @@ depends on a failed step is tried after it.
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import time
 import uuid
@@ -32,7 +33,7 @@ from mld.streams import Shard
 from properties.scrubbing import Scrubber
 from properties.settings import Settings
 from properties.spark import PROGRAM
-from properties.values import ClientVersionConfig, MetricsLevel
+from properties.values import ClientVersionConfig, DeadLetterKind, MetricsLevel, MetricsOutput
 from protocol.command import split_command
 
 TIMEOUT_S = 10.0
@@ -60,7 +61,7 @@ class Doctor:
         clock = findings.clock_finding(self._clock_offset_s())
         if clock is not None:
             found.append(clock)
-        found += [*await self._program(), *self._machine()]
+        found += [*await self._program(), *self._dead_letter(), *self._machine()]
         return [Diagnosis(one.health, one.about, self._scrub(one.words), self._scrub(one.remedy)) for one in found]
 
     # --- services -----------------------------------------------------------------------------------------------------
@@ -272,7 +273,8 @@ class Doctor:
 
     async def _cloudwatch(self) -> list[Diagnosis]:
         """Metrics are not needed to consume: what fails here is a warning."""
-        if self._settings.metrics_level is MetricsLevel.NONE:
+        settings = self._settings
+        if settings.metrics_level is MetricsLevel.NONE or MetricsOutput.CLOUDWATCH not in settings.metrics:
             return []
         found, service = await self._reach("cloudwatch")
         if service is not None:
@@ -313,6 +315,18 @@ class Doctor:
         if process.returncode == 0:
             return ok("Spark", last)
         return fail("Spark", last, "see docs/use/spark.md")
+
+    def _dead_letter(self) -> list[Diagnosis]:
+        about, letters = "dead letter", self._settings.dead_letter
+        if letters is None:
+            return []
+        if letters.kind is not DeadLetterKind.DIRECTORY:
+            return [ok(about, f"{letters.text} (a {letters.kind.value}; writing there was not tried)")]
+        path = Path(letters.name).absolute()
+        first = next(one for one in (path, *path.parents) if one.exists())
+        if not first.is_dir() or not os.access(first, os.W_OK | os.X_OK):
+            return [fail(about, f"{first} cannot be written to", "let the daemon's user write there (mld.deadLetter)")]
+        return [ok(about, f"{path} can be written to")]
 
     def _machine(self) -> list[Diagnosis]:
         return findings.machine_findings(

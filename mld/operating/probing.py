@@ -18,6 +18,7 @@ from mld.operating.stream_access import initial_of, streams_of
 from mld.positions import LATEST, InitialPosition
 from mld.retrieval.starting_points import starting_point
 from mld.streams import IteratorType, StartingPoint, Streams
+from mld.terminal import say
 from properties.settings import Settings
 
 PROBES_CONCURRENT_MAX = 4
@@ -41,7 +42,10 @@ async def prober(
     async with streams_of(settings) as streams:
 
         async def probed(status: FleetStatus) -> FleetStatus:
-            answers = await probe(streams, silent(status), initial_of(settings))
+            answers, refused = await probe(streams, silent(status), initial_of(settings))
+            if refused:
+                key = min(refused)
+                say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
             return with_probed(status, answers, lag_max_s)
 
         yield probed
@@ -59,9 +63,12 @@ def silent(status: FleetStatus) -> list[Lease]:
     ]
 
 
-async def probe(streams: Streams, leases: list[Lease], initial: InitialPosition) -> dict[str, int]:
-    """Milliseconds behind by shard; those that cannot be asked are left out."""
+async def probe(
+    streams: Streams, leases: list[Lease], initial: InitialPosition
+) -> tuple[dict[str, int], dict[str, StreamError]]:
+    """(milliseconds behind, why it could not be asked), each by shard."""
     answers: dict[str, int] = {}
+    refused: dict[str, StreamError] = {}
     waiting = iter(leases)
 
     async def ask() -> None:
@@ -69,14 +76,14 @@ async def probe(streams: Streams, leases: list[Lease], initial: InitialPosition)
             try:
                 iterator = await streams.shard_iterator(lease.key, _after(lease, initial))
                 behind_ms = (await streams.get_records(iterator, 1)).millis_behind_latest
-            except StreamError:
-                behind_ms = None
-            if behind_ms is not None:
-                answers[lease.key] = behind_ms
+                if behind_ms is not None:
+                    answers[lease.key] = behind_ms
+            except StreamError as error:
+                refused[lease.key] = error
             await asyncio.sleep(PROBE_INTERVAL_S)
 
     await asyncio.gather(*(ask() for _ in range(min(PROBES_CONCURRENT_MAX, len(leases)))))
-    return answers
+    return answers, refused
 
 
 def _after(lease: Lease, initial: InitialPosition) -> StartingPoint:

@@ -19,6 +19,7 @@ from mld.streams import HashRange, Streams
 from mld.terminal import EXIT_FAILURE, EXIT_OK, say
 from properties.printable import printable
 from properties.settings import Settings
+from properties.spark import PREFIX
 from protocol.command import split_command
 from protocol.messages import Dialect
 
@@ -53,7 +54,7 @@ async def run_replay(
             "MLD_APPLICATION_NAME": settings.application_name,
             "MLD_WORKER_ID": WORKER_ID,
             "MLD_PROPERTIES_FILE": properties_file,
-            "MLD_OVERRIDES": "\n".join(overrides),
+            "MLD_OVERRIDES": "\n".join(text for text in overrides if text.startswith(PREFIX)),
             "MLD_DAEMON_PID": str(os.getpid()),
         },
     )

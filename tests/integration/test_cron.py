@@ -83,6 +83,7 @@ def test_what_a_killed_run_held_is_read_by_the_next(make_world: MakeWorld, mode:
     check_at_rest(world)
 
 
+@pytest.mark.full
 def test_the_time_is_over_before_it_is_caught_up(make_world: MakeWorld) -> None:
     world = make_world(shards=2)
     world.put(1000)
@@ -94,6 +95,17 @@ def test_the_time_is_over_before_it_is_caught_up(make_world: MakeWorld) -> None:
     assert cron(world).wait() == 0
     world.until_delivered(within_s=1)
     check_at_rest(world)
+
+
+@pytest.mark.full
+def test_a_child_that_does_not_end_in_time_is_no_success(make_world: MakeWorld) -> None:
+    world = make_world(shards=1)
+    world.put(50)
+    run = cron(world, child=world.recorder(on_shutdown="hang"), shutdownGraceMillis=400)
+    assert run.wait() == 1
+    (event,) = run.with_action("not_caught_up")
+    assert "shutdownGraceMillis" in event["message"]
+    check_released(world)
 
 
 def check_released(world: World) -> None:

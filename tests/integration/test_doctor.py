@@ -162,6 +162,7 @@ def test_other_readers_at_the_limit_are_a_warning(world: World) -> None:
         ("kinesisEndpoint=http://nowhere.invalid", "Kinesis endpoint", "nowhere.invalid, the name of the endpoint"),
         ("dynamoDBEndpoint=http://127.0.0.1:1", "DynamoDB endpoint", "no connection to 127.0.0.1:1"),
         ("executableName=./nowhere", "executableName", "no executable file './nowhere' is found"),
+        ("mld.deadLetter=/etc/hostname/letters", "dead letter", "/etc/hostname cannot be written to"),
         ("executableName=python3 nowhere.py", "executableName", "nowhere.py does not exist"),
     ],
 )
@@ -248,6 +249,7 @@ def test_wrong_credentials_are_refused_and_never_printed(world: World) -> None:
         assert secret not in result.stdout + result.stderr
 
 
+@pytest.mark.full
 def test_no_credentials_at_all(world: World, tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
     result = mld("doctor", properties(world), environment=bare)

@@ -85,6 +85,7 @@ def test_peek_raw_shows_what_is_stored(world: World) -> None:
     assert (record["bytes"], record["subSequenceNumber"], record["opened"]) == (len(data), None, [])
 
 
+@pytest.mark.full
 def test_peek_begins_where_it_is_told_and_shows_so_many(world: World) -> None:
     file = properties(world)
     sequences = [put(world, f"r{n}".encode()) for n in range(5)]
@@ -220,6 +221,7 @@ def test_replay_judges_checkpoints_as_the_daemon_does(world: World, child: list[
     assert "reply InvalidArgumentException" in result.stderr or "reply IllegalArgumentException" in result.stderr
 
 
+@pytest.mark.full
 def test_replay_of_a_shard_that_has_ended_tells_the_processor(world: World, child: list[str]) -> None:
     put(world, b"r")
     world.split(SHARD_0)

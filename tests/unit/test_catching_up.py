@@ -123,6 +123,15 @@ def test_many_shards_are_counted() -> None:
     assert in_words({f"s{n}": "x" for n in range(8)}) == "s0 x; s1 x; s2 x; s3 x; s4 x; and 3 more"
 
 
+def test_paused_shards_and_those_that_wait_for_them_are_not_waited_for() -> None:
+    rows = (lease("a"), lease("b", paused="by me"), lease("c", parents=frozenset({"b"})))
+    course = at_tip("a", time_max_s=100.0)
+    assert course.looked(look(*rows)) is CatchUpEnd.PAUSED
+    assert "b is paused (by me); `mld resume`" in in_words(course.remaining)
+    assert at_tip().looked(look(*rows)) is None
+    assert at_tip("a", "b", "c").looked(look(*rows)) is CatchUpEnd.CAUGHT_UP
+
+
 # --- others -----------------------------------------------------------------------------------------------------------
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
 
-from mld.catching_up import STALL_S
+from mld.catching_up import STALL_S, CatchingUp
+from mld.errors import StartupError
 from mld.until_tip import UntilTip
 from properties.remarks import ConfigurationError
-from tests.support.fleet import STREAM, Fleet, Running, in_fleet
+from tests.support.fleet import STREAM, TABLE, Fleet, Running, in_fleet
 from tests.support.kpl import User, aggregate
 from tests.twins.children import ChildExit, MemoryChild, Recorder
-from tests.twins.dynamo import throttled
+from tests.twins.dynamo import lost_reply, lost_request, server_error, throttled
 
 SHARD_0 = "shardId-000000000000"
 V3X = {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"}
@@ -214,6 +216,45 @@ async def test_a_run_that_waits_for_a_parked_shard_only_ends_and_names_it(world)
     assert world.lease(SHARD_0).owner is None
 
 
+@pytest.mark.parametrize("time_max_s", [None, 600.0])
+@in_fleet(2)
+async def test_paused_shards_are_not_waited_for_and_named(world, time_max_s) -> None:
+    world.put(20)
+    assert await ended(begin(world)) is None
+    row = world.dynamo.row(TABLE, SHARD_0)
+    world.dynamo.put_row(TABLE, {**row, "mldPaused": {"S": "by me"}})
+    world.put(20)
+    started = world.clock.monotonic()
+    why = await ended(begin(world, "w2", seed=2, time_max_s=time_max_s))
+    assert why == f"only paused shards are left: {SHARD_0} is paused (by me); `mld resume` goes on with it"
+    assert world.clock.monotonic() - started < 15
+    assert world.lease("shardId-000000000001").checkpoint.number == max(
+        int(d.sequence) for d in world.recorder.deliveries if d.shard_id != SHARD_0
+    )
+
+
+@in_fleet(2)
+async def test_the_time_may_be_over_before_it_is_known_whether_others_live(world, caplog) -> None:
+    first = world.start("w1")
+    await world.advance(5)
+    await first.crash()
+    run = begin(world, "w2", seed=2, time_max_s=2.0)
+    assert "--max-time" in await ended(run, 5)
+    assert run.host.children == []
+    assert [r.action for r in caplog.records if r.levelname == "ERROR"][-1] == "not_caught_up"
+
+
+@in_fleet(1)
+async def test_a_defect_of_the_watch_ends_the_run(world, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(CatchingUp, "looked", fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await ended(begin(world))
+    assert world.lease(SHARD_0).owner is None
+
+
 @in_fleet(2)
 async def test_a_table_that_cannot_be_read_for_a_moment_is_looked_at_again(world) -> None:
     world.put(10)
@@ -255,25 +296,26 @@ async def test_a_busy_child_is_waited_for_however_long_it_takes(world) -> None:
 
 
 class FailsOnce(Recorder):
-    """The first child of shard 0 answers for its batch without a checkpoint, and dies a second later."""
+    """The first child of shard 0 answers without checkpoints, and dies a second after the tip; the next one is slow."""
 
     async def process(self, child: MemoryChild, records: list[dict[str, Any]]) -> None:
-        is_first = child.shard_id == SHARD_0 and not self.actions_of(SHARD_0).count("initialize") > 1
-        self.checkpoint_every_batch = not is_first
-        self.work_s = 0.0 if child.shard_id == SHARD_0 else 5.0
+        is_first = self.actions_of(SHARD_0).count("initialize") < 2
+        self.checkpoint_every_batch = not is_first or child.shard_id != SHARD_0
+        self.work_s = 0.0 if is_first and child.shard_id == SHARD_0 else 2.0
         await super().process(child, records)
-        if is_first:
+        if is_first and child.shard_id == SHARD_0:
             asyncio.get_running_loop().call_later(1.0, child.hang_up)
 
 
 @in_fleet(2)
 async def test_a_child_that_dies_after_the_tip_takes_the_tip_with_it(world) -> None:
-    world.put(20)
+    """Else the run would end with the other shard, in the middle of what comes again."""
+    world.put(40)
     script = FailsOnce(world.clock)
-    assert await ended(begin(world, script=script)) is None
+    assert await ended(begin(world, script=script, maxRecords="5")) is None
     got = [int(d.sequence) for d in script.deliveries if d.shard_id == SHARD_0]
-    assert len(got) == 2 * len(set(got))
-    assert world.lease(SHARD_0).checkpoint.number == got[-1]
+    assert len(got) == 2 * len(set(got)) > 10
+    assert world.lease(SHARD_0).checkpoint.number == max(got)
 
 
 class NoCheckpoints(Recorder):
@@ -299,6 +341,14 @@ async def test_a_stop_before_the_tip_is_said(world) -> None:
     assert run.worker.failure == "stopped before it was done"
 
 
+@in_fleet(1, initialPositionInStream="LATEST")
+async def test_a_fleet_that_began_at_latest_is_left_alone_like_any_other(world) -> None:
+    world.start("w1")
+    await world.advance(5)
+    assert str(world.lease(SHARD_0).checkpoint) == "LATEST"
+    assert await ended(begin(world, "w2", seed=2), LEASE_S) is None
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 @in_fleet(1)
 async def test_a_start_at_latest_is_refused_before_anything_is_changed(world, is_there) -> None:
@@ -318,3 +368,50 @@ async def test_a_run_that_cannot_hold_all_shards_says_so(world) -> None:
     world.put(10)
     why = await ended(begin(world, maxLeasesForWorker="1"), 3 * STALL_S)
     assert "nobody works on it" in why
+
+
+# --- it never says so wrongly -----------------------------------------------------------------------------------------
+
+
+class Fickle(Recorder):
+    """Dies of one batch in eight, sometimes between its answer and its checkpoint."""
+
+    rng: Random
+
+    async def process(self, child: MemoryChild, records: list[dict[str, Any]]) -> None:
+        if self.rng.random() < 1 / 8:
+            raise ChildExit
+        self.checkpoint_every_batch = self.rng.random() < 1 / 2
+        await super().process(child, records)
+
+
+@pytest.mark.parametrize("keys", [{}, V3X, {"retrievalMode": "FANOUT"}], ids=["2.x", "3.x", "fan-out"])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 12))])
+@in_fleet(2)
+async def test_caught_up_means_checkpointed_whatever_goes_wrong(world, keys, seed) -> None:
+    rng = Random(seed)
+    faults = [throttled, lost_request, lost_reply, server_error]
+    world.dynamo.faults = lambda *_: rng.choice(faults)() if rng.random() < 0.1 else None
+    script = Fickle(world.clock)
+    script.rng = rng
+    done_runs = 0
+    for number in range(6):
+        world.put(30)
+        if number == 1:
+            world.split(SHARD_0)
+        put = set(world.put_data)
+        run = begin(world, f"run-{number}", time_max_s=300.0, script=script, maxRecords="5", seed=seed + number, **keys)
+        try:
+            is_over = await ended(run, 400) is None
+        except StartupError:
+            is_over = False
+        if not is_over:
+            continue
+        done_runs += 1
+        assert set(script.data()) >= put
+        for shard in world.shards():
+            got = [int(d.sequence) for d in script.deliveries if d.shard_id == shard.shard_id]
+            lease = world.lease(shard.shard_id)
+            done = lease is None or lease.is_complete or not got or lease.checkpoint.number == max(got)
+            assert done, f"{shard.shard_id} stands at {lease.checkpoint}, and was given {max(got)}"
+    assert done_runs >= 2

@@ -55,10 +55,11 @@ async def test_each_shard_is_asked_once_behind_its_checkpoint() -> None:
     first, *_ = streams.put(3, shard_id="a")
     streams.fail("GetRecords", None, StreamThrottledError("slow"))
     leases = [lease("a", Position(first)), lease("b"), lease("c")]
-    answers = await probe(streams, leases, INITIAL)
+    answers, refused = await probe(streams, leases, INITIAL)
     assert len(streams.times("GetShardIterator")) == len(streams.times("GetRecords")) == 3
     assert StartingPoint(IteratorType.AFTER_SEQUENCE_NUMBER, sequence=first) in streams.points()
-    assert len(answers) == 2, "who cannot be asked is left out"
+    assert len(answers) == 2
+    assert [str(why) for why in refused.values()] == ["slow"]
     assert answers["a"] > 0
 
 
@@ -67,6 +68,6 @@ async def test_many_shards_are_asked_at_a_bounded_rate() -> None:
     keys = [f"s{n}" for n in range(100)]
     streams = MemoryStreams(*keys)
     started = asyncio.get_running_loop().time()
-    answers = await probe(streams, [replace(lease("x"), key=key) for key in keys], INITIAL)
+    answers, _ = await probe(streams, [replace(lease("x"), key=key) for key in keys], INITIAL)
     assert len(answers) == 100
     assert asyncio.get_running_loop().time() - started >= 2.4
