@@ -269,9 +269,9 @@ def pieces(rows: int) -> None:
 def lengths(steps: Steps[T]) -> tuple[str, str]:
     longest, total = 0.0, 0.0
     while True:
-        began = time.perf_counter()
+        began = time.thread_time()  # of the processor, which others want too
         is_over = next(steps, steps) is steps
-        took = (time.perf_counter() - began) * 1000
+        took = (time.thread_time() - began) * 1000
         longest, total = max(longest, took), total + took
         if is_over:
             return f"{longest:.2f}", f"{total:.0f}"

@@ -70,6 +70,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "mld.surface": {
         "mld.fleet",
+        "mld.leases",
         "mld.operating",
         "mld.serving",
         "mld.sparkhosts",
