@@ -99,7 +99,7 @@ def measure(scratch: Path, aws: EmbeddedAws, dynamo: ServerProcess, rows: int) -
         resting = memory_mb(daemon.process.pid)
         commands = [row_of_command(daemon.file, command) for command in COMMANDS]
         print()
-        table("Commands", ["command", "seconds", "peak MB", "KB printed"], commands, f"median of {RUNS}")
+        table("Commands", ["command", "seconds", "of them CPU", "peak MB", "KB printed"], commands, f"median of {RUNS}")
         pages = [row_of_page(base, daemon.process.pid, page) for page in PAGES]
         note = f"median of {RUNS}; the daemon before anybody looked: {resting:.0f} MB"
         table("Pages of a daemon", ["page", "seconds", "daemon's peak MB", "KB sent"], pages, note)
@@ -158,7 +158,7 @@ def scan_s(dynamo: ServerProcess) -> float:
 
 
 def row_of_command(file: Path, command: tuple[str, ...]) -> tuple[str, ...]:
-    seconds, peaks, printed = [], [], 0
+    seconds, busy, peaks, printed = [], [], [], 0
     for _ in range(RUNS):
         began = time.perf_counter()
         with tempfile.TemporaryFile() as out:
@@ -169,8 +169,10 @@ def row_of_command(file: Path, command: tuple[str, ...]) -> tuple[str, ...]:
             assert started.returncode == 0, words
             printed = out.tell()
         seconds.append(time.perf_counter() - began)
+        busy.append(used.ru_utime + used.ru_stime)
         peaks.append(used.ru_maxrss / 1024)
-    return f"mld {' '.join(command)}", f"{statistics.median(seconds):.2f}", f"{max(peaks):.0f}", f"{printed / 1024:.0f}"
+    figures = f"{statistics.median(seconds):.2f}", f"{statistics.median(busy):.2f}", f"{max(peaks):.0f}"
+    return f"mld {' '.join(command)}", *figures, f"{printed / 1024:.0f}"
 
 
 def row_of_page(base: str, pid: int, page: str) -> tuple[str, ...]:

@@ -169,6 +169,7 @@ PURE = (
     "mld/operating/fleet_status.py",
     "mld/serving/status.py",
     "mld/operating/findings.py",
+    "mld/operating/remedies.py",
     "mld/operating/points.py",
     "mld/operating/top_view.py",
     "mld/operating/acts/plan.py",
