@@ -21,9 +21,10 @@ from mld.aws.service import Service
 from mld.clock import Clock
 from mld.errors import StartupError
 from mld.fleet.leader.lock import LOCK_KEY
+from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity
-from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.surviving import kept_running
 from mld.systemd import Supervision
@@ -75,7 +76,7 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
         StatusParts(
             identity=Identity(settings.application_name, settings.stream_name, parts.worker_id, mld.__version__),
             metrics=parts.metrics,
-            reader=FleetReader(settings, parts.dynamo, worker.table, parts.clock, view_rules(settings)),
+            reader=FleetReader(settings, parts.dynamo, _slowly_read(parts), parts.clock, view_rules(settings)),
             clock=parts.clock,
             prefetch_limit_bytes=settings.prefetch_bytes_max,
             lease_duration_s=settings.failover_time_millis / 1000,
@@ -84,6 +85,17 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
             read_table=lambda: worker.table.get(LOCK_KEY, consistent=False),
             spark_sessions=partial(sparkhosts.told, settings.application_name) if is_spark(settings) else tuple,
         )
+    )
+
+
+def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
+    """The lease table, read page after page: nobody waits for people, and a table of 10,000 rows has ten of them."""
+    return DynamoLeaseTable(
+        parts.dynamo,
+        parts.clock,
+        table_name=parts.settings.table_name,
+        scan_segments=1,
+        request_timeout_s=REQUEST_TIMEOUT_S,
     )
 
 

@@ -25,6 +25,7 @@ from properties.values import (
     ClientVersionConfig,
     DeadLetter,
     HeartbeatSetting,
+    ListenAddress,
     MetricsLevel,
     MetricsOutput,
     RetrievalMode,
@@ -91,6 +92,7 @@ def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -
     _retrieval(derivation)
     _child(derivation)
     _metrics(derivation)
+    _http(derivation)
     _worker_id(derivation)
     return derivation
 
@@ -295,6 +297,18 @@ def _dead_letter(derivation: Derivation) -> None:
     if "mld.deadLetterEndpoint" in derivation.given and (letter is None or not letter.takes_endpoint):
         why = "is not used: mld.deadLetter is neither a bucket nor a stream"
         say(Level.WARNING, "mld.deadLetterEndpoint", why, "remove the line")
+
+
+def _http(derivation: Derivation) -> None:
+    """The status page asks for no password: who could read it must be said."""
+    address = derivation.values["http"]
+    if not isinstance(address, ListenAddress):
+        if "mld.httpHosts" in derivation.given:
+            derivation.say(Level.WARNING, "mld.httpHosts", "is not used: mld.http is not set", "set mld.http")
+    elif not address.is_loopback:
+        why = "is not a loopback address: whoever reaches it reads names of shards and workers, lag and errors, unasked"
+        remedy = "keep it to a network of your own, or use 127.0.0.1 behind a proxy that asks for a password"
+        derivation.say(Level.WARNING, "mld.http", why, remedy)
 
 
 def _metrics(derivation: Derivation) -> None:

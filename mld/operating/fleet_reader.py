@@ -11,7 +11,7 @@ from mld.aws.client_factory import client_factory
 from mld.aws.service import Service
 from mld.aws.wire_or_boto import service_of
 from mld.clock import Clock, LoopClock
-from mld.errors import TableMissingError
+from mld.errors import TableError, TableMissingError
 from mld.fleet.leader.lock import LOCK_KEY, SeenLock, parse_lock
 from mld.fleet.leader.lock_table import LockTable
 from mld.fleet.report.reports import ReportRules, parse_rows
@@ -83,6 +83,9 @@ class FleetReader:
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
         scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
+        if any(LEASE_TABLE_KEY not in row for row in scan.others):
+            name = self._settings.table_name
+            raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
         return await in_turns(self.status_of(scan, legacy_reports, legacy_lock))
 
     def status_of(

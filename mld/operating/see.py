@@ -178,5 +178,7 @@ def _guarded(action: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return EXIT_OK
     except (MldError, OSError) as error:
-        say(str(error))
+        from mld.operating.remedies import with_remedy
+
+        say(with_remedy(error))
         return EXIT_FAILURE

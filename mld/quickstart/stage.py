@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -59,6 +60,19 @@ def only_one_in(directory: Path) -> Iterator[None]:
                 f"another quickstart runs in {directory}; wait for its end, or give --directory"
             ) from None
         yield
+
+
+def free_port(wanted: int) -> int:
+    """A port of the loopback interface that nobody has: the wanted one, or else any."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise QuickstartError("no port of 127.0.0.1 is free for the status page")
 
 
 @contextmanager

@@ -27,13 +27,22 @@ from mld.aws.client_factory import ClientFactory, client_factory
 from mld.leases.lease import Lease
 from mld.leases.rows import parse_row
 from mld.quickstart.clicks import ClickEvent, Put, click_events
-from mld.quickstart.stage import STOP_S, QuickstartError, only_one_in, process, ready_endpoint, signals_end_us
+from mld.quickstart.stage import (
+    STOP_S,
+    QuickstartError,
+    free_port,
+    only_one_in,
+    process,
+    ready_endpoint,
+    signals_end_us,
+)
 from properties.loader import load
 from properties.printable import printable, printable_lines
 
 STREAM = "quickstart-clicks"
 APPLICATION = "quickstart"
 SHARDS = 4
+PAGE_PORT = 9404
 PUT_RECORDS_MAX = 500  # the service's limit for one call
 PUT_ATTEMPTS_MAX = 5
 SEED = 7
@@ -52,6 +61,8 @@ class Tour(ABC):
     console: Console
     records: int
     put: list[Put] = field(default_factory=list)
+    page: str = ""
+    """Where the daemon serves its status page."""
     kinesis: Any = None
     dynamo: Any = None
 
@@ -98,6 +109,8 @@ class Tour(ABC):
         with ExitStack() as stack:
             stack.enter_context(signals_end_us())
             stack.enter_context(only_one_in(self.directory))
+            self.page = f"127.0.0.1:{free_port(PAGE_PORT)}"
+            self.say(f"status page: http://{self.page}/ while the daemon runs")
             self.check()
             self.clear()
             endpoint = stack.enter_context(self.embedded_aws())
@@ -156,8 +169,8 @@ class Tour(ABC):
     def daemon(self) -> Iterator[subprocess.Popen[bytes]]:
         """The daemon, in the tour's directory; PATH begins with the directory of this interpreter."""
         # If the processor cannot work, the tour is to end, not to wait for a repair.
-        ends = ["-D", "mld.childFailurePolicy=restart"]
-        command = [sys.executable, "-P", "-m", "mld", "run", str(self.properties_file), *ends]
+        options = ["-D", "mld.childFailurePolicy=restart", "-D", f"mld.http={self.page}"]
+        command = [sys.executable, "-P", "-m", "mld", "run", str(self.properties_file), *options]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         environment = {**os.environ, "PATH": path}
         with (

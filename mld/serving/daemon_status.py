@@ -21,7 +21,7 @@ from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity, Snapshot, take_snapshot
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import FleetStatus, Verdict, with_stalls_steps
-from mld.serving.status import Document, Moment, compressed, document, encoded
+from mld.serving.status import Document, Moment, StatusView, document, encoded
 from mld.serving.table_sight import TableSight
 from mld.surviving import survived
 from mld.turns import in_turns
@@ -37,13 +37,12 @@ BODY_COST_SHARE = 0.05
 """Of the loop's time, the most that goes into making the body of `/status.json`, however many ask for it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Body:
     """`/status.json`, good until `until`."""
 
     until: float
-    plain: bytes
-    zipped: bytes | None = None
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,8 @@ class DaemonStatus:
         """What lagged at earlier looks: the first of them is compared with the next look."""
         self._trouble: str | None = None
         self._making = asyncio.Lock()
-        self._body: _Body | None = None
+        self._bodies: dict[bool, _Body] = {}
+        """By whether they are compressed."""
 
     async def run(self) -> None:
         """Measure how late the loop is, and take values for the page, until cancelled."""
@@ -140,6 +140,23 @@ class DaemonStatus:
 
     async def document(self) -> Document:
         """The data of the status page: the whole fleet, and more of this worker."""
+        return await in_turns(document(await self._view()))
+
+    async def body(self, *, zipped: bool) -> bytes:
+        """The document as JSON, or that in the format of gzip; made once a second at most, less often if it is long."""
+        async with self._making:
+            began = self._clock.monotonic()
+            kept = self._bodies.get(zipped)
+            if kept is None or began >= kept.until:
+                view = await self._view()
+                seen_at = self._clock.monotonic()
+                body = await in_turns(encoded(view, zipped=zipped), self._clock)
+                now = self._clock.monotonic()
+                valid_s = min(LOOK_PERIOD_S, max(BODY_VALID_S, (now - seen_at) / BODY_COST_SHARE))
+                self._bodies[zipped] = kept = _Body(now + valid_s, body)
+            return kept.body
+
+    async def _view(self) -> StatusView:
         fleet = await self._look()
         moment = Moment(
             now=self._clock.monotonic(),
@@ -150,22 +167,7 @@ class DaemonStatus:
             trouble=self._trouble,
             spark=self._parts.spark_sessions(),
         )
-        return await in_turns(document(self.identity, self.metrics, fleet, self._history, moment))
-
-    async def body(self, *, zipped: bool) -> bytes:
-        """The document as JSON, or that in the format of gzip; made once a second at most, less often if it is long."""
-        async with self._making:
-            now = self._clock.monotonic()
-            if self._body is None or now >= self._body.until:
-                plain = await in_turns(encoded(await self.document()))
-                made_at = self._clock.monotonic()
-                valid_s = max(BODY_VALID_S, (made_at - now) / BODY_COST_SHARE)
-                self._body = _Body(made_at + min(valid_s, LOOK_PERIOD_S), plain)
-            if not zipped:
-                return self._body.plain
-            if self._body.zipped is None:
-                self._body.zipped = await in_turns(compressed(self._body.plain))
-            return self._body.zipped
+        return StatusView(self.identity, self.metrics, fleet, self._history, moment)
 
     async def _look(self) -> FleetStatus | None:
         """The fleet by its tables, a few seconds old at most; what was known before if they cannot be read."""

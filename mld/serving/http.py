@@ -190,11 +190,12 @@ async def _send(
     if not head_only:
         pieces.append(connection.send(h11.Data(data=answer.body)))
     pieces.append(connection.send(h11.EndOfMessage()))
-    answered = memoryview(b"".join(piece for piece in pieces if piece))
-    for start in range(0, len(answered), WRITE_BYTES):
-        writer.write(answered[start : start + WRITE_BYTES])
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            await writer.drain()
+    for piece in pieces:
+        left = memoryview(piece or b"")
+        for start in range(0, len(left), WRITE_BYTES):
+            writer.write(left[start : start + WRITE_BYTES])
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await writer.drain()
 
 
 async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from mld.metrics.registry import Metrics
@@ -23,8 +24,8 @@ STOPPED = "stopped"
 UNKNOWN = "unknown"
 SLICE = 20  # shards between two turns of the loop, 10 µs for each
 COMPRESSION_LEVEL = 3  # a twentieth of the size; more effort saves little
-COMPRESSED_BYTES = 64 * 1024  # between two turns of the loop
 DIGITS = 3  # after the point, of values of the last hour
+DIGITS_OF_SHARES = 9  # a stream of 10,000 shards has shares of 0.0001
 
 Document = dict[str, Any]
 
@@ -45,76 +46,112 @@ class Moment:
     """Session hosts of `mld-spark` on this machine."""
 
 
-def document(
-    identity: Identity, metrics: Metrics, fleet: FleetStatus | None, history: History, moment: Moment
-) -> Steps[Document]:
-    """The page's data. Without a `fleet`, because its tables were never read, the shards of this worker remain."""
-    value: Document = {
-        "application": identity.application,
-        "stream": identity.stream,
-        "version": identity.version,
-        "worker": identity.worker,
-        "mode": moment.mode,
-        "leader": None if fleet is None else fleet.leader,
-        "whyNotAlive": moment.why_not_alive,
-        "whyNotReady": moment.why_not_ready,
-        "takenAt": moment.wall_s,
-        "tableReadAt": None if fleet is None else fleet.taken_s,
-        "trouble": moment.trouble,
-        "historyStepSeconds": history.step_s,
-        "workers": [],
-        "holes": [],
-        "corrupt": [],
-        "spark": list(moment.spark),
-    }
-    own = dict(metrics.shards)
-    shards = []
-    if fleet is None:
-        for number, part in enumerate(own.values()):
-            if number % SLICE == 0:
-                yield
-            shards.append(_own_only(value_of(part, moment.now, moment.wall_s), identity.worker, history))
-    else:
-        value["workers"] = [worker_value(one) | {"isHere": one.worker == identity.worker} for one in fleet.workers]
-        value["holes"] = [{"from": a, "to": b} for a, b in map(share_of, fleet.holes)]
-        value["corrupt"] = [{"key": key, "reason": why} for key, why in fleet.corrupt]
-        for number, view in enumerate(fleet.shards):
-            if number % SLICE == 0:
-                yield
-            held = own.get(view.key) if view.owner in (identity.worker, None) else None
-            shards.append(
-                _of_table(view)
-                if held is None or view.verdict is Verdict.ENDED
-                else shard_value(view) | _of_own(value_of(held, moment.now, moment.wall_s), history)
-            )
-    return value | {"shards": shards}
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """Everything the document is made of. Without a `fleet`, because its tables were never read, the shards of this
+    worker remain."""
+
+    identity: Identity
+    metrics: Metrics
+    fleet: FleetStatus | None
+    history: History
+    moment: Moment
+
+    def head(self) -> Document:
+        """The document without its long lists."""
+        me, fleet, moment = self.identity, self.fleet, self.moment
+        return {
+            "application": me.application,
+            "stream": me.stream,
+            "version": me.version,
+            "worker": me.worker,
+            "mode": moment.mode,
+            "leader": None if fleet is None else fleet.leader,
+            "whyNotAlive": moment.why_not_alive,
+            "whyNotReady": moment.why_not_ready,
+            "takenAt": moment.wall_s,
+            "tableReadAt": None if fleet is None else fleet.taken_s,
+            "trouble": moment.trouble,
+            "historyStepSeconds": self.history.step_s,
+            "spark": list(moment.spark),
+        }
+
+    def lists(self) -> Mapping[str, Iterator[Document]]:
+        """The long lists, by their names."""
+        return {
+            "workers": self._workers(),
+            "holes": self._holes(),
+            "corrupt": self._corrupt(),
+            "shards": self._shards(),
+        }
+
+    def _workers(self) -> Iterator[Document]:
+        for worker in () if self.fleet is None else self.fleet.workers:
+            yield worker_value(worker) | {"isHere": worker.worker == self.identity.worker}
+
+    def _holes(self) -> Iterator[Document]:
+        for begin, end in () if self.fleet is None else map(share_of, self.fleet.holes):
+            yield {"from": begin, "to": end}
+
+    def _corrupt(self) -> Iterator[Document]:
+        for key, why in () if self.fleet is None else self.fleet.corrupt:
+            yield {"key": key, "reason": why}
+
+    def _shards(self) -> Iterator[Document]:
+        own, moment, me = dict(self.metrics.shards), self.moment, self.identity.worker
+        if self.fleet is None:
+            for part in own.values():
+                yield _own_only(value_of(part, moment.now, moment.wall_s), me, self.history)
+            return
+        for view in self.fleet.shards:
+            held = own.get(view.key) if view.owner in (me, None) else None
+            if held is None or view.verdict is Verdict.ENDED:
+                yield _of_table(view)
+            else:
+                yield _shard_value(view) | _of_own(value_of(held, moment.now, moment.wall_s), self.history)
 
 
-def encoded(value: Document) -> Steps[bytes]:
-    """The document as JSON in UTF-8, without needless blanks."""
-    compact = json.JSONEncoder(separators=(",", ":")).encode
-    head = compact({name: one for name, one in value.items() if name != "shards"})
-    pieces = []
-    for number, shard in enumerate(value["shards"]):
-        if number % SLICE == 0:
+def document(view: StatusView) -> Steps[Document]:
+    """The page's data as plain values."""
+    value = view.head()
+    for name, ones in view.lists().items():
+        value[name] = []
+        while some := list(islice(ones, SLICE)):
+            value[name] += some
             yield
-        pieces.append(compact(shard))
-    return f'{head[:-1]},"shards":[{",".join(pieces)}]}}\n'.encode()
+    return value
 
 
-def compressed(body: bytes) -> Steps[bytes]:
-    """`body` in the format of gzip."""
-    packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS)
-    pieces = []
-    for start in range(0, len(body), COMPRESSED_BYTES):
-        pieces.append(packer.compress(body[start : start + COMPRESSED_BYTES]))
+def encoded(view: StatusView, *, zipped: bool) -> Steps[bytes]:
+    """The document as JSON in UTF-8, without needless blanks; `zipped` in the format of gzip.
+
+    It is never there as a whole but in the form that is asked for.
+    """
+    packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
+    pieces: list[bytes] = []
+    for text in _texts(view):
+        piece = text.encode()
+        pieces.append(piece if packer is None else packer.compress(piece))
         yield
-    return b"".join((*pieces, packer.flush()))
+    return b"".join(pieces) if packer is None else b"".join((*pieces, packer.flush()))
 
 
-def _of_table(view: ShardView) -> dict[str, Any]:
+def _texts(view: StatusView) -> Iterator[str]:
+    """The JSON in pieces."""
+    compact = json.JSONEncoder(separators=(",", ":")).encode
+    yield compact(view.head())[:-1]
+    for name, ones in view.lists().items():
+        before = f',"{name}":['
+        while some := list(islice(ones, SLICE)):
+            yield before + compact(some)[1:-1]
+            before = ","
+        yield "]" if before == "," else f"{before}]"
+    yield "}\n"
+
+
+def _of_table(view: ShardView) -> Document:
     """A shard as its row tells; what only its worker knows is None."""
-    return shard_value(view) | {
+    return _shard_value(view) | {
         "state": _state(view),
         "isHere": False,
         "busySeconds": None,
@@ -125,6 +162,14 @@ def _of_table(view: ShardView) -> dict[str, Any]:
         "behindHistory": None,
         "rateHistory": None,
     }
+
+
+def _shard_value(view: ShardView) -> Document:
+    value = shard_value(view)
+    for name in ("from", "to", "toldSecondsAgo"):
+        if value[name] is not None:
+            value[name] = round(value[name], DIGITS_OF_SHARES)
+    return value
 
 
 def _error(view: ShardView) -> str | None:

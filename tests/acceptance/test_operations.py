@@ -8,18 +8,25 @@ by SIGKILL. Times, counts of failures and digits of sequence numbers differ from
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from tests.acceptance.commands import mld
+from tests.acceptance.commands import ROOT, mld
 from tests.integration.world import ENVIRONMENT, World
-from tests.support.operated import CHILDREN, SHARDS, OperatedFleet
+from tests.support.browser import Browser, find_browser
+from tests.support.operated import CHILDREN, FAILING, GOOD, PARKED, SHARDS, OperatedFleet
 from tests.support.servers import EmbeddedAws
 
 pytestmark = pytest.mark.full
+
+PICTURE = ROOT / "docs" / "use" / "status-page.png"
+PICTURE_VARIABLE = "MLD_TEST_SCREENSHOT"
+PICTURE_SIZE = {"width": 1280, "height": 800}
 
 _VARYING = (
     (re.compile(r"app-\d+-\d+"), "clicks-app"),
@@ -138,3 +145,164 @@ def test_machines_get_the_same_as_json(fleet: OperatedFleet) -> None:
     assert code == 0
     assert {one["shard"]: one["verdict"] for one in value["shards"]}[CHILDREN[0]] == "stopped"
     assert value["leader"] == "w1"
+
+
+# --- probes and pages -------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_with_a_failing_and_a_parked_shard_is_alive_and_ready(fleet: OperatedFleet) -> None:
+    for probe in ("/livez", "/healthz", "/readyz"):
+        code, headers, body = fleet.get(probe)
+        assert (code, body) == (200, b"ok\n"), probe
+        assert headers["content-type"].startswith("text/plain")
+
+
+def test_a_page_that_is_not_there_names_those_that_are(fleet: OperatedFleet) -> None:
+    code, _, body = fleet.get("/status")
+    assert (code, body) == (404, b"there are /, /healthz, /livez, /metrics, /readyz, /status.json\n")
+
+
+def test_a_name_that_was_pointed_at_this_machine_gets_nothing(fleet: OperatedFleet) -> None:
+    code, _, body = fleet.get("/status.json", Host="evil.example")
+    assert code == 403
+    assert b"mld.httpHosts" in body
+    assert b"shard" not in body
+
+
+def test_the_metrics_tell_of_the_shards_of_this_worker(fleet: OperatedFleet) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra: pip install 'mld[metrics]'")
+    code, _, body = fleet.get("/metrics")
+    assert code == 200
+    lines = [
+        line for line in body.decode().splitlines() if line.startswith("mld_shard_state") and line.endswith(" 1.0")
+    ]
+    states = {re.search('shard="([^"]+)"', line)[1]: re.search('state="([^"]+)"', line)[1] for line in lines}  # type: ignore[index]
+    assert states == {FAILING: "failing", GOOD: "idle", PARKED: "parked"}
+
+
+def test_the_data_of_the_page_tell_what_only_the_worker_knows(fleet: OperatedFleet) -> None:
+    value = fleet.status()
+    shards = {one["shard"]: one for one in value["shards"]}
+    assert (value["leader"], value["worker"], value["mode"]) == ("w1", "w1", "CLIENT_VERSION_3X")
+    assert {name for name, one in shards.items() if one["isHere"]} == {FAILING, GOOD, PARKED}
+    assert shards[FAILING]["lastError"].startswith("closed its output before it answered processRecords")
+    assert shards[FAILING]["restarts"] > 0
+    assert shards[PARKED]["lastError"].startswith("Kinesis does not know this shard")
+    assert value["whyNotAlive"] is value["whyNotReady"] is value["trouble"] is None
+
+
+def test_the_page_shows_the_fleet_to_people(fleet: OperatedFleet) -> None:
+    """With MLD_TEST_SCREENSHOT=1 it also takes the picture of docs/use/status-page.md."""
+    fleet.world.until(lambda: len(shard_of(fleet, GOOD)["behindHistory"]) > 2, what="values of the last hour")
+    with Browser(find_browser()) as browser, browser.tab(viewport=PICTURE_SIZE) as page:
+        page.goto(f"{fleet.bases['w1']}/")
+        page.wait_for_selector("#shards tbody tr")
+        cells = [
+            [normal(cell) for cell in row.locator("td").all_inner_texts()]
+            for row in page.locator("#shards tbody tr").all()
+        ]
+        shown = {cells[0].split("\n")[0][-4:]: (cells[1].strip(), cells[2]) for cells in cells}
+        assert shown == {
+            "0001": ("stopped", "w2"),
+            "0002": ("failing", "w1"),
+            "0003": ("idle", "w1"),
+            "0004": ("stopped", "w2"),
+            "0005": ("stopped", "w2"),
+            "0009": ("parked", "w1"),
+        }
+        assert normal(page.inner_text("#what")) == (
+            "stream clicks-app, mode CLIENT_VERSION_3X, led by w1, this is worker w1, mld <version>"
+        )
+        workers = [
+            normal("  ".join(row.locator("td").all_inner_texts())) for row in page.locator("#workers tbody tr").all()
+        ]
+        assert workers == [
+            "w1 (leader) (this page)  mld <version>  3  50 %  <time>  <time> ago",
+            "w2  mld <version>  3  50 %  unknown  <time> ago  dead",
+        ]
+        facts = page.locator(".fact").all_inner_texts()
+        assert {"1\nfailing", "1\nparked", "3\nstopped: no live owner", "1\nlive worker"} <= set(facts)
+        if os.environ.get(PICTURE_VARIABLE) == "1":
+            page.evaluate(
+                "document.querySelector('#application').textContent = 'clicks-app';"
+                "const what = document.querySelector('#what');"
+                "what.textContent = what.textContent.replace(/app-[0-9]+-[0-9]+/, 'clicks')"
+            )
+            page.screenshot(path=PICTURE, full_page=True)
+
+
+def shard_of(fleet: OperatedFleet, name: str) -> dict[str, object]:
+    return next(dict(one) for one in fleet.status()["shards"] if one["shard"] == name)  # type: ignore[return-value]
+
+
+def test_the_picture_in_the_documentation_is_one_of_this_page() -> None:
+    """Of the same width, and the page below it: whoever changes the page sees to a new one."""
+    data = PICTURE.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert int.from_bytes(data[16:20]) == PICTURE_SIZE["width"]
+    assert int.from_bytes(data[20:24]) > 600
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+SEEING = ("leases", "workers", "lag")
+
+
+def refused(command: str, file: Path | str, *options: str) -> tuple[int, str]:
+    """Exit code and the sentence of a command that cannot do its work; nothing else may be printed."""
+    result = mld(command, file, *options, environment=ENVIRONMENT)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.returncode, result.stderr
+
+
+@pytest.mark.parametrize("command", SEEING)
+def test_a_file_that_is_not_there(command: str, tmp_path: Path) -> None:
+    code, said = refused(command, tmp_path / "nowhere.properties")
+    assert code == 2
+    assert "nowhere.properties" in said
+
+
+@pytest.mark.parametrize("command", SEEING)
+def test_a_table_that_is_not_there(fleet: OperatedFleet, command: str) -> None:
+    code, said = refused(command, fleet.file, "-D", "applicationName=nobody-ran-this")
+    assert code == 1
+    assert "nobody-ran-this" in said
+
+
+@pytest.mark.parametrize("command", SEEING)
+def test_a_table_that_holds_no_leases(fleet: OperatedFleet, command: str) -> None:
+    name = f"orders-of-{fleet.world.table}"
+    dynamo = fleet.world.dynamo
+    if name not in dynamo.list_tables()["TableNames"]:
+        dynamo.create_table(
+            TableName=name,
+            AttributeDefinitions=[{"AttributeName": "order", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "order", "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        dynamo.put_item(TableName=name, Item={"order": {"S": "4711"}, "price": {"N": "12"}})
+    code, said = refused(command, fleet.file, "-D", f"applicationName={name}")
+    assert code == 1
+    assert name in said
+    assert "no lease table" in said
+
+
+@pytest.mark.parametrize("command", SEEING)
+def test_no_permission(fleet: OperatedFleet, command: str) -> None:
+    fault = {"service": "dynamodb", "operation": "Scan", "code": "AccessDeniedException", "message": "you may not Scan"}
+    fleet.world.aws.inject_faults(fault)
+    try:
+        code, said = refused(command, fleet.file)
+    finally:
+        fleet.world.aws.clear_faults()
+    assert code == 1
+    assert "AccessDeniedException" in said
+    assert "mld iam-policy" in said
+
+
+@pytest.mark.parametrize("command", SEEING)
+def test_nobody_listens_there(fleet: OperatedFleet, command: str) -> None:
+    code, said = refused(command, fleet.file, "-D", "dynamoDBEndpoint=http://127.0.0.1:9")
+    assert code == 1
+    assert "127.0.0.1:9" in said

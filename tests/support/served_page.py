@@ -19,7 +19,7 @@ from mld.metrics.snapshot import Identity
 from mld.operating.fleet_status import ViewRules, fleet_status
 from mld.positions import Position
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
-from mld.serving.status import Moment, document, encoded
+from mld.serving.status import Moment, StatusView, encoded
 from mld.serving.web_pages import HTML, JSON, page_and_policy
 from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange
@@ -89,5 +89,5 @@ class ServedPage:
         reports = [WorkerReport(worker, NOW_S - 5, mld={"version": "0.2.0"}) for worker in WORKERS]
         fleet = fleet_status(self.rows, reports, LockRow("w-1", 120.0, "version"), NOW_S, ViewRules(10.0))
         moment = Moment(now=1000.0, wall_s=NOW_S, mode="CLIENT_VERSION_3X", spark=self.spark)
-        value = finish(document(self.identity, self.metrics, fleet, self.history, moment))
-        return HttpAnswer(200, JSON, finish(encoded(value)))
+        view = StatusView(self.identity, self.metrics, fleet, self.history, moment)
+        return HttpAnswer(200, JSON, finish(encoded(view, zipped=False)))

@@ -70,6 +70,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "mld.surface": {
         "mld.fleet",
+        "mld.leases",
         "mld.operating",
         "mld.serving",
         "mld.sparkhosts",
@@ -168,6 +169,7 @@ PURE = (
     "mld/operating/fleet_status.py",
     "mld/serving/status.py",
     "mld/operating/findings.py",
+    "mld/operating/remedies.py",
     "mld/operating/points.py",
     "mld/operating/top_view.py",
     "mld/operating/acts/plan.py",

@@ -16,7 +16,7 @@ from mld.metrics.rings import History
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.positions import SHARD_END, Position
-from mld.serving.status import Moment, compressed, document, encoded
+from mld.serving.status import Moment, StatusView, document, encoded
 from mld.serving.web_pages import page_and_policy, takes_gzip
 from mld.steps import finish
 from mld.streams import HASH_KEY_MAX, HashRange
@@ -34,8 +34,12 @@ def fleet(*leases: Lease, reports: list[WorkerReport] = REPORTS) -> FleetStatus:
     return fleet_status(leases, reports, None, NOW_S, ViewRules(10.0))
 
 
+def view(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> StatusView:
+    return StatusView(ME, metrics or Metrics(), status, History(), moment)
+
+
 def shown(status: FleetStatus | None, metrics: Metrics | None = None, moment: Moment = MOMENT) -> dict[str, Any]:
-    return finish(document(ME, metrics or Metrics(), status, History(), moment))
+    return finish(document(view(status, metrics, moment)))
 
 
 def the_shard(status: FleetStatus | None, metrics: Metrics | None = None) -> dict[str, Any]:
@@ -129,12 +133,17 @@ def test_holes_are_shares_of_the_hash_keys() -> None:
 
 def test_what_is_sent_is_the_document_and_compressed_it_is_a_tenth() -> None:
     rows = [replace(ROW, key=f"shardId-{number:012}", owner=f"w-{number % 7}") for number in range(1000)]
-    value = shown(fleet(*rows), holding())
-    body = finish(encoded(value))
-    assert json.loads(body) == value
-    packed = finish(compressed(body))
+    seen = view(fleet(*rows), holding())
+    body = finish(encoded(seen, zipped=False))
+    assert json.loads(body) == finish(document(seen))
+    packed = finish(encoded(seen, zipped=True))
     assert gzip.decompress(packed) == body
     assert len(packed) < len(body) / 10
+
+
+def test_an_empty_fleet_is_a_document_too() -> None:
+    for status in (None, fleet(reports=[])):
+        assert json.loads(finish(encoded(view(status), zipped=False)))["shards"] == []
 
 
 @pytest.mark.parametrize(
