@@ -17,19 +17,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mld.errors import MldError
-from mld.operating.acts.commanding import acting
+from mld.operating.acts.act_options import acting
 from mld.operating.point_option import PointType
 from mld.operating.points import PointKind
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
+from mld.terminal import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    chosen_file,
+    define_option,
+    file_option,
+    properties_file,
+    say,
+    settings_of,
+)
 
 if TYPE_CHECKING:
-    from mld.operating.acts.plan import Outcome, Plan, Row
+    from mld.operating.acts.plan import ActPlan, Outcome, Row
     from mld.operating.points import Point
     from mld.operating.resets.application import Doors
     from mld.operating.resets.owners import Observed
 
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+_files = click.argument("files", metavar="[APP.properties]", nargs=-1)
 STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
 
 
@@ -82,15 +92,17 @@ def reset(
 
 
 @click.command()
+@_files
 @click.argument("shard_name", metavar="SHARD")
-@properties_file
+@file_option
+@define_option
 @click.option("--records", type=click.IntRange(min=1), metavar="N", help="Skip so many user records.")
 @click.option("--past", metavar="SEQUENCE[/SUB]", help="Skip all records up to this one, and this one.")
 @click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is skipped.")
 @acting
 def skip(
+    files: Sequence[str],
     shard_name: str,
-    argument_file: str | None,
     option_file: str | None,
     overrides: Sequence[str],
     records: int | None,
@@ -143,7 +155,7 @@ def skip(
         _show(output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
         return EXIT_OK if is_done else EXIT_FAILURE
 
-    _run(chosen_file(option_file, argument_file), overrides, work)
+    _run(_only(option_file, files), overrides, work)
 
 
 @click.command()
@@ -173,15 +185,17 @@ def export(
 
 
 @click.command()
+@_files
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@properties_file
+@file_option
+@define_option
 @click.option("--from-another", is_flag=True, help="The file may be of another application or table.")
 @click.option("--skip-forward", is_flag=True, help="Also move checkpoints forward, and skip what is between.")
 @click.option("--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end.")
 @acting
 def restore(
+    files: Sequence[str],
     path: Path,
-    argument_file: str | None,
     option_file: str | None,
     overrides: Sequence[str],
     from_another: bool,
@@ -235,7 +249,7 @@ def restore(
             stop_fleet=stop_fleet,
         )
 
-    _run(chosen_file(option_file, argument_file), overrides, work)
+    _run(_only(option_file, files), overrides, work)
 
 
 @click.command()
@@ -292,6 +306,12 @@ def teardown(
 # --- what they share ------------------------------------------------------------------------------------------------
 
 
+def _only(option_file: str | None, files: Sequence[str]) -> str:
+    if len(files) > 1:
+        raise click.UsageError(f"too many arguments: {' '.join(files)}")
+    return chosen_file(option_file, files[0] if files else None)
+
+
 def _run(file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[int]]) -> None:
     settings = settings_of(file, overrides)
 
@@ -313,8 +333,8 @@ def _run(file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[
 
 async def _carry_out(
     doors: Doors,
-    plan: Plan,
-    planner: Callable[..., Plan],
+    plan: ActPlan,
+    planner: Callable[..., ActPlan],
     command: str,
     execute: bool,
     backup_file: str | None,

@@ -22,7 +22,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
 from mld.operating.acts.execution import read_table
-from mld.operating.acts.plan import ActRefusedError, Change, Fate, Outcome, Plan, RawTable, Row
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, Fate, Outcome, RawTable, Row
 from mld.operating.fleet_reader import dynamo_of
 from mld.operating.resets.operator_hold import OperatorHold, is_operator, operator_hold
 from mld.operating.resets.owners import Observed, living, owners_of, refusal
@@ -45,7 +45,7 @@ ROUNDS_MAX = 4
 """How often the table is looked at again after writing, for rows that moved or came meanwhile."""
 
 Report = Callable[[Outcome], None]
-Planner = Callable[[RawTable, str], Plan]
+Planner = Callable[[RawTable, str], ActPlan]
 """(the table as it is now, the operator) -> what is left to write."""
 
 

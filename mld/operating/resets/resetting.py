@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mld.leases.lease import Lease
-from mld.operating.acts.plan import ActRefusedError, Change, Plan, RawTable
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable
 from mld.operating.points import Point, PointKind
 from mld.operating.resets import requests
 from mld.operating.resets.application import Application, is_like
@@ -42,7 +42,7 @@ class Reset:
         graph = ShardGraph(self.shards)
         return finish(shard_reset(graph, self.shard_id, self.positions[self.shard_id], leases))
 
-    def plan(self, table: RawTable, me: str) -> Plan:
+    def plan(self, table: RawTable, me: str) -> ActPlan:
         """What is left to write, for the operator `me`. Raises ActRefusedError."""
         rows = self.rows(table.scan.leases)
         seen = {lease.key: lease for lease in table.scan.leases}
@@ -56,7 +56,7 @@ class Reset:
                 changes.append(requests.rewrite(row, target, me, words))
         for key in rows.deletes:
             changes.append(requests.remove(key, me, f"its row goes, at {seen[key].checkpoint}"))
-        return Plan(self._title(), tuple(changes), (*rows.notes, *self._notes(changes, table)))
+        return ActPlan(self._title(), tuple(changes), (*rows.notes, *self._notes(changes, table)))
 
     def _title(self) -> str:
         return f"{self.shard_id or 'all shards'} to {self.point}"

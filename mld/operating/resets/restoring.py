@@ -16,7 +16,7 @@ from pathlib import Path
 from mld.leases import rows
 from mld.leases.lease import Lease
 from mld.operating.acts.backup import BackupHeader, read_backup
-from mld.operating.acts.plan import ActRefusedError, Change, Plan, RawTable, Row
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row
 from mld.operating.resets import requests
 from mld.operating.resets.target import direction, words_of
 from mld.shards.graph import ShardGraph, id_order
@@ -69,7 +69,7 @@ class Restoration:
     graph: ShardGraph
     may_skip: bool = False
 
-    def plan(self, table: RawTable, me: str) -> Plan:
+    def plan(self, table: RawTable, me: str) -> ActPlan:
         """What is left to write. Raises ActRefusedError if records would be skipped that were not asked for."""
         seen = {lease.key: lease for lease in table.scan.leases}
         changes: list[Change] = []
@@ -91,7 +91,7 @@ class Restoration:
         changes += [
             requests.remove(key, me, f"its row goes, at {seen[key].checkpoint}; it is read again") for key in gone
         ]
-        return Plan(
+        return ActPlan(
             f"{len(self.saved.leases)} leases of {self.saved.header.written_at}",
             tuple(changes),
             tuple(self._notes(forward, kept)),
