@@ -83,6 +83,7 @@ class OperatorHold:
 
     async def _take(self, lease: Lease, *, by_force: bool) -> None:
         seen: Lease | None = lease
+        last: TableError | None = None
         for _ in range(TRIES_MAX):
             if seen is None:
                 return  # its row is gone
@@ -92,15 +93,18 @@ class OperatorHold:
             self._require_no_other_operator(seen)
             try:
                 taken = await self._table.take(seen, self.me)
-            except TableThrottledError:
+                if not isinstance(taken, Refusal):
+                    self._held[taken.key] = taken
+                    return
+                seen = await self._table.get(lease.key)
+            except TableError as error:
+                last = error  # it may be taken: the next attempt is refused then, and finds the row to be ours
                 await self._clock.sleep(PAUSE_S)
                 continue
-            if not isinstance(taken, Refusal):
-                self._held[taken.key] = taken
-                return
-            seen = await self._table.get(lease.key)
             if seen is not None and seen.actual_owner != self.me and not by_force:
                 raise ActRefusedError(_moved(seen))
+        if last is not None:
+            raise last
         raise ActRefusedError(f"lease {lease.key} moves each time it is about to be taken; ask again")
 
     def _require_no_other_operator(self, lease: Lease) -> None:
@@ -115,7 +119,7 @@ class OperatorHold:
         """
         for _ in range(TRIES_MAX):
             outcome = await self._write(change)
-            row = await self._table.get(change.key)
+            row = await self._row(change.key)
             if outcome.fate is Fate.REFUSED:
                 outcome = await self._after_refusal(outcome, row)
             elif outcome.fate is Fate.DONE and row is not None and row.actual_owner == self.me:
@@ -148,7 +152,7 @@ class OperatorHold:
             outcome = await self._write(change)
             if outcome.fate is Fate.DONE:
                 break
-            row = await self._table.get(change.key)
+            row = await self._row(change.key)
             if row is not None and row.actual_owner == self.me and row.checkpoint == position:
                 return Outcome(change, Fate.DONE)
             if outcome.fate is Fate.REFUSED:
@@ -172,6 +176,15 @@ class OperatorHold:
             else:
                 return Outcome(change, Fate.DONE)
         raise AssertionError("unreachable")
+
+    async def _row(self, key: str) -> Lease | None:
+        """The row as it is. Raises TableError after some tries."""
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return await self._table.get(key)
+            except TableError:
+                await self._clock.sleep(PAUSE_S)
+        return await self._table.get(key)
 
     async def keep(self) -> None:
         """Renew all leases, three times in their duration, until cancelled."""
