@@ -80,10 +80,6 @@ def reset(
         seen = await app.require_table()
         reset = await resolve(app, seen.table, point, shard_name)
         plan = reset.plan(seen.table, "")
-        if stop_fleet:
-            await app.require_no_operators(seen)
-        elif plan.changes:
-            await app.require_no_owners(seen, STOP_REMEDY)
         return await _carry_out(
             doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
         )
@@ -233,10 +229,6 @@ def restore(
             seen = await app.require_table()
         restoration = Restoration(saved, ShardGraph(shards), skip_forward)
         plan = restoration.plan(seen.table, "")
-        if stop_fleet:
-            await app.require_no_operators(seen)
-        elif plan.changes:
-            await app.require_no_owners(seen, STOP_REMEDY)
         return await _carry_out(
             doors,
             plan,
@@ -351,10 +343,15 @@ async def _carry_out(
         "changes": [{"key": change.key, "change": change.words, "outcome": "planned"} for change in plan.changes],
         "notes": list(plan.notes),
     }
-    if not plan.changes or not execute:
-        lines.append("nothing was done; --execute does it" if plan.changes else "nothing to do")
-        _show(output, lines, value)
+    if not plan.changes:
+        _show(output, [*lines, "nothing to do"], value)
         return EXIT_OK
+    if not execute:
+        _show(output, lines, value)
+        await _require_nobody(doors, seen, stop_fleet=stop_fleet)
+        _show(output, ["nothing was done; --execute does it"], None)
+        return EXIT_OK
+    await _require_nobody(doors, seen, stop_fleet=stop_fleet)
     saved = _save(command, doors, seen.table.rows, backup_file)
     if output == "table":
         _show(output, [*lines, f"the rows are saved in {saved}"], value)
@@ -376,6 +373,13 @@ async def _carry_out(
     if not is_done:
         say("not all rows were written; the same command again does what is left")
     return EXIT_OK if is_done else EXIT_FAILURE
+
+
+async def _require_nobody(doors: Doors, seen: Observed, *, stop_fleet: bool) -> None:
+    if stop_fleet:
+        await doors.app.require_no_operators(seen)
+    else:
+        await doors.app.require_no_owners(seen, STOP_REMEDY)
 
 
 def _save(command: str, doors: Doors, rows: Sequence[Row], backup_file: str | None) -> Path:
@@ -408,7 +412,8 @@ def _show(output: str, lines: Sequence[str], value: Any) -> None:
     from properties.printable import printable
 
     if output == "json":
-        click.echo(json.dumps(value, indent=2))
+        if value is not None:
+            click.echo(json.dumps(value, indent=2))
         return
     for line in lines:
         click.echo(printable(line))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mld.errors import TableError
 from mld.leases.lease import Lease
 from mld.leases.rows import OWNER
 from mld.leases.writes import take
@@ -212,6 +213,20 @@ async def test_lost_requests_and_replies_change_nothing(world: Fleet, fault: Any
     world.dynamo.faults = None
     await reset(application(world), HORIZON)
     assert {lease.key: lease.checkpoint for lease in _leases(world)} == {SHARD_0: TRIM_HORIZON, SHARD_1: TRIM_HORIZON}
+
+
+@in_fleet(2)
+async def test_without_permission_nothing_is_changed(world: Fleet) -> None:
+    worker = world.start("w1")
+    await processed(world)
+    await worker.stop()
+    before = world.dynamo.rows(TABLE)
+    for operation in ("UpdateItem", "Scan"):
+        world.dynamo.forbidden = {operation}
+        with pytest.raises(TableError, match=f"{operation}: AccessDenied"):
+            await reset(application(world), HORIZON)
+    world.dynamo.forbidden = set()
+    assert world.dynamo.rows(TABLE) == before
 
 
 # --- skip -------------------------------------------------------------------------------------------------------------
