@@ -181,9 +181,8 @@ class Application:
         async with self.hold(seen) as hold:
             now = await self.look() if stop_fleet else seen
             await hold.take(now.table.scan.leases, by_force=stop_fleet)
-            if stop_fleet:
-                # Until then a former owner may believe in its lease, and create the rows of its shard's children.
-                await self.clock.sleep(self.lease_duration_s)
+            # Until then a former owner may believe in its lease, and create the rows of its shard's children.
+            await hold.until_noticed()
             return await self._write_rounds(planner, report, hold, stop_fleet=stop_fleet)
 
     async def _write_rounds(

@@ -65,6 +65,7 @@ class OperatorHold:
         self._clock = clock
         self._duration_s = lease_duration_s
         self._held: dict[str, Lease] = {}
+        self._noticed_at_s = clock.monotonic()
 
     @property
     def keys(self) -> frozenset[str]:
@@ -92,6 +93,8 @@ class OperatorHold:
                 return
             self._require_no_other_operator(seen)
             try:
+                if by_force and seen.actual_owner is not None:
+                    self._noticed_at_s = self._clock.monotonic() + self._duration_s
                 taken = await self._table.take(seen, self.me)
                 if not isinstance(taken, Refusal):
                     self._held[taken.key] = taken
@@ -204,6 +207,14 @@ class OperatorHold:
             if isinstance(renewed, Lease) and key in self._held:
                 self._held[key] = renewed
 
+    async def until_noticed(self) -> None:
+        """Until whoever had a lease that was taken by force has given it up, or must believe that it has expired.
+
+        A worker that gets a lease back before it has missed it finds that its row was moved by somebody else, and
+        takes that for another process with its own id.
+        """
+        await self._clock.sleep(max(0.0, self._noticed_at_s - self._clock.monotonic()))
+
     async def give_back(self) -> Sequence[str]:
         """Leave every lease without an owner, free for all workers; keys of those that have to expire instead."""
         left: list[str] = []
@@ -249,6 +260,7 @@ async def operator_hold(
     try:
         yield hold
     finally:
+        await hold.until_noticed()
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await keeping
