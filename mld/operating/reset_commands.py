@@ -20,7 +20,16 @@ from mld.errors import MldError
 from mld.operating.acts.act_options import acting
 from mld.operating.point_option import PointType
 from mld.operating.points import PointKind
-from mld.terminal import EXIT_FAILURE, EXIT_OK, chosen_file, properties_file, say, settings_of
+from mld.terminal import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    chosen_file,
+    define_option,
+    file_option,
+    properties_file,
+    say,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from mld.operating.acts.plan import ActPlan, Outcome, Row
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
 PLACES = (PointKind.TRIM_HORIZON, PointKind.LATEST, PointKind.TIME, PointKind.SEQUENCE)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+_files = click.argument("files", metavar="[APP.properties]", nargs=-1)
 STOP_REMEDY = "stop them, or let --stop-fleet take their leases while this works"
 
 
@@ -70,10 +80,6 @@ def reset(
         seen = await app.require_table()
         reset = await resolve(app, seen.table, point, shard_name)
         plan = reset.plan(seen.table, "")
-        if stop_fleet:
-            await app.require_no_operators(seen)
-        elif plan.changes:
-            await app.require_no_owners(seen, STOP_REMEDY)
         return await _carry_out(
             doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
         )
@@ -82,15 +88,17 @@ def reset(
 
 
 @click.command()
+@_files
 @click.argument("shard_name", metavar="SHARD")
-@properties_file
+@file_option
+@define_option
 @click.option("--records", type=click.IntRange(min=1), metavar="N", help="Skip so many user records.")
 @click.option("--past", metavar="SEQUENCE[/SUB]", help="Skip all records up to this one, and this one.")
 @click.option("--to", "path", type=NEW_FILE, required=True, metavar="FILE", help="New file for what is skipped.")
 @acting
 def skip(
+    files: Sequence[str],
     shard_name: str,
-    argument_file: str | None,
     option_file: str | None,
     overrides: Sequence[str],
     records: int | None,
@@ -143,7 +151,7 @@ def skip(
         _show(output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
         return EXIT_OK if is_done else EXIT_FAILURE
 
-    _run(chosen_file(option_file, argument_file), overrides, work)
+    _run(_only(option_file, files), overrides, work)
 
 
 @click.command()
@@ -173,15 +181,17 @@ def export(
 
 
 @click.command()
+@_files
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@properties_file
+@file_option
+@define_option
 @click.option("--from-another", is_flag=True, help="The file may be of another application or table.")
 @click.option("--skip-forward", is_flag=True, help="Also move checkpoints forward, and skip what is between.")
 @click.option("--stop-fleet", is_flag=True, help="Take the leases of living workers; they get them back at the end.")
 @acting
 def restore(
+    files: Sequence[str],
     path: Path,
-    argument_file: str | None,
     option_file: str | None,
     overrides: Sequence[str],
     from_another: bool,
@@ -219,10 +229,6 @@ def restore(
             seen = await app.require_table()
         restoration = Restoration(saved, ShardGraph(shards), skip_forward)
         plan = restoration.plan(seen.table, "")
-        if stop_fleet:
-            await app.require_no_operators(seen)
-        elif plan.changes:
-            await app.require_no_owners(seen, STOP_REMEDY)
         return await _carry_out(
             doors,
             plan,
@@ -235,7 +241,7 @@ def restore(
             stop_fleet=stop_fleet,
         )
 
-    _run(chosen_file(option_file, argument_file), overrides, work)
+    _run(_only(option_file, files), overrides, work)
 
 
 @click.command()
@@ -292,6 +298,12 @@ def teardown(
 # --- what they share ------------------------------------------------------------------------------------------------
 
 
+def _only(option_file: str | None, files: Sequence[str]) -> str:
+    if len(files) > 1:
+        raise click.UsageError(f"too many arguments: {' '.join(files)}")
+    return chosen_file(option_file, files[0] if files else None)
+
+
 def _run(file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[int]]) -> None:
     settings = settings_of(file, overrides)
 
@@ -331,10 +343,15 @@ async def _carry_out(
         "changes": [{"key": change.key, "change": change.words, "outcome": "planned"} for change in plan.changes],
         "notes": list(plan.notes),
     }
-    if not plan.changes or not execute:
-        lines.append("nothing was done; --execute does it" if plan.changes else "nothing to do")
-        _show(output, lines, value)
+    if not plan.changes:
+        _show(output, [*lines, "nothing to do"], value)
         return EXIT_OK
+    if not execute:
+        _show(output, lines, value)
+        await _require_nobody(doors, seen, stop_fleet=stop_fleet)
+        _show(output, ["nothing was done; --execute does it"], None)
+        return EXIT_OK
+    await _require_nobody(doors, seen, stop_fleet=stop_fleet)
     saved = _save(command, doors, seen.table.rows, backup_file)
     if output == "table":
         _show(output, [*lines, f"the rows are saved in {saved}"], value)
@@ -356,6 +373,13 @@ async def _carry_out(
     if not is_done:
         say("not all rows were written; the same command again does what is left")
     return EXIT_OK if is_done else EXIT_FAILURE
+
+
+async def _require_nobody(doors: Doors, seen: Observed, *, stop_fleet: bool) -> None:
+    if stop_fleet:
+        await doors.app.require_no_operators(seen)
+    else:
+        await doors.app.require_no_owners(seen, STOP_REMEDY)
 
 
 def _save(command: str, doors: Doors, rows: Sequence[Row], backup_file: str | None) -> Path:
@@ -388,7 +412,8 @@ def _show(output: str, lines: Sequence[str], value: Any) -> None:
     from properties.printable import printable
 
     if output == "json":
-        click.echo(json.dumps(value, indent=2))
+        if value is not None:
+            click.echo(json.dumps(value, indent=2))
         return
     for line in lines:
         click.echo(printable(line))

@@ -17,7 +17,7 @@ from mld.log_levels import LEVELS, ROOT, LevelChange, LogLevels, UnknownLoggerEr
 from mld.serving.control import Answer, ControlRoute, Request, RequestRefused
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.own_status import DaemonFacts, own_status
-from mld.serving.status import encoded
+from mld.serving.status import in_pieces
 from mld.turns import in_turns
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,9 @@ class ControlAnswers:
             why_not_alive=self._status.why_not_alive(),
             why_not_ready=self._status.why_not_ready(),
         )
-        yield (await in_turns(encoded(own_status(self._status.snapshot(), facts)))).rstrip()
+        head = own_status(self._status.snapshot(), facts)
+        shards = iter(head.pop("shards"))
+        yield (await in_turns(in_pieces(head, {"shards": shards}))).rstrip()
 
     async def _fleet(self, _: Request) -> AsyncGenerator[Answer, None]:
         yield (await self._status.body(zipped=False)).rstrip()

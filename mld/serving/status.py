@@ -114,7 +114,7 @@ class StatusView:
 def document(view: StatusView) -> Steps[Document]:
     """The page's data as plain values."""
     value = view.head()
-    for name, ones in view.lists().items():
+    for name, ones in lists.items():
         value[name] = []
         while some := list(islice(ones, SLICE)):
             value[name] += some
@@ -127,19 +127,24 @@ def encoded(view: StatusView, *, zipped: bool) -> Steps[bytes]:
 
     It is never there as a whole but in the form that is asked for.
     """
+    return in_pieces(view.head(), view.lists(), zipped=zipped)
+
+
+def in_pieces(head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False) -> Steps[bytes]:
+    """As `encoded`, for any document with long lists."""
     packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
     pieces: list[bytes] = []
-    for text in _texts(view):
+    for text in _texts(head, lists):
         piece = text.encode()
         pieces.append(piece if packer is None else packer.compress(piece))
         yield
     return b"".join(pieces) if packer is None else b"".join((*pieces, packer.flush()))
 
 
-def _texts(view: StatusView) -> Iterator[str]:
+def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[str]:
     """The JSON in pieces."""
     compact = json.JSONEncoder(separators=(",", ":")).encode
-    yield compact(view.head())[:-1]
+    yield compact(head)[:-1]
     for name, ones in view.lists().items():
         before = f',"{name}":['
         while some := list(islice(ones, SLICE)):

@@ -17,7 +17,7 @@ from mld.aws.service import Service
 from mld.aws.table_calls import TableCalls
 from mld.aws.wire_or_boto import service_of
 from mld.clock import Clock, LoopClock
-from mld.errors import TableMissingError
+from mld.errors import TableError, TableMissingError
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable
@@ -41,6 +41,8 @@ CONNECT_TIMEOUT_S = 5.0
 THREADS = 8
 LISTINGS_MAX = 3
 LISTING_SPACING_S = 1.0
+LOOK_AGAIN_S = (0.5, 1.0, 2.0)
+"""Pauses before a look at the table that failed is made again."""
 ROUNDS_MAX = 4
 """How often the table is looked at again after writing, for rows that moved or came meanwhile."""
 
@@ -67,9 +69,17 @@ class Application:
         return self.calls.table_name
 
     async def look(self) -> Observed:
-        """The rows as they are now. Raises TableError."""
-        table = await read_table(self.calls)
-        return Observed(table, await self._reports())
+        """The rows as they are now. Raises TableError, after some tries unless there is no table."""
+        for pause_s in (*LOOK_AGAIN_S, None):
+            try:
+                return Observed(await read_table(self.calls), await self._reports())
+            except TableMissingError:
+                raise
+            except TableError:
+                if pause_s is None:
+                    raise
+                await self.clock.sleep(pause_s)
+        raise AssertionError("unreachable")
 
     async def _reports(self) -> tuple[Row, ...]:
         try:
@@ -171,9 +181,8 @@ class Application:
         async with self.hold(seen) as hold:
             now = await self.look() if stop_fleet else seen
             await hold.take(now.table.scan.leases, by_force=stop_fleet)
-            if stop_fleet:
-                # Until then a former owner may believe in its lease, and create the rows of its shard's children.
-                await self.clock.sleep(self.lease_duration_s)
+            # Until then a former owner may believe in its lease, and create the rows of its shard's children.
+            await hold.until_noticed()
             return await self._write_rounds(planner, report, hold, stop_fleet=stop_fleet)
 
     async def _write_rounds(

@@ -65,6 +65,7 @@ class OperatorHold:
         self._clock = clock
         self._duration_s = lease_duration_s
         self._held: dict[str, Lease] = {}
+        self._noticed_at_s = clock.monotonic()
 
     @property
     def keys(self) -> frozenset[str]:
@@ -83,6 +84,7 @@ class OperatorHold:
 
     async def _take(self, lease: Lease, *, by_force: bool) -> None:
         seen: Lease | None = lease
+        last: TableError | None = None
         for _ in range(TRIES_MAX):
             if seen is None:
                 return  # its row is gone
@@ -91,16 +93,21 @@ class OperatorHold:
                 return
             self._require_no_other_operator(seen)
             try:
+                if by_force and seen.actual_owner is not None:
+                    self._noticed_at_s = self._clock.monotonic() + self._duration_s
                 taken = await self._table.take(seen, self.me)
-            except TableThrottledError:
+                if not isinstance(taken, Refusal):
+                    self._held[taken.key] = taken
+                    return
+                seen = await self._table.get(lease.key)
+            except TableError as error:
+                last = error  # it may be taken: the next attempt is refused then, and finds the row to be ours
                 await self._clock.sleep(PAUSE_S)
                 continue
-            if not isinstance(taken, Refusal):
-                self._held[taken.key] = taken
-                return
-            seen = await self._table.get(lease.key)
             if seen is not None and seen.actual_owner != self.me and not by_force:
                 raise ActRefusedError(_moved(seen))
+        if last is not None:
+            raise last
         raise ActRefusedError(f"lease {lease.key} moves each time it is about to be taken; ask again")
 
     def _require_no_other_operator(self, lease: Lease) -> None:
@@ -115,7 +122,7 @@ class OperatorHold:
         """
         for _ in range(TRIES_MAX):
             outcome = await self._write(change)
-            row = await self._table.get(change.key)
+            row = await self._row(change.key)
             if outcome.fate is Fate.REFUSED:
                 outcome = await self._after_refusal(outcome, row)
             elif outcome.fate is Fate.DONE and row is not None and row.actual_owner == self.me:
@@ -148,7 +155,7 @@ class OperatorHold:
             outcome = await self._write(change)
             if outcome.fate is Fate.DONE:
                 break
-            row = await self._table.get(change.key)
+            row = await self._row(change.key)
             if row is not None and row.actual_owner == self.me and row.checkpoint == position:
                 return Outcome(change, Fate.DONE)
             if outcome.fate is Fate.REFUSED:
@@ -173,6 +180,15 @@ class OperatorHold:
                 return Outcome(change, Fate.DONE)
         raise AssertionError("unreachable")
 
+    async def _row(self, key: str) -> Lease | None:
+        """The row as it is. Raises TableError after some tries."""
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return await self._table.get(key)
+            except TableError:
+                await self._clock.sleep(PAUSE_S)
+        return await self._table.get(key)
+
     async def keep(self) -> None:
         """Renew all leases, three times in their duration, until cancelled."""
         while True:
@@ -190,6 +206,14 @@ class OperatorHold:
                 renewed = row if row is not None and row.actual_owner == self.me else renewed
             if isinstance(renewed, Lease) and key in self._held:
                 self._held[key] = renewed
+
+    async def until_noticed(self) -> None:
+        """Until whoever had a lease that was taken by force has given it up, or must believe that it has expired.
+
+        A worker that gets a lease back before it has missed it finds that its row was moved by somebody else, and
+        takes that for another process with its own id.
+        """
+        await self._clock.sleep(max(0.0, self._noticed_at_s - self._clock.monotonic()))
 
     async def give_back(self) -> Sequence[str]:
         """Leave every lease without an owner, free for all workers; keys of those that have to expire instead."""
@@ -236,6 +260,7 @@ async def operator_hold(
     try:
         yield hold
     finally:
+        await hold.until_noticed()
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await keeping

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from mld.errors import TableError
 from mld.leases.lease import Lease
 from mld.leases.rows import OWNER
-from mld.leases.writes import take
-from mld.operating.acts.plan import ActRefusedError, Fate
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate, RawTable
 from mld.operating.points import Point, PointKind
 from mld.operating.resets.application import Application, application_with
 from mld.operating.resets.operator_hold import OPERATOR_PREFIX, operator_hold
@@ -171,17 +171,21 @@ async def test_a_stolen_lease_is_taken_back(world: Fleet) -> None:
     await processed(world)
     await worker.stop()
     app = application(world)
-    steal = asyncio.create_task(_steal_soon(world))
-    outcomes = await reset(app, HORIZON)
-    await steal
+    seen = await app.require_table()
+    wanted = await resolve(app, seen.table, HORIZON, None)
+    thefts = iter(["thief"])
+
+    def plan(table: RawTable, me: str) -> ActPlan:
+        for thief in thefts:  # as a taker of a 2.x fleet does, between the plan and its first write
+            row = world.dynamo.row(TABLE, SHARD_0)
+            counter = {"N": str(int(row["leaseCounter"]["N"]) + 1)}
+            world.dynamo.put_row(TABLE, {**row, "leaseOwner": {"S": thief}, "leaseCounter": counter})
+        return wanted.plan(table, me)
+
+    outcomes = await app.carry_out(plan, lambda _: None, seen)
     assert {outcome.fate for outcome in outcomes} == {Fate.DONE}
     assert {lease.checkpoint for lease in _leases(world)} == {TRIM_HORIZON}
-
-
-async def _steal_soon(world: Fleet) -> None:
-    await world.until(lambda: all(owner.startswith(OPERATOR_PREFIX) for owner in _owners(world)) and _owners(world))
-    lease = world.lease(SHARD_0)
-    await world.dynamo.call("UpdateItem", {"TableName": TABLE, **take(lease, "thief")})
+    assert _owners(world) == set()
 
 
 @pytest.mark.parametrize("fault", [lost_reply, lost_request])
@@ -212,6 +216,20 @@ async def test_lost_requests_and_replies_change_nothing(world: Fleet, fault: Any
     world.dynamo.faults = None
     await reset(application(world), HORIZON)
     assert {lease.key: lease.checkpoint for lease in _leases(world)} == {SHARD_0: TRIM_HORIZON, SHARD_1: TRIM_HORIZON}
+
+
+@in_fleet(2)
+async def test_without_permission_nothing_is_changed(world: Fleet) -> None:
+    worker = world.start("w1")
+    await processed(world)
+    await worker.stop()
+    before = world.dynamo.rows(TABLE)
+    for operation in ("UpdateItem", "Scan"):
+        world.dynamo.forbidden = {operation}
+        with pytest.raises(TableError, match=f"{operation}: AccessDenied"):
+            await reset(application(world), HORIZON)
+    world.dynamo.forbidden = set()
+    assert world.dynamo.rows(TABLE) == before
 
 
 # --- skip -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,190 @@
+"""Random lives of fleets that are reset in the middle of them: who starts, dies, splits and merges, and when.
+
+A plan is drawn from its own stream of random numbers, apart from those of `world.plan`. The promise: from the
+beginning of a reset that succeeds on, every record that arrived at its place or later is delivered again, whatever
+workers and operators did meanwhile; and nothing is skipped but what is older than a time that was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from mld.errors import MldError
+from mld.operating.acts.plan import Fate
+from mld.operating.points import Point, PointKind
+from mld.operating.resets.application import Application, application_with
+from mld.operating.resets.resetting import Reset, resolve
+from tests.support.fleet import STREAM, Fleet, settings_of
+from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
+from tests.twins.kinesis_model import ModelFanOut
+
+MODES = (
+    {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X"},
+    {"clientVersionConfig": "CLIENT_VERSION_CONFIG_3X", "mld__heartbeat": "worker"},
+    {"clientVersionConfig": "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"},
+)
+WORKERS_MAX = 3
+SHARDS_MAX = 3
+EVENTS = ("put", "put", "split", "merge", "start", "crash", "stop", "wait")
+RESETS_MAX = 2
+TRIES_MAX = 8
+QUIET_S = 400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What happens between two looks, in this order; `fault_share` of the operator's writes fail in some way."""
+
+    seed: int
+    mode: dict[str, str]
+    shards: int
+    before: tuple[str, ...]
+    meanwhile: tuple[str, ...]
+    after: tuple[str, ...]
+    back: float
+    """Where the reset goes to, as a share of the time that has passed; 0 is the trim horizon."""
+    dies_after_s: float | None
+    fault_share: float
+
+
+def draw(seed: int) -> ResetPlan:
+    rng = Random(f"resets {seed}")
+    some = lambda most: tuple(rng.choice(EVENTS) for _ in range(rng.randint(0, most)))  # noqa: E731
+    return ResetPlan(
+        seed=seed,
+        mode=rng.choice(MODES),
+        shards=rng.randint(1, SHARDS_MAX),
+        before=("start", "put", *some(6), "put"),
+        meanwhile=some(3),
+        after=some(4),
+        back=rng.choice([0.0, 0.0, rng.random(), rng.random()]),
+        dies_after_s=rng.choice([None, None, rng.uniform(0, 15)]),
+        fault_share=rng.choice([0.0, 0.0, 0.1, 0.3]),
+    )
+
+
+class ResetWorld:
+    """Lives through a plan in virtual time."""
+
+    def __init__(self, plan: ResetPlan) -> None:
+        self.plan = plan
+        self.rng = Random(f"life {plan.seed}")
+        self.fleet = Fleet(plan.shards, **plan.mode)
+        self.arrivals: list[tuple[float, bytes]] = []
+        self.workers = 0
+        self.refusals: list[str] = []
+        self.since = 0
+        """Deliveries from here on count as those that the reset asked for."""
+
+    async def run(self) -> None:
+        fleet = self.fleet
+        began_s = fleet.clock.wall()
+        for event in self.plan.before:
+            await self.happen(event)
+        await fleet.advance(self.rng.uniform(0, 30))
+        place = Point(PointKind.TRIM_HORIZON)
+        if self.plan.back:
+            place = Point(PointKind.TIME, began_s + self.plan.back * (fleet.clock.wall() - began_s))
+        await asyncio.gather(self.reset_until_done(place), self.happen_all(self.plan.meanwhile))
+        for event in self.plan.after:
+            await self.happen(event)
+        await self.happen("start")
+        wanted = {data for at_s, data in self.arrivals if place.time_s is None or at_s >= place.time_s}
+        await fleet.until(
+            lambda: wanted <= {one.data for one in fleet.recorder.deliveries[self.since :]},
+            QUIET_S,
+            f"seed {self.plan.seed}: everything since {place} delivered again",
+        )
+        if place.time_s is None:  # to a time, what is older and was not processed is skipped, as was asked for
+            assert fleet.all_delivered(), f"seed {self.plan.seed}: a record was never delivered"
+        fleet.check_order()
+
+    async def reset_until_done(self, place: Point) -> None:
+        """As an operator would: the same command again until it says that all is done."""
+        dies_after_s = self.plan.dies_after_s
+        for attempt in range(TRIES_MAX):
+            app = self.operator(attempt)
+            try:
+                async with asyncio.timeout(dies_after_s):
+                    if await self.reset(app, place):
+                        return
+            except TimeoutError:
+                dies_after_s = None
+            except MldError as error:
+                self.refusals.append(str(error))
+            await self.fleet.advance(15)
+        app = self.operator(TRIES_MAX)
+        self.fleet.dynamo.faults = None
+        assert await self.reset(app, place), f"seed {self.plan.seed}: {self.refusals}"
+
+    async def reset(self, app: Application, place: Point) -> bool:
+        seen = await app.require_table()
+        wanted: Reset = await resolve(app, seen.table, place, None)
+        await app.require_no_operators(seen)
+        # What is delivered before the first row is written is no answer to the reset. Former owners are silent by then.
+        written: list[int] = []
+        outcomes = await app.carry_out(
+            wanted.plan, lambda _: written.append(len(self.fleet.recorder.deliveries)), seen, stop_fleet=True
+        )
+        self.since = written[0] if written else self.since
+        return all(outcome.fate is Fate.DONE for outcome in outcomes)
+
+    def operator(self, number: int) -> Application:
+        name = f"operator-{number}"
+
+        def fault(sender: str, operation: str, _: Any) -> Fault | None:
+            if sender != name or self.rng.random() >= self.plan.fault_share:
+                return None
+            return self.rng.choice([lost_request, lost_reply, throttled])(operation)
+
+        self.fleet.dynamo.faults = fault if self.plan.fault_share else None
+        streams = ModelFanOut(self.fleet.kinesis, STREAM, self.fleet.clock)
+        return application_with(settings_of(), self.fleet.dynamo.client(name), streams, self.fleet.clock)
+
+    async def happen_all(self, events: tuple[str, ...]) -> None:
+        for event in events:
+            await self.fleet.advance(self.rng.uniform(0, 10))
+            await self.happen(event)
+
+    async def happen(self, event: str) -> None:
+        fleet = self.fleet
+        living = [one for one in fleet.running if not one.task.done()]
+        match event:
+            case "put":
+                for _ in range(self.rng.randint(1, 8)):
+                    fleet.put(self.rng.randint(1, 3))
+                    self.arrivals += [(fleet.clock.wall(), one) for one in fleet.put_data[len(self.arrivals) :]]
+                    await fleet.advance(self.rng.uniform(0, 3))
+            case "start" if len(living) < WORKERS_MAX:
+                self.workers += 1
+                fleet.start(f"w{self.workers}", seed=self.workers)
+                await fleet.advance(self.rng.uniform(1, 30))
+            case "crash" if living:
+                await self.rng.choice(living).crash()
+            case "stop" if living:
+                await self.rng.choice(living).stop()
+            case "wait":
+                await fleet.advance(self.rng.uniform(1, 60))
+            case "split" | "merge":
+                self.reshard(event)
+
+    def reshard(self, event: str) -> None:
+        shards = sorted((s for s in self.fleet.shards() if s.view().is_open), key=lambda s: s.view().hash_range.start)
+        if event == "split":
+            self.fleet.split(self.rng.choice(shards).shard_id)
+        elif len(shards) > 1:
+            at = self.rng.randrange(len(shards) - 1)
+            self.fleet.merge(shards[at].shard_id, shards[at + 1].shard_id)
+
+
+async def live(seed: int) -> ResetWorld:
+    """Live through a seed; raises AssertionError if a promise is broken."""
+    world = ResetWorld(draw(seed))
+    try:
+        await world.run()
+    finally:
+        await world.fleet.close()
+    return world
