@@ -145,7 +145,7 @@ def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[
     """The JSON in pieces."""
     compact = json.JSONEncoder(separators=(",", ":")).encode
     yield compact(head)[:-1]
-    for name, ones in view.lists().items():
+    for name, ones in lists.items():
         before = f',"{name}":['
         while some := list(islice(ones, SLICE)):
             yield before + compact(some)[1:-1]
