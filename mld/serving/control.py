@@ -256,9 +256,11 @@ def _check_free(handle: int, place: ControlPlace) -> None:
 def _listening(handle: int, place: ControlPlace) -> socket.socket:
     """Bound under a passing name, so that whoever sees the socket under its own can connect."""
     passing = f".{os.getpid()}-{os.urandom(4).hex()}"
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listening.fileno(), OWN_SOCKET)  # the file gets this mode, whatever the umask
+        listening.setblocking(False)
+        with contextlib.suppress(OSError):  # not everywhere; the directory is closed anyway
+            os.fchmod(listening.fileno(), OWN_SOCKET)  # the file gets this mode, whatever the umask
         listening.bind(control_place.address_of(handle, place.directory, passing))
         try:
             os.chmod(passing, OWN_SOCKET, dir_fd=handle)

@@ -16,6 +16,7 @@ import pytest
 
 from mld.clock import LoopClock
 from mld.consumer.child import (
+    LOGGED_CHARACTERS_PER_STEP,
     LOGGED_PER_STEP,
     PIPE_BYTES,
     PipeHost,
@@ -132,6 +133,20 @@ def counted_turns(caplog):
         finally:
             logging.getLogger().removeHandler(turns)
             turns.task.cancel()
+
+
+@pytest.mark.usefixtures("read_to_the_end")
+async def test_of_long_lines_on_stderr_fewer_are_logged_in_one_turn(caplog):
+    lines = 200
+    line = '{"message": "' + "x" * 12_000 + '"}'
+    with counted_turns(caplog) as turns:
+        child = await start(
+            python(f"import sys; line = {line!r}; sys.stderr.write((line + chr(10)) * {lines}); print('done')")
+        )
+        assert await child.read_line() == "done"
+        await child.end()
+    assert sum(turns.logged.values()) == lines
+    assert max(turns.logged.values()) <= 2 * (1 + LOGGED_CHARACTERS_PER_STEP // len(line))
 
 
 @pytest.mark.usefixtures("read_to_the_end")
