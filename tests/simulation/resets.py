@@ -30,7 +30,8 @@ WORKERS_MAX = 3
 SHARDS_MAX = 3
 EVENTS = ("put", "put", "split", "merge", "start", "crash", "stop", "wait")
 RESETS_MAX = 2
-TRIES_MAX = 8
+TRIES_MAX = 12
+FAULTY_TRIES = 8
 QUIET_S = 400.0
 
 
@@ -107,6 +108,8 @@ class ResetWorld:
         dies_after_s = self.plan.dies_after_s
         for attempt in range(TRIES_MAX):
             app = self.operator(attempt)
+            if attempt >= FAULTY_TRIES:
+                self.fleet.dynamo.faults = None
             try:
                 async with asyncio.timeout(dies_after_s):
                     if await self.reset(app, place):
@@ -116,9 +119,7 @@ class ResetWorld:
             except MldError as error:
                 self.refusals.append(str(error))
             await self.fleet.advance(15)
-        app = self.operator(TRIES_MAX)
-        self.fleet.dynamo.faults = None
-        assert await self.reset(app, place), f"seed {self.plan.seed}: {self.refusals}"
+        raise AssertionError(f"seed {self.plan.seed}: {self.refusals}")
 
     async def reset(self, app: Application, place: Point) -> bool:
         seen = await app.require_table()

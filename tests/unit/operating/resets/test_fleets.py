@@ -255,6 +255,21 @@ async def test_a_running_worker_goes_on_after_what_is_skipped(world: Fleet, mode
     assert {one.data for one in world.recorder.deliveries} == set(world.put_data[5:])
 
 
+@in_fleet(2)
+async def test_a_worker_that_gets_its_lease_back_at_once_works_on_it_at_once(world: Fleet, tmp_path: Path) -> None:
+    world.recorder.checkpoint_every_batch = False
+    world.start("w1", clientVersionConfig=MODES[0], leaseAssignmentIntervalMillis="1000")
+    await processed(world, 20)
+    app = application(world)
+    for number in range(4):
+        lease = world.lease(SHARD_0)
+        await skip(app, await app.look(), lease, SkipRange(count=1), BEGINNING, tmp_path / f"{number}")
+        began = len(world.recorder.deliveries)
+        world.put(10)
+        await world.until(lambda n=began: len(world.recorder.deliveries) > n + 10, 25)  # the whole shard comes again
+        await world.advance(number + 0.7)
+
+
 @in_fleet(1)
 async def test_a_checkpoint_stays_if_the_file_cannot_be_written(world: Fleet) -> None:
     worker = world.start("w1")
