@@ -149,9 +149,8 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
     found = shutil.which(word, path=around.env.get("PATH")) or shutil.which(word, path=beside)
     if found is None:
         return None, None
-    place = str(Path(found).parent)
-    known = [*SERVICE_PATH.split(":"), beside]  # the daemon looks beside its own Python, too
-    return found, None if place in known else f"{place}:{SERVICE_PATH}"
+    by_service = shutil.which(word, path=SERVICE_PATH) or shutil.which(word, path=beside)  # as the daemon looks for it
+    return found, None if by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
 
 
 def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
