@@ -173,7 +173,9 @@ def _missing(words: Sequence[str], around: Surroundings) -> Iterator[str]:
 
 
 def _is_here(word: str, directory: Path) -> bool:
-    return bool(word) and not word.startswith("/") and "\0" not in word and (directory / word).exists()
+    """Whether this directory has it; `.` is whichever directory the daemon runs in, and says nothing of this one."""
+    names_one = bool(PurePath(word).parts) and not word.startswith(("/", "..")) and "\0" not in word
+    return names_one and (directory / word).exists()
 
 
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
@@ -182,7 +184,8 @@ def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path
     letter = loaded.settings.dead_letter
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
         found.append(letter.name)
-    found += [word for word in words[1:] if not word.startswith("-") and (directory / word).is_dir()]
+    arguments = [word for word in words[1:] if word.startswith("/") or _is_here(word, directory)]
+    found += [word for word in arguments if (directory / word).is_dir()]
     for name, value in loaded.spark.items():
         is_sink = name.startswith(SINK_PREFIX) and name.endswith(".path")
         if is_sink or name.removeprefix(PREFIX) in _SPARK_DIRECTORIES:

@@ -131,6 +131,7 @@ def test_paths_are_those_of_here(directory: Path) -> None:
         ("python3 -m mine", True, False),
         ("python3 mine.py", True, False),
         ("python3 -m installed", False, False),
+        ("python3 /srv/child.py .", False, False),
         ("node /srv/child.js", False, True),
         ("java -cp /srv/x.jar Main", False, True),
         ("mld-zygote /srv/child.py", False, False),
