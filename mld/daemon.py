@@ -41,7 +41,7 @@ from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.process_signals import EXIT_FAILURE, hang_up_here, run_under_signals
+from mld.process_signals import EXIT_FAILURE, hang_up_here, run_under_signals, warn_without_init
 from mld.reader_factory import fan_out_of, readers_of
 from mld.reload import Reloader
 from mld.retrieval.rawpage import page_of
@@ -111,12 +111,7 @@ async def run_daemon(
             "command": command[0],
         },
     )
-    if os.getpid() == 1:
-        log.warning(
-            "this is process 1, and does not reap what children leave behind when they end: put an init before it "
-            "(tini, docker run --init, shareProcessNamespace)",
-            extra={"action": "no_init"},
-        )
+    warn_without_init()
     environment = {
         "MLD_STREAM_NAME": settings.stream_name,
         "MLD_APPLICATION_NAME": settings.application_name,

@@ -56,6 +56,16 @@ def _has_terminal() -> bool:
     return True
 
 
+def warn_without_init() -> None:
+    """Say so if this is process 1 of a container: what children leave behind when they end is never reaped then."""
+    if os.getpid() == 1:
+        log.warning(
+            "this is process 1, and does not reap what children leave behind when they end: put an init before it "
+            "(tini, docker run --init, shareProcessNamespace)",
+            extra={"action": "no_init"},
+        )
+
+
 async def run_under_signals(
     worker: Worker | RunUntilTip, grace_s: float, hang_up: HangUp, reload: Callable[[], None]
 ) -> int:

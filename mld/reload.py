@@ -34,6 +34,11 @@ class LogOptions:
         """Log from the level on that counts."""
         logs.change_level(self.level or settings.log_level.value, self.file)
 
+    def is_quieter(self, settings: Settings) -> bool:
+        """Whether less will be logged than now."""
+        wanted: int = getattr(logging, (self.level or settings.log_level.value).upper())
+        return wanted > logging.getLogger().level
+
     @property
     def winner(self) -> str | None:
         """The option that makes `mld.logLevel` void."""
@@ -78,8 +83,12 @@ class Reloader:
         logs.log_remarks(remark for remark in loaded.remarks if str(remark) not in known)
         changes = changes_between(self._running, loaded)
         self._running = replace(changes.running, remarks=loaded.remarks)
-        self._options.apply(changes.running.settings)
-        self._tell(changes)
+        if self._options.is_quieter(changes.running.settings):
+            self._tell(changes)  # while it is still heard
+            self._options.apply(changes.running.settings)
+        else:
+            self._options.apply(changes.running.settings)
+            self._tell(changes)
         return changes.running.settings
 
     def _refuse(self, why: str) -> None:

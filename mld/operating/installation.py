@@ -149,9 +149,8 @@ def _program(word: str, around: Surroundings) -> tuple[str | None, str | None]:
     found = shutil.which(word, path=around.env.get("PATH")) or shutil.which(word, path=beside)
     if found is None:
         return None, None
-    place = str(Path(found).parent)
-    known = [*SERVICE_PATH.split(":"), beside]  # the daemon looks beside its own Python, too
-    return found, None if place in known else f"{place}:{SERVICE_PATH}"
+    by_service = shutil.which(word, path=SERVICE_PATH) or shutil.which(word, path=beside)  # as the daemon looks for it
+    return found, None if by_service == found else f"{Path(found).parent}:{SERVICE_PATH}"
 
 
 def _relative_words(words: Sequence[str], spark: Mapping[str, str]) -> Iterator[str]:
@@ -174,7 +173,9 @@ def _missing(words: Sequence[str], around: Surroundings) -> Iterator[str]:
 
 
 def _is_here(word: str, directory: Path) -> bool:
-    return bool(word) and not word.startswith("/") and "\0" not in word and (directory / word).exists()
+    """Whether this directory has it; `.` is whichever directory the daemon runs in, and says nothing of this one."""
+    names_one = bool(PurePath(word).parts) and not word.startswith(("/", "..")) and "\0" not in word
+    return names_one and (directory / word).exists()
 
 
 def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path, *, in_it: bool) -> Iterator[str]:
@@ -183,7 +184,8 @@ def _writable(loaded: LoadedConfiguration, words: Sequence[str], directory: Path
     letter = loaded.settings.dead_letter
     if letter is not None and letter.kind is DeadLetterKind.DIRECTORY:
         found.append(letter.name)
-    found += [word for word in words[1:] if not word.startswith("-") and (directory / word).is_dir()]
+    arguments = [word for word in words[1:] if word.startswith("/") or _is_here(word, directory)]
+    found += [word for word in arguments if (directory / word).is_dir()]
     for name, value in loaded.spark.items():
         is_sink = name.startswith(SINK_PREFIX) and name.endswith(".path")
         if is_sink or name.removeprefix(PREFIX) in _SPARK_DIRECTORIES:

@@ -114,7 +114,7 @@ class StatusView:
 def document(view: StatusView) -> Steps[Document]:
     """The page's data as plain values."""
     value = view.head()
-    for name, ones in lists.items():
+    for name, ones in view.lists().items():
         value[name] = []
         while some := list(islice(ones, SLICE)):
             value[name] += some

@@ -10,26 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.world import ENVIRONMENT, MakeWorld, World
-from tests.support.daemon import ROOT, Daemon, until
+from tests.support.daemon import Daemon, until
+from tests.support.image import PREFIX, children_of, may_unshare
 from tests.support.patience import PATIENCE_S
-from tests.unit.test_deploy import copied, dockerfile, is_sent, manifest
+from tests.unit.test_deploy import manifest
 
 pytestmark = pytest.mark.full
 UID = 10001
-PREFIX = "/opt/mld"
-BUILD_TIMEOUT_S = 300
-PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or "python3"
-"""One that every user can run."""
 CONTAINER = """
 set -eu
 mount --bind "$1/opt" /opt
@@ -45,39 +39,6 @@ LEAVES_AN_ORPHAN = """
 ( sleep 0.2 & ) </dev/null >/dev/null 2>&1
 exec python -m processors.archive /tmp/archive
 """
-
-
-def build_steps() -> list[str]:
-    """What the first stage runs."""
-    found = dockerfile()
-    stages = [number for number, (word, _) in enumerate(found) if word == "FROM"]
-    return [rest for word, rest in found[stages[0] : stages[1]] if word == "RUN"]
-
-
-@pytest.fixture(scope="module")
-def image() -> Iterator[Path]:
-    """A directory with the `opt` of the image."""
-    with tempfile.TemporaryDirectory(prefix="mld-image-", dir="/var/tmp") as name:
-        root, context = Path(name), Path(name) / "build"
-        root.chmod(0o755)
-        for path in copied():
-            target = context / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / path).is_file():
-                shutil.copy(ROOT / path, target)
-            else:
-                shutil.copytree(ROOT / path, target, ignore=_not_sent)
-        for step in build_steps():
-            here = step.replace(PREFIX, f"{root}/opt/mld").replace("python -m venv", f"{PYTHON} -m venv")
-            subprocess.run(["/bin/sh", "-euc", here], cwd=context, check=True, timeout=BUILD_TIMEOUT_S)
-        for script in (root / "opt/mld/bin").iterdir():
-            if script.is_file() and not script.is_symlink():
-                script.write_bytes(script.read_bytes().replace(f"{root}/opt/mld".encode(), PREFIX.encode()))
-        yield root
-
-
-def _not_sent(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if not is_sent((Path(folder) / name).relative_to(ROOT))]
 
 
 def test_everything_that_the_daemon_needs_is_in_the_image_and_nothing_else(image: Path, tmp_path: Path) -> None:
@@ -97,14 +58,7 @@ def test_everything_that_the_daemon_needs_is_in_the_image_and_nothing_else(image
     assert not re.search(r"(?i)^(moto|pytest|pyspark)=", packages, re.MULTILINE)
 
 
-def _can_contain() -> bool:
-    if os.getuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "setpriv"))):
-        return False
-    tried = ["unshare", "-m", "-p", "-f", "mount", "-t", "proc", "proc", "/proc"]
-    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
-
-
-can_contain = pytest.mark.skipif(not _can_contain(), reason="needs root and namespaces")
+can_contain = pytest.mark.skipif(not may_unshare(), reason="needs root and namespaces")
 has_tini = pytest.mark.skipif(not Path("/usr/bin/tini").is_file(), reason="tini is not installed")
 
 
@@ -131,7 +85,7 @@ def test_the_daemon_runs_as_in_a_container(
     world.daemons.append(daemon)
     daemon.start()
     daemon.wait_for_event("daemon_starting")
-    first = int(children_of(daemon.process.pid)[0])
+    (first,) = children_of(daemon.process.pid)
     try:
         _use(world, daemon, first, has_init=bool(init))
     finally:
@@ -166,7 +120,3 @@ def _use(world: World, daemon: Daemon, first: int, *, has_init: bool) -> None:
     os.kill(first, signal.SIGTERM)
     assert daemon.wait() == 0
     assert daemon.with_action("worker_stopped", graceful=True)
-
-
-def children_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

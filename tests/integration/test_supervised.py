@@ -85,7 +85,7 @@ def test_a_reload_takes_what_may_change_names_what_may_not_and_refuses_a_broken_
     supervisor.wait_until_ready()
     rewrite(daemon, maxRecords="many", mld__logLevel="debug")
     supervisor.reload()
-    (refused,) = daemon.with_action("reload_failed")
+    refused = daemon.wait_for_event("reload_failed")
     assert "nothing changes" in refused["message"] and "maxRecords" in refused["message"]
     rewrite(daemon, maxRecords=100, logWarningForTaskAfterMillis=100)
     supervisor.reload()

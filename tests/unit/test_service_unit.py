@@ -131,6 +131,7 @@ def test_paths_are_those_of_here(directory: Path) -> None:
         ("python3 -m mine", True, False),
         ("python3 mine.py", True, False),
         ("python3 -m installed", False, False),
+        ("python3 /srv/child.py .", False, False),
         ("node /srv/child.js", False, True),
         ("java -cp /srv/x.jar Main", False, True),
         ("mld-zygote /srv/child.py", False, False),
@@ -149,10 +150,65 @@ def test_the_directory_counts_if_the_processor_is_in_it_and_compilers_may_compil
 def test_a_program_on_the_path_of_this_shell_only_is_found_by_the_service_too(directory: Path) -> None:
     service, _ = found(directory, "executableName=processor", env={"PATH": f"{directory}:/usr/bin"})
     assert service.search_path == f"{directory}:{SERVICE_PATH}"
+    shutil.copy(directory / "processor", directory / "python3")  # a virtual environment's, which is not the system's
+    service, _ = found(directory, env={"PATH": f"{directory}:/usr/bin"})
+    assert service.search_path == f"{directory}:{SERVICE_PATH}"
     programs = {"nowhere": "the program", "python3 nowhere.py": "nowhere.py", "sh /no/where.sh": "/no/where.sh"}
     for command, missing in programs.items():
         _, remarks = found(directory, f"executableName={command}")
         assert any(remark.startswith(f"{missing} of executableName is not found here") for remark in remarks)
+
+
+def test_what_is_written_to_must_be_writable_and_exist(directory: Path) -> None:
+    (directory / "archive").mkdir()
+    text = (
+        "executableName=python3 -m processors.archive archive\nmld.poisonAttempts=3\nmld.deadLetter=/var/none/letters"
+    )
+    service, remarks = found(directory, text)
+    assert service.writable == ("/var/none/letters", str(directory / "archive"))
+    assert any("install -d -m 0700 -o mld /var/none/letters" in remark for remark in remarks)
+    _, remarks = found(directory, text, user=None)
+    assert any("give --user" in remark for remark in remarks)
+
+
+def test_sinks_of_spark_are_written_to_where_they_are(directory: Path) -> None:
+    (directory / "p.py").touch()
+    text = (
+        "executableName=mld-spark\nmld.spark.pipeline=p.py:f\nmld.spark.sink.a.path=lake/a\n"
+        "mld.spark.sink.b.path=s3a://bucket/b\nmld.spark.ledger=file:///data/ledger"
+    )
+    service, _ = found(directory, text)
+    assert service.writable == (str(directory / "lake/a"), "/data/ledger")
+    assert service.is_spark
+    (directory / "p.py").unlink()
+    assert found(directory, text)[0].writable == ("/data/ledger",)  # lake/a is in the state directory
+
+
+def test_what_the_file_refers_to_comes_from_systemd(directory: Path) -> None:
+    text = (
+        "executableName=child\nkinesisClient.proxyUrl=http://${WHO}:${file:${CREDENTIALS_DIRECTORY}/proxy}@p:1\n"
+        "tableName=${TABLE:-t}-$${NO}"
+    )
+    service, remarks = found(directory, text, env={"WHO": "me"})
+    assert (service.variables, service.credentials) == (("WHO",), ("proxy",))
+    said = settings(unit(service))
+    assert said["LoadCredential"] == ["proxy:/etc/mld/proxy"]
+    assert said["EnvironmentFile"] == ["/etc/mld/mld-my-app-1.env"]
+    assert sum("root's, mode 0600" in remark for remark in remarks) == 2
+
+
+def test_what_is_in_a_home_directory_cannot_be_hidden(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mld.operating.installation._HOMES", (str(directory),))
+    service, remarks = found(directory)
+    assert service.is_in_home
+    assert any("home directory" in remark for remark in remarks)
+
+
+def test_an_account_made_up_by_systemd_must_be_able_to_read_the_file(directory: Path) -> None:
+    (directory / "app.properties").touch(mode=0o600)
+    assert any("chmod 644" in remark for remark in found(directory, user=None)[1])
+    (directory / "app.properties").chmod(0o644)
+    assert found(directory, user=None)[1] == []
 
 
 @pytest.mark.parametrize(
