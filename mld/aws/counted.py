@@ -46,6 +46,7 @@ class CountedService:
         self._name = name
         self._worker = worker
         self._keys: dict[tuple[str, str], str] = {}
+        self._ok_keys: dict[str, str] = {}
 
     @property
     def can_stream(self) -> bool:
@@ -67,7 +68,7 @@ class CountedService:
         except MldError as error:
             self._failed(operation, error)
             raise
-        self._note(operation, OK)
+        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
         if kind is not None:
             self._charge(kind, answer.get("ConsumedCapacity"))
         return answer
@@ -81,7 +82,7 @@ class CountedService:
         except MldError as error:
             self._failed(operation, error)
             raise
-        self._note(operation, OK)
+        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
         return answer
 
     async def open_stream(
@@ -94,7 +95,7 @@ class CountedService:
         except MldError as error:
             self._failed(operation, error)
             raise
-        self._note(operation, OK)
+        self._worker.requests.add(self._ok_keys.get(operation) or self._ok_key(operation))
         return source
 
     async def in_thread(self, operation: str, work: Callable[[], T]) -> T:
@@ -114,6 +115,10 @@ class CountedService:
         if key is None:
             key = self._new_key(operation, result)
         self._worker.requests.add(key)
+
+    def _ok_key(self, operation: str) -> str:
+        key = self._ok_keys[operation] = f"{self._name} {operation} {OK}"
+        return key
 
     def _new_key(self, operation: str, result: str) -> str:
         is_plain = result.isascii() and result.isalnum() and len(result) <= CODE_LENGTH_MAX

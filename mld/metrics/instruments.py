@@ -139,19 +139,42 @@ class Amounts:
         return dict(self._amounts)
 
 
+class Successes:
+    """How many attempts there were, and how many failed; told as 1 for each success and 0 for each failure, as KCL's
+    `Success` metrics do."""
+
+    __slots__ = ("_taken_count", "_taken_failed", "count", "failed")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failed = 0
+        self._taken_count = 0
+        self._taken_failed = 0
+
+    def take(self) -> StatisticSet | None:
+        """The attempts since it was last taken; None if there were none. One publisher may take."""
+        count, failed = self.count - self._taken_count, self.failed - self._taken_failed
+        if count == 0:
+            return None
+        self._taken_count, self._taken_failed = self.count, self.failed
+        return StatisticSet(count, float(count - failed), 0.0 if failed else 1.0, 1.0 if failed < count else 0.0)
+
+
 class Calls:
     """Attempts at one thing: how many went well, how many did not, and how long they took."""
 
-    __slots__ = ("failed", "ok", "seconds")
+    __slots__ = ("ok", "seconds")
 
     def __init__(self) -> None:
-        self.ok = Spread()
-        """1 for each success, 0 for each failure, as KCL's `Success` metrics are."""
+        self.ok = Successes()
         self.seconds = Spread()
-        self.failed = 0
+
+    @property
+    def failed(self) -> int:
+        return self.ok.failed
 
     def note(self, ok: bool, seconds: float) -> None:
-        self.ok.note(1.0 if ok else 0.0)
-        self.seconds.note(seconds)
+        self.ok.count += 1
         if not ok:
-            self.failed += 1
+            self.ok.failed += 1
+        self.seconds.note(seconds)

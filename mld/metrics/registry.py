@@ -15,6 +15,8 @@ from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress
 from mld.positions import Position
 
+EMPTY_FETCHES_MAX = 256
+"""Reads without records that are counted together."""
 ENDED_MAX = 1_000
 """Parts of ended shards that wait for a publisher; beyond that the oldest go unpublished."""
 LAG_KNOWN_S = 60.0
@@ -59,9 +61,9 @@ class ShardMetrics:
         self.progress = Progress() if progress is None else progress
         """Of the whole worker; the shard's reader tells it of its steps."""
         # --- reading
-        self.fetches = Tally()
-        """By `FetchResult`."""
-        self.fetch = Calls()
+        self._fetches = Tally()
+        self._fetch = Calls()
+        self._empty_fetches: list[float] = []  # their seconds; counted a few hundred at a time, when code is warm
         self.iterator = Calls()
         self.expired_iterators = Spread()
         """1 for each."""
@@ -133,12 +135,37 @@ class ShardMetrics:
             return self.behind_ms + round(passed_s * 1000)
         return self.behind_ms if passed_s <= LAG_KNOWN_S else None
 
+    @property
+    def fetches(self) -> Tally:
+        """Reads of the shard, by `FetchResult`."""
+        self._count_empty_fetches()
+        return self._fetches
+
+    @property
+    def fetch(self) -> Calls:
+        """Reads of the shard."""
+        self._count_empty_fetches()
+        return self._fetch
+
     def fetched(self, result: FetchResult, seconds: float) -> None:
         """A read of the shard has ended."""
-        self.fetches.add(result.value)
-        self.fetch.note(result in _ANSWERED, seconds)
+        self._fetches.add(result.value)
+        self._fetch.note(result in _ANSWERED, seconds)
         if result is FetchResult.EXPIRED:
             self.expired_iterators.note(1)
+
+    def fetched_nothing(self, seconds: float) -> None:
+        """A read of the shard has ended and brought no records, as nearly all do at the tip."""
+        self._empty_fetches.append(seconds)
+        if len(self._empty_fetches) >= EMPTY_FETCHES_MAX:
+            self._count_empty_fetches()
+
+    def _count_empty_fetches(self) -> None:
+        if self._empty_fetches:
+            self._fetches.add(FetchResult.EMPTY.value, len(self._empty_fetches))
+            for seconds in self._empty_fetches:
+                self._fetch.note(True, seconds)
+            self._empty_fetches.clear()
 
 
 _ANSWERED = (FetchResult.RECORDS, FetchResult.EMPTY)

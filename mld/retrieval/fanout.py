@@ -160,7 +160,8 @@ class FanOutReader(ShardReader):
         """Read until the subscription is over (False) or the shard (True)."""
         while True:
             await self._until_room()
-            self._goes_on_within(EVENT_S_MAX)
+            if self._clock.monotonic() >= self._say_again_s:
+                self._goes_on_within(EVENT_S_MAX)
             self._renew_if_due()
             page = await (self._next() if self._renewal is None else self._next_beside(self._renewal))
             if page is None:

@@ -106,7 +106,8 @@ class PollingReader(ShardReader):
             await self._until_room()
             now = self._clock.monotonic()
             wait_s = pacing.delay_s(self._pacing, self._pace, now, self._rng.random())
-            self._goes_on_within(wait_s + CALL_TIMEOUT_S, now)
+            if now + wait_s >= self._say_again_s:
+                self._goes_on_within(wait_s + CALL_TIMEOUT_S)
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
             try:
@@ -124,9 +125,11 @@ class PollingReader(ShardReader):
         except StreamError as error:
             self._metrics.fetched(_result_of(error), self._clock.monotonic() - asked_s)
             raise
-        self._metrics.fetched(
-            FetchResult.RECORDS if page.count else FetchResult.EMPTY, self._clock.monotonic() - asked_s
-        )
+        took_s = self._clock.monotonic() - asked_s
+        if page.count:
+            self._metrics.fetched(FetchResult.RECORDS, took_s)
+        else:
+            self._metrics.fetched_nothing(took_s)
         logger.debug("%d records of shard %s", page.count, self.shard_id, extra=self._about("records_fetched", asked_s))
         verdict = self._judge(page, "GetRecords")
         self._accept(page, asked_s, asked_wall_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from mld.surviving import survived
 
 logger = logging.getLogger(__name__)
 
+SAY_EVERY_S = 5.0
+"""How often a reader says that it goes on; not with each of its polls, of which there may be hundreds a second."""
 STOP_TIMEOUT_S = 5.0
 """Ending the fetch task takes one turn of the loop, unless an adapter swallows its cancellation."""
 
@@ -82,6 +85,7 @@ class ShardReader(ABC):
         self.shard_id = shard_id
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._promise = f"reader of {shard_id}"
+        self._say_again_s = -math.inf
         self._clock = clock
         self._rng = rng
         self._buffer = PrefetchBuffer[Delivery](budget, pages_max)
@@ -188,12 +192,18 @@ class ShardReader(ABC):
         self._arrived.set()
         self._budget.leave()
 
-    def _goes_on_within(self, seconds: float, now: float | None = None) -> None:
-        """What the reader does next is over within `seconds`, whatever AWS does; for the probe of liveness."""
-        self._metrics.progress.step(self._promise, self._clock.monotonic() if now is None else now, seconds)
+    def _goes_on_within(self, seconds: float) -> None:
+        """What the reader does next is over within `seconds`, whatever AWS does; for the probe of liveness.
+
+        It need not be said again before `_say_again_s`, if no longer time is needed then.
+        """
+        now = self._clock.monotonic()
+        self._say_again_s = now + SAY_EVERY_S
+        self._metrics.progress.step(self._promise, now, SAY_EVERY_S + seconds)
 
     def _waits_for_others(self) -> None:
         """For its consumer, or for what has no bound: nothing can be said of when it goes on."""
+        self._say_again_s = -math.inf
         self._metrics.progress.rest(self._promise)
 
     async def _until_room(self) -> None:

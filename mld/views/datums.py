@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from mld.metrics import java
-from mld.metrics.instruments import Calls, Spread, StatisticSet
+from mld.metrics.instruments import Calls, Spread, StatisticSet, Successes
 from mld.metrics.java import JAVA_METRICS, MILLIS, Dimension, JavaMetric
 from mld.metrics.registry import Metrics, Operation, ShardMetrics
 from mld.steps import SLICE, Steps
@@ -124,7 +124,7 @@ def _of_calls(operation: str, prefix: str, calls: Calls, wanted: Wanted, shard: 
     yield from _taken(operation, f"{prefix}Time", calls.seconds, wanted, shard)
 
 
-def _taken(operation: str, name: str, spread: Spread, wanted: Wanted, shard: str = "") -> Iterator[Datum]:
+def _taken(operation: str, name: str, spread: Spread | Successes, wanted: Wanted, shard: str = "") -> Iterator[Datum]:
     values = spread.take()
     if values is not None:
         metric = _BY_NAME.get((operation, name))

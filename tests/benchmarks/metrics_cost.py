@@ -1,6 +1,6 @@
 """What the metrics cost: CPU per poll and per GB with and without them, and memory with and without the pages.
 
-A hundredth is less than a machine wanders between two runs. So one daemon counts in turns of two seconds and not at all
+A hundredth is less than a machine wanders between two runs. So one daemon counts in short turns and not at all
 in those between (`children/uncounted_mld.py`), and CPU per poll and per GB of neighbouring turns are compared: the same
 process on the same machine at nearly the same time. The verbs are also timed alone: the calls that a poll and a batch
 make, set against what a poll and a batch cost the daemon. Memory is that of a daemon which never counts beside one that
@@ -36,10 +36,10 @@ IDLE_SHARDS = 64
 IDLE_READ_MS = "200"
 """More polls a second than by default, so that the turns are long."""
 SETTLE_S = 4.0
-POLLING_S = 240.0
-READING_PASSES = 6
+POLLING_TURN_S, POLLING_S = 1.0, 240.0
+READING_TURN_S, READING_PASSES = 0.3, 8
 READ_SHARDS, READ_RECORDS_PER_SHARD, READ_RECORD_BYTES = 4, 10_000, 5 * 1024
-READ_BYTES_MIN = 5_000_000
+READ_BYTES_MIN = 8_000_000
 SCRAPES = 30
 CALLS, REPEATS = 20_000, 7
 UNCOUNTED_MLD = (sys.executable, "-P", "-m", "tests.benchmarks.children.uncounted_mld")
@@ -145,7 +145,7 @@ def _reading_turns(aws: EmbeddedAws, scratch: Path) -> list[Turn]:
             "streamName": stream,
             "workerId": "reader",
         }
-        with _daemon(aws, directory, keys, UNCOUNTED_MLD, file) as daemon:
+        with _daemon(aws, directory, keys, UNCOUNTED_MLD, file, READING_TURN_S) as daemon:
             daemon.wait_for(
                 lambda daemon=daemon: (
                     sum(mark.count for mark in daemon.marks()) >= READ_SHARDS * READ_RECORDS_PER_SHARD
@@ -158,6 +158,10 @@ def _reading_turns(aws: EmbeddedAws, scratch: Path) -> list[Turn]:
     return turns
 
 
+def _turning(file: Path, turn_s: float) -> dict[str, str]:
+    return {"BENCH_TURNS": str(file), "BENCH_TURN_S": str(turn_s)}
+
+
 def _await_records(daemon: Daemon, records: int) -> None:
     daemon.wait_for(lambda: sum(mark.count for mark in daemon.marks()) >= records, TIMEOUT_S, f"{records} records")
 
@@ -167,9 +171,9 @@ def _turns(file: Path) -> list[Turn]:
 
 
 def _daemon(
-    aws: EmbeddedAws, directory: Path, keys: Mapping[str, str], command: tuple[str, ...], turns: Path
+    aws: EmbeddedAws, directory: Path, keys: Mapping[str, str], command: tuple[str, ...], turns: Path, turn_s: float
 ) -> Daemon:
-    return Daemon(directory, aws.endpoint, keys, command=(*command, *OPTIONS), env={"BENCH_TURNS": str(turns)})
+    return Daemon(directory, aws.endpoint, keys, command=(*command, *OPTIONS), env=_turning(turns, turn_s))
 
 
 def _idle(aws: EmbeddedAws, directory: Path, stream: str, command: tuple[str, ...], turns: Path, **more: str) -> Daemon:
@@ -183,7 +187,7 @@ def _idle(aws: EmbeddedAws, directory: Path, stream: str, command: tuple[str, ..
         "idleTimeBetweenReadsInMillis": IDLE_READ_MS,
         **{name.replace("__", "."): value for name, value in more.items()},
     }
-    daemon = _daemon(aws, directory, keys, command, turns)
+    daemon = _daemon(aws, directory, keys, command, turns, POLLING_TURN_S)
     daemon.wait_for(
         lambda: sum(mark.event == "initialize" for mark in daemon.marks()) >= IDLE_SHARDS, TIMEOUT_S, "all children"
     )
@@ -248,11 +252,11 @@ async def _verbs() -> dict[str, float]:
     params = {"TableName": "app", "Key": {}, "UpdateExpression": "", "ConditionExpression": ""}
 
     def poll() -> None:
-        metrics.progress.step(f"reader of {key}", clock.monotonic(), 31.5)
-        shard.part.fetched(FetchResult.EMPTY, 0.01)
+        shard.part.fetched_nothing(0.01)
         shard.part.saw_lag(0, clock.wall())
 
     def batch() -> None:
+        shard.part.fetched(FetchResult.RECORDS, 0.01)
         shard.fetched(0)
         shard.answered(nothing, shard.handed_over())  # type: ignore[arg-type]
 
@@ -265,7 +269,7 @@ async def _verbs() -> dict[str, float]:
     called = await _least_async(lambda: service.call("UpdateItem", params))
     called -= await _least_async(lambda: nothing.call("UpdateItem", params))
     polled = _least(poll) + fetched
-    return {"poll": polled, "batch": polled + _least(batch), "write": called + _least(write)}
+    return {"poll": polled, "batch": fetched + _least(batch), "write": called + _least(write)}
 
 
 def _least(verb: Callable[[], None]) -> float:

@@ -13,6 +13,7 @@ from mld.fleet.heartbeat.heart import HEARTBEATS
 from mld.leases.lease_counters import RENEWALS
 from mld.metrics.liveness import PERIODS
 from mld.retrieval.polling import CALL_TIMEOUT_S
+from mld.retrieval.reader import SAY_EVERY_S
 from tests.support.fleet import Fleet, Running, fleet
 from tests.twins.children import Recorder
 from tests.twins.dynamo import Fault, lost_request
@@ -136,7 +137,7 @@ def test_a_reader_that_stands_still_is_overdue() -> None:
         assert reader is not None
         reader._fetch = lambda: asyncio.shield(hung)
         took = await world.until(lambda: overdue(running, world) == [READER], 200.0)
-        assert took <= PERIODS * (CALL_TIMEOUT_S + 2.0)
+        assert took <= PERIODS * (CALL_TIMEOUT_S + SAY_EVERY_S + 2.0)
         hung.cancel()
 
     in_world(1, {}, story)

@@ -1,9 +1,9 @@
 """`mld` that counts nothing and tells nothing for half of the time, and measures itself: what the metrics cost.
 
-In turns of `TURN_S` the verbs by which the shells count are what they are, and functions that do nothing; rows have a
-status, and none. So both meet the same process on the same machine. At the end of each turn a line of JSON goes to the
-file named in `BENCH_TURNS`: whether it counted, CPU seconds of this process, answers of Kinesis, and bytes in batches.
-With ``always`` as first argument nothing is ever counted, and nothing measured.
+In turns of `BENCH_TURN_S` seconds the verbs by which the shells count are what they are, and functions that do
+nothing; rows have a status, and none. So both meet the same process on the same machine. At the end of each turn a
+line of JSON goes to the file named in `BENCH_TURNS`: whether it counted, CPU seconds of this process, answers of
+Kinesis, and bytes in batches. With ``always`` as first argument nothing is ever counted, and nothing measured.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from mld.leases.lease_counters import LeaseCounters
 from mld.metrics.instruments import Amounts, Calls, Spread, Tally
 from mld.metrics.liveness import Progress
 from mld.metrics.registry import Operation, ShardMetrics
-
-TURN_S = 2.0
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -64,6 +62,7 @@ VERBS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (Operation, "done", _nothing),
     (Operation, "note", _nothing),
     (ShardMetrics, "fetched", _nothing),
+    (ShardMetrics, "fetched_nothing", _nothing),
     (ShardMetrics, "saw_lag", _nothing),
     (ShardCounters, "fetched", _nothing),
     (ShardCounters, "entered", _nothing),
@@ -92,8 +91,9 @@ def count(counts: bool) -> None:
 class Turns:
     """What was done in the turn that runs."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, turn_s: float) -> None:
         self._file = Path(path)
+        self._turn_s = turn_s
         self._counts = True
         self._answers = self._bytes = 0
         self._cpu_s = time.process_time()
@@ -114,7 +114,7 @@ class Turns:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(self._turn_s)
             cpu_s = time.process_time()
             told = [self._counts, cpu_s - self._cpu_s, self._answers, self._bytes]
             with self._file.open("a") as file:
@@ -125,8 +125,8 @@ class Turns:
             self._cpu_s = time.process_time()
 
 
-def measure_in_turns(path: str) -> None:
-    turns = Turns(path)
+def measure_in_turns(path: str, turn_s: float) -> None:
+    turns = Turns(path, turn_s)
     turns.watch()
     run_daemon = daemon.run_daemon
 
@@ -145,5 +145,5 @@ if __name__ == "__main__":
         del sys.argv[1]
         count(False)
     else:
-        measure_in_turns(os.environ["BENCH_TURNS"])
+        measure_in_turns(os.environ["BENCH_TURNS"], float(os.environ["BENCH_TURN_S"]))
     main()

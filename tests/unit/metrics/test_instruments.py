@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mld.metrics.instruments import SECONDS_BOUNDS, Calls, Spread, StatisticSet, Tally
+from mld.metrics.registry import FetchResult, ShardMetrics
 
 VALUES = st.lists(st.floats(min_value=0, max_value=1e6), max_size=30)
 
@@ -87,3 +88,28 @@ def test_sets_that_are_added_keep_buckets_and_the_later_value() -> None:
     assert first is not None and second is not None
     both = first + second
     assert (sum(both.buckets), both.buckets[SECONDS_BOUNDS.index(0.5)], both.last) == (3, 2, 0.5)
+
+
+def test_reads_that_bring_nothing_are_counted_whenever_somebody_looks() -> None:
+    part = ShardMetrics("shardId-000000000000", 0.0)
+    for number in range(1000):
+        part.fetched_nothing(0.001 * number)
+    part.fetched(FetchResult.RECORDS, 0.5)
+    assert part.fetches.value() == {"empty": 1000, "records": 1}
+    assert part.fetch.seconds.count == part.fetch.ok.count == 1001
+    assert part.fetch.seconds.total == pytest.approx(sum(0.001 * number for number in range(1000)) + 0.5)
+    assert part.fetch.failed == 0
+
+
+def test_successes_are_told_as_ones_and_failures_as_noughts() -> None:
+    calls = Calls()
+    assert calls.ok.take() is None
+    for ok in (True, True, False):
+        calls.note(ok, 0.1)
+    assert calls.ok.take() == StatisticSet(3, 2.0, 0.0, 1.0)
+    assert calls.ok.take() is None
+    calls.note(False, 0.1)
+    assert calls.ok.take() == StatisticSet(1, 0.0, 0.0, 0.0)
+    calls.note(True, 0.1)
+    assert calls.ok.take() == StatisticSet(1, 1.0, 1.0, 1.0)
+    assert (calls.ok.count, calls.failed) == (5, 2)
