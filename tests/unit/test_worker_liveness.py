@@ -191,3 +191,30 @@ def test_a_stopped_worker_promises_nothing_but_its_renewals() -> None:
         assert set(running.metrics.progress._promises) <= {RENEWALS, HEARTBEATS}
 
     in_world(3, BY_HEARTBEAT, story)
+
+
+class NeverStops(Recorder):
+    """Does not answer `shutdownRequested`."""
+
+    async def act(self, child: Any, message: dict[str, Any]) -> None:
+        if message["action"] == "shutdownRequested":
+            await self.clock.sleep(1e9)
+        await super().act(child, message)
+
+
+@EVERYWHERE
+def test_a_long_stop_is_progress_until_the_grace_is_over(keys: dict[str, str]) -> None:
+    """The service manager ends a stop in which a loop hangs, and the children with it."""
+
+    async def story(world: Fleet) -> None:
+        world.recorder = NeverStops(world.clock)
+        running = world.start(shutdownGraceMillis="300000")
+        world.put(20)
+        await world.until(world.all_delivered)
+        running.worker.request_stop()
+        await never_overdue(world, running, 299)
+        assert not running.task.done()
+        await world.advance(30)
+        assert running.task.done()
+
+    in_world(2, keys, story)

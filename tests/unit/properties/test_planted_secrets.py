@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,11 +34,15 @@ def everything_shown(
 
 
 @pytest.mark.parametrize("key", dict.fromkeys(plant.key for plant in EVERY))
-def test_it_does_not_come_out(configure: Configure, key: str) -> None:
+def test_it_does_not_come_out(configure: Configure, key: str, tmp_path: Path) -> None:
+    in_file = tmp_path / "planted"
     without = [name for name in ("executableName", "AwsCredentialsProvider") if key == name]
     for plant in (plant for plant in EVERY if plant.key == key):
         written = f"{key}={plant.value}"
+        (planted,) = plant.secrets
+        in_file.write_text(planted)
         ways: list[tuple[str, list[str]]] = [(written, []), (f"{key}=${{PLANTED}}", [])]
+        ways.append((f"{key}={plant.value.replace(planted, f'${{file:{in_file}}}')}", []))
         if key.startswith(keys.CREDENTIALS_PREFIX):
             ways += [("", [written]), (f"{key}=${{NO:-{plant.value}}}", [])]
         for text, overrides in ways:
