@@ -202,7 +202,7 @@ class Doctor:
         if service is None:
             return found
         try:
-            return [*found, *await self._table(service)]
+            return [*found, *await self._table(service), *await self._legacy_tables(service)]
         finally:
             await service.close()
 
@@ -230,6 +230,19 @@ class Doctor:
         has_index = any(one.get("IndexName") == INDEX_NAME for one in answer["Table"].get("GlobalSecondaryIndexes", ()))
         found += await self._row_permissions(service, with_index=has_index)
         return found + await self._rows() if findings.is_well(found) else found
+
+    async def _legacy_tables(self, service: BotoService) -> list[Diagnosis]:
+        """Each start looks for the tables in which fleets up to KCL 3.4 kept reports and the leader's lock."""
+        about, settings = "fleet tables", self._settings
+        there, found = [], []
+        for name in (settings.worker_metrics_table_name, settings.coordinator_state_table_name):
+            try:
+                await service.call("Scan", {"TableName": name, "Limit": 1}, timeout_s=TIMEOUT_S)
+                there.append(name)
+            except MldError as error:
+                if not findings.is_missing(error):
+                    found.append(refusal(about, f"dynamodb:Scan of {name}", error))
+        return found or [ok(about, f"{' and '.join(there)} are used" if there else "none of an older fleet")]
 
     async def _row_permissions(self, service: BotoService, *, with_index: bool) -> list[Diagnosis]:
         """Each call on rows; the writes are for a row that does not exist, and must not."""

@@ -115,6 +115,16 @@ def test_beside_a_running_fleet_each_permission_is_tried_and_nothing_changes(wor
             "the credentials have expired",
         ),
         (
+            {
+                "service": "dynamodb",
+                "operation": "Scan",
+                "contains": "-WorkerMetricStats",
+                "code": "AccessDeniedException",
+            },
+            "fleet tables",
+            "is not allowed",
+        ),
+        (
             {"service": "kinesis", "operation": "ListShards", "drop": True},
             "reading",
             "no answer",
