@@ -130,7 +130,9 @@ def encoded(view: StatusView, *, zipped: bool) -> Steps[tuple[bytes, ...]]:
     return in_pieces(view.head(), view.lists(), zipped=zipped)
 
 
-def in_pieces(head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False) -> Steps[bytes]:
+def in_pieces(
+    head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False
+) -> Steps[tuple[bytes, ...]]:
     """As `encoded`, for any document with long lists."""
     packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
     pieces: list[bytes] = []
