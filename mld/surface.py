@@ -89,7 +89,7 @@ def _status_of(parts: SurfaceParts) -> DaemonStatus:
 
 
 def _slowly_read(parts: SurfaceParts) -> DynamoLeaseTable:
-    """The lease table, read page after page: nobody waits for people, and a table of 10,000 rows has ten of them."""
+    """The lease table, read page after page: nobody waits for people, and a table of 10,000 rows has five of them."""
     return DynamoLeaseTable(
         parts.dynamo,
         parts.clock,

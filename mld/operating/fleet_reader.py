@@ -19,6 +19,7 @@ from mld.fleet.report.reports_table import ReportsTable
 from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TABLE_KEY, Place, WorkerReport
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.lease import Lease
+from mld.leases.rows import UNKNOWN_KEY
 from mld.leases.table import LeaseTable, TableScan
 from mld.operating.fleet_status import LAG_MAX_S, FleetStatus, ViewRules, fleet_status_steps, told_by_heartbeats
 from mld.steps import Steps
@@ -83,7 +84,7 @@ class FleetReader:
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""
         scan, (legacy_reports, legacy_lock) = await asyncio.gather(self._table.scan(), self._legacy())
-        if any(LEASE_TABLE_KEY not in row for row in scan.others):
+        if any(key == UNKNOWN_KEY for key, _ in scan.corrupt):
             name = self._settings.table_name
             raise TableError(f"table {name} is no lease table: it has rows without the attribute {LEASE_TABLE_KEY}")
         return await in_turns(self.status_of(scan, legacy_reports, legacy_lock))

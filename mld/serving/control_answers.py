@@ -70,10 +70,10 @@ class ControlAnswers:
         )
         head = own_status(self._status.snapshot(), facts)
         shards = iter(head.pop("shards"))
-        yield (await in_turns(in_pieces(head, {"shards": shards}))).rstrip()
+        yield b"".join(await in_turns(in_pieces(head, {"shards": shards}))).rstrip()
 
     async def _fleet(self, _: Request) -> AsyncGenerator[Answer, None]:
-        yield (await self._status.body(zipped=False)).rstrip()
+        yield b"".join(await self._status.body(zipped=False)).rstrip()
 
     # --- the log ------------------------------------------------------------------------------------------------------
 

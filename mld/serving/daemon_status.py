@@ -42,7 +42,7 @@ class _Body:
     """`/status.json`, good until `until`."""
 
     until: float
-    body: bytes
+    pieces: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +142,22 @@ class DaemonStatus:
         """The data of the status page: the whole fleet, and more of this worker."""
         return await in_turns(document(await self._view()))
 
-    async def body(self, *, zipped: bool) -> bytes:
-        """The document as JSON, or that in the format of gzip; made once a second at most, less often if it is long."""
+    async def body(self, *, zipped: bool) -> tuple[bytes, ...]:
+        """The document as JSON, or that in the format of gzip, in pieces.
+
+        It is made once a second at most, and less often if it is long.
+        """
         async with self._making:
             began = self._clock.monotonic()
             kept = self._bodies.get(zipped)
             if kept is None or began >= kept.until:
                 view = await self._view()
                 seen_at = self._clock.monotonic()
-                body = await in_turns(encoded(view, zipped=zipped), self._clock)
+                pieces = await in_turns(encoded(view, zipped=zipped), self._clock)
                 now = self._clock.monotonic()
                 valid_s = min(LOOK_PERIOD_S, max(BODY_VALID_S, (now - seen_at) / BODY_COST_SHARE))
-                self._bodies[zipped] = kept = _Body(now + valid_s, body)
-            return kept.body
+                self._bodies[zipped] = kept = _Body(now + valid_s, pieces)
+            return kept.pieces
 
     async def _view(self) -> StatusView:
         fleet = await self._look()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import h11
@@ -41,7 +41,8 @@ class HttpAnswer:
 
     status: int
     content_type: str
-    body: bytes
+    body: bytes | Sequence[bytes]
+    """In pieces, if it is long."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -180,22 +181,26 @@ async def _send(
     head_only: bool = False,
     close: bool = False,
 ) -> None:
+    body = (answer.body,) if isinstance(answer.body, bytes) else answer.body
     headers = _COMMON | {
         "content-type": answer.content_type,
-        "content-length": str(len(answer.body)),
+        "content-length": str(sum(map(len, body))),
         **answer.headers,
         **({"connection": "close"} if close else {}),
     }
-    pieces = [connection.send(h11.Response(status_code=answer.status, headers=list(headers.items())))]
+    await _write(writer, connection.send(h11.Response(status_code=answer.status, headers=list(headers.items()))))
     if not head_only:
-        pieces.append(connection.send(h11.Data(data=answer.body)))
-    pieces.append(connection.send(h11.EndOfMessage()))
-    for piece in pieces:
-        left = memoryview(piece or b"")
-        for start in range(0, len(left), WRITE_BYTES):
-            writer.write(left[start : start + WRITE_BYTES])
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await writer.drain()
+        for piece in body:
+            await _write(writer, connection.send(h11.Data(data=piece)))
+    await _write(writer, connection.send(h11.EndOfMessage()))
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes | None) -> None:
+    left = memoryview(data or b"")
+    for start in range(0, len(left), WRITE_BYTES):
+        writer.write(left[start : start + WRITE_BYTES])
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            await writer.drain()
 
 
 async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -122,23 +122,26 @@ def document(view: StatusView) -> Steps[Document]:
     return value
 
 
-def encoded(view: StatusView, *, zipped: bool) -> Steps[bytes]:
-    """The document as JSON in UTF-8, without needless blanks; `zipped` in the format of gzip.
+def encoded(view: StatusView, *, zipped: bool) -> Steps[tuple[bytes, ...]]:
+    """The document in pieces, as JSON in UTF-8 without needless blanks; `zipped` in the format of gzip.
 
-    It is never there as a whole but in the form that is asked for.
+    It is never there as a whole, and in no other form than the one that is asked for.
     """
     return in_pieces(view.head(), view.lists(), zipped=zipped)
 
 
-def in_pieces(head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False) -> Steps[bytes]:
+def in_pieces(
+    head: Document, lists: Mapping[str, Iterator[Document]], *, zipped: bool = False
+) -> Steps[tuple[bytes, ...]]:
     """As `encoded`, for any document with long lists."""
     packer = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS) if zipped else None
     pieces: list[bytes] = []
     for text in _texts(head, lists):
         piece = text.encode()
-        pieces.append(piece if packer is None else packer.compress(piece))
+        if made := piece if packer is None else packer.compress(piece):
+            pieces.append(made)
         yield
-    return b"".join(pieces) if packer is None else b"".join((*pieces, packer.flush()))
+    return tuple(pieces) if packer is None else (*pieces, packer.flush())
 
 
 def _texts(head: Document, lists: Mapping[str, Iterator[Document]]) -> Iterator[str]:
@@ -191,7 +194,7 @@ def _state(view: ShardView) -> str:
             return ENDED
         case Verdict.STOPPED:
             return STOPPED
-        case Verdict.FAILING | Verdict.PARKED as known:
+        case Verdict.FAILING | Verdict.PARKED | Verdict.PAUSED as known:
             return str(known.value)
     return UNKNOWN if view.status is None else view.status.activity
 
@@ -225,6 +228,7 @@ def _own_only(own: ShardValue, worker: str, history: History) -> dict[str, Any]:
         "owner": worker,
         "handoffTo": None,
         "toldSecondsAgo": None,
+        "isProbed": False,
         "checkpoint": None,
         "kbPerSecond": None,
         "parents": [],

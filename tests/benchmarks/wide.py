@@ -48,7 +48,7 @@ WORKERS = 100
 PUT_BATCH = 25  # of BatchWriteItem
 LONG_S = 3600  # no lease expires, and nothing is too old, while this runs
 RUNS = 3
-PAGES = ("/", "/status.json", "/status.json, compressed", "/livez")
+PAGES = ("/livez", "/", "/status.json, compressed", "/status.json")
 COMMANDS = (("leases",), ("leases", "-o", "json"), ("workers",), ("lag",))
 
 

@@ -90,6 +90,7 @@ def test_a_shard_that_went_to_another_worker_is_not_shown_by_what_is_left_of_it_
         pytest.param(replace(OTHERS, owner=None), "stopped", None, id="nobody's"),
         pytest.param(replace(OTHERS, checkpoint=SHARD_END), "ended", None, id="ended"),
         pytest.param(replace(OTHERS, status=None), "unknown", None, id="says nothing"),
+        pytest.param(replace(OTHERS, paused="by ann, to look"), "paused", None, id="paused"),
         pytest.param(
             replace(OTHERS, failing=Failing(3, NOW_S - 60, Position("100"))),
             "failing",
@@ -134,16 +135,16 @@ def test_holes_are_shares_of_the_hash_keys() -> None:
 def test_what_is_sent_is_the_document_and_compressed_it_is_a_tenth() -> None:
     rows = [replace(ROW, key=f"shardId-{number:012}", owner=f"w-{number % 7}") for number in range(1000)]
     seen = view(fleet(*rows), holding())
-    body = finish(encoded(seen, zipped=False))
+    body = b"".join(finish(encoded(seen, zipped=False)))
     assert json.loads(body) == finish(document(seen))
-    packed = finish(encoded(seen, zipped=True))
+    packed = b"".join(finish(encoded(seen, zipped=True)))
     assert gzip.decompress(packed) == body
     assert len(packed) < len(body) / 10
 
 
 def test_an_empty_fleet_is_a_document_too() -> None:
     for status in (None, fleet(reports=[])):
-        assert json.loads(finish(encoded(view(status), zipped=False)))["shards"] == []
+        assert json.loads(b"".join(finish(encoded(view(status), zipped=False))))["shards"] == []
 
 
 @pytest.mark.parametrize(
