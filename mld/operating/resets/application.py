@@ -190,18 +190,28 @@ class Application:
     ) -> list[Outcome]:
         outcomes: dict[str, Outcome] = {}
         for _ in range(ROUNDS_MAX):
-            table = (await self.look()).table
-            await hold.take(table.scan.leases, by_force=stop_fleet)
+            await self._take_newcomers(hold, stop_fleet=stop_fleet)
             plan = planner((await self.look()).table, hold.me)
             if not plan.changes:
-                break
+                return list(outcomes.values())
             for change in plan.changes:
                 outcome = await hold.write(change)
                 outcomes[change.key] = outcome
                 report(outcome)
                 if outcome.fate is not Fate.DONE:
                     return [*outcomes.values(), *_not_tried(plan.changes, outcomes)]
-        return list(outcomes.values())
+        raise ActRefusedError(f"rows still change after {ROUNDS_MAX} rounds: somebody else is at work; ask again")
+
+    async def _take_newcomers(self, hold: OperatorHold, *, stop_fleet: bool) -> None:
+        """Take the leases that came since the table was looked at. Raises ActRefusedError if they have owners, unless
+        these are to give way."""
+        new = [lease for lease in (await self.look()).table.scan.leases if lease.key not in hold.keys]
+        owned = next((lease for lease in new if lease.actual_owner is not None), None)
+        if owned is not None and not stop_fleet:
+            raise ActRefusedError(
+                f"{owned.actual_owner} has taken lease {owned.key} meanwhile: somebody else is at work"
+            )
+        await hold.take(new, by_force=stop_fleet)
 
 
 def _not_tried(changes: Sequence[Change], outcomes: dict[str, Outcome]) -> Iterable[Outcome]:

@@ -260,8 +260,9 @@ async def operator_hold(
     try:
         yield hold
     finally:
-        await hold.until_noticed()
-        keeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeping
-        await hold.give_back()
+        try:
+            await hold.until_noticed()
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            await hold.give_back()
