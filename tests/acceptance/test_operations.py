@@ -17,9 +17,9 @@ from textwrap import dedent
 import pytest
 
 from tests.acceptance.commands import ROOT, mld
-from tests.integration.world import ENVIRONMENT, World
+from tests.integration.world import ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.browser import Browser, find_browser
-from tests.support.operated import CHILDREN, FAILING, GOOD, PARKED, SHARDS, OperatedFleet
+from tests.support.operated import CHILDREN, FAILING, GOOD, PARKED, SHARDS, OperatedFleet, get
 from tests.support.servers import EmbeddedAws
 
 pytestmark = pytest.mark.full
@@ -306,3 +306,22 @@ def test_nobody_listens_there(fleet: OperatedFleet, command: str) -> None:
     code, said = refused(command, fleet.file, "-D", "dynamoDBEndpoint=http://127.0.0.1:9")
     assert code == 1
     assert "127.0.0.1:9" in said
+
+
+# --- a table out of reach ---------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_cannot_reach_its_table_is_alive_and_not_ready(make_world: MakeWorld) -> None:
+    world = make_world()
+    daemon = world.daemon(**SHORT_LEASE, mld__http="127.0.0.1:0")
+    base = f"http://{daemon.wait_for_event('http_serving')['address']}"
+    world.until(lambda: get(f"{base}/readyz")[0] == 200, what="ready")
+    world.aws.inject_faults({"service": "dynamodb", "drop": True})
+    world.until(lambda: get(f"{base}/readyz")[0] == 503, what="not ready")
+    assert b"the lease table was not reached for" in get(f"{base}/readyz")[2]
+    assert get(f"{base}/livez")[0] == 200
+    value = json.loads(get(f"{base}/status.json")[2])
+    assert value["trouble"].startswith("the tables cannot be read")
+    assert value["whyNotReady"].startswith("the lease table was not reached")
+    world.aws.clear_faults()
+    world.until(lambda: get(f"{base}/readyz")[0] == 200, what="ready again")
