@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from mld.serving.web_pages import page_and_policy
 from tests.acceptance.commands import ROOT, mld
-from tests.integration.world import ENVIRONMENT, World
+from tests.integration.world import ENVIRONMENT, SHORT_LEASE, MakeWorld, World
 from tests.support.browser import Browser, find_browser
-from tests.support.operated import CHILDREN, FAILING, GOOD, PARKED, SHARDS, OperatedFleet
+from tests.support.operated import CHILDREN, FAILING, GOOD, PARKED, SHARDS, OperatedFleet, get
 from tests.support.servers import EmbeddedAws
 
 pytestmark = pytest.mark.full
@@ -228,19 +230,39 @@ def test_the_page_shows_the_fleet_to_people(fleet: OperatedFleet) -> None:
                 "const what = document.querySelector('#what');"
                 "what.textContent = what.textContent.replace(/app-[0-9]+-[0-9]+/, 'clicks')"
             )
-            page.screenshot(path=PICTURE, full_page=True)
+            PICTURE.write_bytes(with_titles(page.screenshot(full_page=True), titles_of_the_page()))
 
 
 def shard_of(fleet: OperatedFleet, name: str) -> dict[str, object]:
     return next(dict(one) for one in fleet.status()["shards"] if one["shard"] == name)  # type: ignore[return-value]
 
 
+def titles_of_the_page() -> bytes:
+    """The headings and columns that the page has now; the picture bears them in a comment."""
+    page, _ = page_and_policy()
+    found = re.findall(rb'\["\w*", "([^"]+)", "\w*", \(|<h2[^>]*>([^<]+)', page)
+    return b", ".join(one or other for one, other in found)
+
+
+COMMENT = b"tEXtComment\0"
+IHDR_END = 33
+
+
+def with_titles(png: bytes, titles: bytes) -> bytes:
+    """The picture with a comment after its first chunk."""
+    data = COMMENT + titles
+    chunk = (len(data) - 4).to_bytes(4) + data + zlib.crc32(data).to_bytes(4)
+    return png[:IHDR_END] + chunk + png[IHDR_END:]
+
+
 def test_the_picture_in_the_documentation_is_one_of_this_page() -> None:
-    """Of the same width, and the page below it: whoever changes the page sees to a new one."""
+    """Whoever changes its headings or columns takes a new one."""
     data = PICTURE.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert int.from_bytes(data[16:20]) == PICTURE_SIZE["width"]
-    assert int.from_bytes(data[20:24]) > 600
+    assert b"Batch in hand" in titles_of_the_page()
+    remedy = f"take a new picture: {PICTURE_VARIABLE}=1 pytest tests/acceptance/test_operations.py"
+    assert COMMENT + titles_of_the_page() in data, remedy
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -306,3 +328,22 @@ def test_nobody_listens_there(fleet: OperatedFleet, command: str) -> None:
     code, said = refused(command, fleet.file, "-D", "dynamoDBEndpoint=http://127.0.0.1:9")
     assert code == 1
     assert "127.0.0.1:9" in said
+
+
+# --- a table out of reach ---------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_cannot_reach_its_table_is_alive_and_not_ready(make_world: MakeWorld) -> None:
+    world = make_world()
+    daemon = world.daemon(**SHORT_LEASE, mld__http="127.0.0.1:0")
+    base = f"http://{daemon.wait_for_event('http_serving')['address']}"
+    world.until(lambda: get(f"{base}/readyz")[0] == 200, what="ready")
+    world.aws.inject_faults({"service": "dynamodb", "drop": True})
+    world.until(lambda: get(f"{base}/readyz")[0] == 503, what="not ready")
+    assert b"the lease table was not reached for" in get(f"{base}/readyz")[2]
+    assert get(f"{base}/livez")[0] == 200
+    value = json.loads(get(f"{base}/status.json")[2])
+    assert value["trouble"].startswith("the tables cannot be read")
+    assert value["whyNotReady"].startswith("the lease table was not reached")
+    world.aws.clear_faults()
+    world.until(lambda: get(f"{base}/readyz")[0] == 200, what="ready again")

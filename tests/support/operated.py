@@ -122,13 +122,7 @@ class OperatedFleet:
 
     def get(self, path: str, worker: str = "w1", **headers: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers by lower-case name, and body of a page of a daemon."""
-        request = urllib.request.Request(f"{self.bases[worker]}{path}", headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                return answer.status, _lower(answer.headers), answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, _lower(error.headers), error.read()
+        return get(f"{self.bases[worker]}{path}", **headers)
 
     def status(self, worker: str = "w1") -> Any:
         """The daemon's `/status.json`."""
@@ -155,6 +149,17 @@ class OperatedFleet:
         for shard, owner in OWNERS.items():
             lease = Lease(shard, TRIM_HORIZON, owner=owner, hash_range=ranges.get(shard, ranges[GOOD]))
             world.dynamo.put_item(TableName=world.table, Item=new_row(lease))
+
+
+def get(url: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers by lower-case name, and body of a page."""
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return answer.status, _lower(answer.headers), answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, _lower(error.headers), error.read()
 
 
 def _lower(headers: Any) -> dict[str, str]:

@@ -121,6 +121,19 @@ def test_leases(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(listings.leases_listing(fleet, fleet.open_shards), monkeypatch) == LEASES
 
 
+def test_a_long_listing_looks_as_a_short_one(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = listings.leases_listing(fleet, fleet.open_shards)
+    short = printed(listing, monkeypatch)
+    monkeypatch.setattr(printing, "ROWS_MAX", 0)
+    assert printed(listing, monkeypatch) == short
+
+
+def test_wide_and_hostile_characters_are_aligned_in_a_long_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printing, "ROWS_MAX", 0)
+    listing = listings.Listing("", (("name", False), ("n", True)), (("日本", "1"), ("a\x1b[2J", "10")))
+    assert printed(listing, monkeypatch) == "name       n\n日本       1\na\\x1b[2J  10"
+
+
 def test_workers(fleet: FleetStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(listings.workers_listing(fleet), monkeypatch) == WORKERS
 

@@ -53,6 +53,16 @@ def test_check_shows_the_session_that_runs_and_its_counters(file, capsys):
     assert (one["ui"], one["counters"]["records"]) == ("http://127.0.0.1:4041", 20)
 
 
+def test_the_status_page_is_told_of_the_session_and_its_triggers_and_no_more(file):
+    status = HostStatus(run_directory(os.getpid()), "clicks", str(file), 7)
+    status.ready({"ui": "http://127.0.0.1:4041", "master": "spark://secret@host"})
+    status.triggered(20, 4_000, BatchFigures(rows=18, jobs=2, attempts=1), 0, {})
+    (told,) = sparkhosts.told("clicks")
+    assert (told["ui"], told["counters"]["triggers"], told["pid"]) == ("http://127.0.0.1:4041", 1, os.getpid())
+    assert told.keys() == set(sparkhosts.TOLD)
+    assert sparkhosts.told("another") == []
+
+
 def test_another_processor_hears_nothing_of_spark(file, capsys):
     file.write_text(FILE.format(program="python3 other.py"))
     assert "UI" not in checked(file, capsys)

@@ -1,0 +1,127 @@
+"""What a daemon's status costs and shows: a fleet in virtual time, looked at by somebody who is not in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.leases.lease import Lease, ShardStatus
+from mld.metrics.registry import Metrics
+from mld.metrics.snapshot import Identity
+from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
+from mld.positions import Position
+from mld.serving.daemon_status import LOOK_PERIOD_S, DaemonStatus, StatusParts
+from tests.support.fleet import BASIC, STREAM, TABLE, Fleet, in_fleet, settings_of
+
+LOOKER = "looker"
+
+
+class Stuck(FleetReader):
+    """Sees one shard that falls back, and whose checkpoint moves only while `moves`."""
+
+    moves = False
+
+    async def look(self) -> FleetStatus:
+        now_s = self._clock.wall()
+        at = Position(str(int(now_s))) if self.moves else Position("100")
+        status = ShardStatus("processing", int(now_s), 90_000 + int(now_s) % 100_000, at)
+        lease = Lease("shardId-000000000000", at, owner="w1", status=status)
+        return fleet_status([lease], [], None, now_s, ViewRules(10.0))
+
+
+def looker_at(
+    world: Fleet, is_ready: Callable[[], bool] = lambda: True, reader: type[FleetReader] = FleetReader
+) -> DaemonStatus:
+    """The status of a daemon without leases on the fleet's table; its requests are those of `LOOKER`."""
+    settings = settings_of(**{name: value for name, value in BASIC.items() if "." not in name})
+    service = world.dynamo.client(LOOKER)
+    table = DynamoLeaseTable(service, world.clock, table_name=TABLE)
+    return DaemonStatus(
+        StatusParts(
+            identity=Identity(TABLE, STREAM, LOOKER, "0.2.0"),
+            metrics=Metrics(),
+            reader=reader(settings, service, table, world.clock, view_rules(settings)),
+            clock=world.clock,
+            prefetch_limit_bytes=1,
+            lease_duration_s=10.0,
+            mode=lambda: "mode",
+            is_ready=is_ready,
+            read_table=lambda: table.get("Leader", consistent=False),
+        )
+    )
+
+
+def scans(world: Fleet) -> int:
+    return world.dynamo.usage(operation="Scan", table=TABLE, sender=LOOKER).requests
+
+
+async def data(status: DaemonStatus) -> Any:
+    return json.loads(b"".join(await status.body(zipped=False)))
+
+
+@in_fleet(shard_count=3)
+async def test_however_many_look_the_table_is_read_once_in_five_seconds(world: Fleet) -> None:
+    world.start("w1")
+    await world.until(lambda: world.dynamo.has_table(TABLE) and len(world.dynamo.rows(TABLE)) >= 3)
+    await world.advance(30)
+    status = looker_at(world)
+    assert scans(world) == 0, "nobody has looked"
+    for _ in range(100):
+        await status.body(zipped=True)
+        await data(status)
+        await world.advance(0.5)
+    assert 50 / LOOK_PERIOD_S - 1 <= scans(world) <= 50 / LOOK_PERIOD_S + 1
+    await world.advance(600)
+    assert scans(world) <= 50 / LOOK_PERIOD_S + 1, "nobody looks any more"
+    shards = (await data(status))["shards"]
+    assert [(one["owner"], one["state"], one["isHere"]) for one in shards] == [("w1", "idle", False)] * 3
+
+
+@in_fleet(shard_count=2)
+async def test_what_was_seen_stays_and_the_reason_is_told_while_the_table_cannot_be_read(world: Fleet) -> None:
+    world.start("w1")
+    await world.until(lambda: world.dynamo.has_table(TABLE) and len(world.dynamo.rows(TABLE)) >= 2)
+    status = looker_at(world)
+    assert (await data(status))["trouble"] is None
+    world.dynamo.forbidden.add("Scan")
+    await world.advance(LOOK_PERIOD_S + 1)
+    value = await data(status)
+    assert "the tables cannot be read" in value["trouble"]
+    assert len(value["shards"]) == 2
+    world.dynamo.forbidden.clear()
+    await world.advance(LOOK_PERIOD_S + 1)
+    assert (await data(status))["trouble"] is None
+
+
+@in_fleet(shard_count=1)
+async def test_a_shard_that_stands_still_is_stalled_from_the_fourth_look_on(world: Fleet) -> None:
+    status = looker_at(world, reader=Stuck)
+    verdicts = []
+    for _ in range(12):
+        verdicts.append((await data(status))["shards"][0]["verdict"])
+        await world.advance(LOOK_PERIOD_S)
+    assert verdicts[0] == "lagging"
+    assert set(verdicts[4:]) == {"stalled"}
+    Stuck.moves = True
+    try:
+        await data(status)
+        await world.advance(40)
+        await data(status)
+        await world.advance(LOOK_PERIOD_S)
+        assert (await data(status))["shards"][0]["verdict"] == "lagging"
+    finally:
+        Stuck.moves = False
+
+
+@in_fleet(shard_count=1)
+async def test_it_is_ready_after_initialization_until_it_stops(world: Fleet) -> None:
+    world.start("w1")
+    stops = [False]
+    status = looker_at(world, lambda: not stops[0])
+    assert status.why_not_ready() is None
+    stops[0] = True
+    assert status.why_not_ready() == "not initialized, or stopping"
+    assert not status.is_ready
