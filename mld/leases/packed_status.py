@@ -111,7 +111,7 @@ def _unsqueezed(body: bytes, length: int) -> bytes:
 
 
 def _activity(status: ShardStatus | None) -> int:
-    return NO_ACTIVITY if status is None else ACTIVITIES.index(status.activity)
+    return NO_ACTIVITY if status is None or status.activity not in ACTIVITIES else ACTIVITIES.index(status.activity)
 
 
 def _exact(status: ShardStatus | None) -> bytes:

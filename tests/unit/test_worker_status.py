@@ -154,3 +154,18 @@ async def test_the_age_of_a_renewal_is_that_of_the_heartbeat_which_stands_for_it
     ages = [now - part.renewed_at for part in running.metrics.shards.values()]
     assert len(ages) == 3
     assert max(ages) <= TWO_RENEWALS_S
+
+
+@in_fleet(1, **BY_HEARTBEAT)
+async def test_a_heartbeat_goes_out_whatever_is_wrong_with_what_it_tells(world: Fleet) -> None:
+    running = world.start("w1")
+    await world.advance(60.0)
+
+    async def broken() -> bytes:
+        raise RuntimeError("a bug")
+
+    running.worker.fleet._parts.heartbeat._shards = broken
+    await world.advance(60.0)
+    assert running.worker.held() == {"shardId-000000000000"}
+    assert "mldShards" not in (_report(world, "w1") or {})
+    assert running.metrics.worker.leases_lost == 0

@@ -226,7 +226,7 @@ class Heartbeat:
         while True:
             attempt += 1
             self._goes_on()
-            shards = await self._shards()
+            shards = await self._told()
             sent_at = self._clock.monotonic()
             try:
                 answer = await self._table.beat(self._worker_id, last, value, shards)
@@ -258,6 +258,14 @@ class Heartbeat:
         for key in self._keeper.carried() if ok else ():
             if key in self._metrics.shards:
                 self._metrics.shards[key].renewed_at = now
+
+    async def _told(self) -> bytes | None:
+        """As `_shards`; no heartbeat is lost to what goes wrong with that."""
+        try:
+            return await self._shards()
+        except Exception as error:
+            survived(error, "telling of the shards")
+            return None
 
     async def _shards(self) -> bytes | None:
         """What the next heartbeat tells of the carried shards; None if that would cost a write unit."""

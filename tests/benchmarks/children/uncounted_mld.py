@@ -91,10 +91,11 @@ def count(counts: bool) -> None:
 class Turns:
     """What was done in the turn that runs."""
 
-    def __init__(self, path: str, turn_s: float) -> None:
+    def __init__(self, path: str, turn_s: float, counts: bool) -> None:
         self._file = Path(path)
         self._turn_s = turn_s
-        self._counts = True
+        self._counts = counts
+        count(counts)
         self._answers = self._bytes = 0
         self._cpu_s = time.process_time()
 
@@ -125,8 +126,8 @@ class Turns:
             self._cpu_s = time.process_time()
 
 
-def measure_in_turns(path: str, turn_s: float) -> None:
-    turns = Turns(path, turn_s)
+def measure_in_turns(path: str, turn_s: float, first: str) -> None:
+    turns = Turns(path, turn_s, first == "counts")
     turns.watch()
     run_daemon = daemon.run_daemon
 
@@ -145,5 +146,5 @@ if __name__ == "__main__":
         del sys.argv[1]
         count(False)
     else:
-        measure_in_turns(os.environ["BENCH_TURNS"], float(os.environ["BENCH_TURN_S"]))
+        measure_in_turns(os.environ["BENCH_TURNS"], float(os.environ["BENCH_TURN_S"]), os.environ["BENCH_FIRST"])
     main()

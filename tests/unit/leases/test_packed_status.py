@@ -89,6 +89,12 @@ def test_what_does_not_fit_is_not_told_at_all() -> None:
     assert pack(shards(1), HEAD_BYTES - 1) is None
 
 
+def test_what_has_no_number_is_unknown() -> None:
+    packed = pack({"a": ShardStatus("dancing", NOW_S, 5), "b": ShardStatus("paused", NOW_S, 5)})
+    assert packed is not None
+    assert unpack(packed, ["a", "b"]) == {"b": ShardStatus("paused", NOW_S, 5)}
+
+
 def test_other_leases_than_those_told_of_are_unknown() -> None:
     packed = pack({"a": ShardStatus("idle", NOW_S, 0), "b": ShardStatus("idle", NOW_S, 0)})
     assert packed is not None
