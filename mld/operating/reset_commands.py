@@ -279,7 +279,7 @@ def teardown(
         seen = await app.table_or_none()
         if seen is not None:
             await app.require_stream_of(seen)
-            await app.require_no_owners(seen, "stop them first", idle=True)
+            await app.require_no_workers(seen, "stop them first")
         if not execute:
             _show(output, [*lines, "nothing was done; --execute deletes it"], value)
             return EXIT_OK

@@ -58,6 +58,7 @@ class Application:
     name: str
     stream_name: str
     lease_duration_s: float
+    report_period_s: float
     calls: TableCalls
     legacy_reports: TableCalls
     leases: LeaseTable
@@ -118,9 +119,16 @@ class Application:
         if alive:
             raise ActRefusedError(refusal(alive, owners, ""))
 
-    async def require_no_owners(self, seen: Observed, remedy: str, *, idle: bool = False) -> None:
-        """Raises ActRefusedError if a worker is alive, after one lease duration at most. Raises TableError."""
-        alive = await living(self.look, seen, self.clock, self.lease_duration_s, idle=idle)
+    async def require_no_owners(self, seen: Observed, remedy: str) -> None:
+        """Raises ActRefusedError if an owner is alive, after one lease duration at most. Raises TableError."""
+        await self._require_nobody(seen, remedy, None)
+
+    async def require_no_workers(self, seen: Observed, remedy: str) -> None:
+        """As `require_no_owners`, of workers without a lease too: after the time between two reports at most."""
+        await self._require_nobody(seen, remedy, self.report_period_s)
+
+    async def _require_nobody(self, seen: Observed, remedy: str, idle_report_s: float | None) -> None:
+        alive = await living(self.look, seen, self.clock, self.lease_duration_s, idle_report_s=idle_report_s)
         if alive:
             raise ActRefusedError(refusal(alive, owners_of(seen), remedy))
 
@@ -280,6 +288,7 @@ def application_with(settings: Settings, dynamo: Service, streams: Streams, cloc
         name=settings.application_name,
         stream_name=settings.stream_name,
         lease_duration_s=settings.failover_time_millis / 1000,
+        report_period_s=settings.worker_metrics_reporter_freq_in_millis / 1000,
         calls=TableCalls(dynamo, settings.table_name, REQUEST_TIMEOUT_S),
         legacy_reports=TableCalls(dynamo, settings.worker_metrics_table_name, REQUEST_TIMEOUT_S),
         leases=DynamoLeaseTable(dynamo, clock, table_name=settings.table_name, request_timeout_s=REQUEST_TIMEOUT_S),

@@ -16,6 +16,8 @@ from mld.operating.resets.operator_hold import is_operator
 
 LOOKS_PER_LEASE = 5
 MARGIN_S = 1.0
+RECENT_REPORTS = 4
+"""Reports that a worker may have missed, or its clock be behind by, and still be watched for the next one."""
 NAMED_MAX = 3
 
 
@@ -65,22 +67,36 @@ def _reports(seen: Observed) -> dict[str, Row]:
     return found
 
 
+def _reporting(seen: Observed, now_s: float, age_max_s: float) -> set[str]:
+    """Workers whose reports are not older than that, by their own clocks; a report without a time counts."""
+    found = set()
+    for worker, row in _reports(seen).items():
+        text = row.get("lut", {}).get("N", "")
+        told_s = int(text) if text.isascii() and text.isdigit() else now_s
+        if now_s - told_s <= age_max_s:
+            found.add(worker)
+    return found
+
+
 async def living(
     look: Look,
     first: Observed,
     clock: Clock,
     lease_duration_s: float,
     *,
-    idle: bool = False,
+    idle_report_s: float | None = None,
     whom: Callable[[str], bool] = lambda _: True,
 ) -> set[str]:
     """The workers that are alive, as soon as one is seen to be, else empty after one lease duration.
 
-    Workers without leases count with `idle` only, and of all only `whom`. Raises TableError.
+    Of all workers only `whom` count, and those without leases only with `idle_report_s`, the time between two of their
+    reports: then it takes that long where a report is not older than a few of these times. Raises TableError.
     """
     owners = owners_of(first)
-    watched = {one for one in owners.keys() | (_reports(first).keys() if idle else set()) if whom(one)}
-    deadline_s = clock.monotonic() + lease_duration_s + MARGIN_S
+    recent = set() if idle_report_s is None else _reporting(first, clock.wall(), RECENT_REPORTS * idle_report_s)
+    watched = {one for one in owners.keys() | recent if whom(one)}
+    watch_s = max(lease_duration_s, (idle_report_s or 0.0) if recent else 0.0)
+    deadline_s = clock.monotonic() + watch_s + MARGIN_S
     while watched and clock.monotonic() < deadline_s:
         await clock.sleep(lease_duration_s / LOOKS_PER_LEASE)
         now = await look()

@@ -152,6 +152,26 @@ async def test_living_owners_are_named_and_dead_ones_are_not_waited_for_twice(wo
     assert world.clock.monotonic() - began_s < app.lease_duration_s + 4
 
 
+@in_fleet(1)
+async def test_a_worker_without_a_lease_is_known_by_its_reports(world: Fleet) -> None:
+    world.start("w1", clientVersionConfig=MODES[0])
+    await processed(world)
+    idle = world.start("w2", clientVersionConfig=MODES[0])
+    await world.advance(60)
+    await world.running[0].crash()
+    await world.until(lambda: world.lease(SHARD_0).owner == "w2", 200)
+    third = world.start("w3", clientVersionConfig=MODES[0])
+    await world.advance(60)
+    await idle.crash()
+    await world.dynamo.call("DeleteItem", {"TableName": TABLE, "Key": {"leaseKey": {"S": SHARD_0}}})
+    app = application(world)
+    with pytest.raises(ActRefusedError, match=r"workers are alive: w3 \(0 leases\); stop them"):
+        await app.require_no_workers(await app.look(), "stop them")
+    await third.crash()
+    await world.advance(1)
+    await app.require_no_workers(await app.look(), "stop them")
+
+
 @in_fleet(2, mld__heartbeat="worker")
 async def test_workers_whose_heartbeats_stand_for_their_leases_are_alive(world: Fleet) -> None:
     world.start("w1", clientVersionConfig=MODES[0])
