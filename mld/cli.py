@@ -115,7 +115,7 @@ def run(
     if time_max_s is not None and not until_caught_up:
         raise click.UsageError("--max-time goes with --until-caught-up")
     from mld import logs
-    from mld.reload import LogOptions, Reloader
+    from mld.process.reload import LogOptions, Reloader
     from properties.loader import load
     from properties.remarks import ConfigurationError
     from properties.values import LogLevel
@@ -134,7 +134,7 @@ def run(
         logs.log_remarks(loaded.remarks)
 
         from mld.daemon import run_daemon
-        from mld.until_tip import UntilTip
+        from mld.process.until_tip import UntilTip
 
         path = str(Path(file).absolute())
         reloader = Reloader(loaded, path, overrides, os.environ, options)

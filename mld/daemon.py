@@ -41,9 +41,11 @@ from mld.leases.taker import LeaseTaker
 from mld.leases.validity import HeartbeatValidity, Validity
 from mld.metrics.registry import Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
-from mld.process_signals import EXIT_FAILURE, hang_up_here, run_under_signals, warn_without_init
+from mld.process.reload import Reloader
+from mld.process.signals import EXIT_FAILURE, hang_up_here, run_under_signals, warn_without_init
+from mld.process.systemd import ServiceManager, claim_supervision
+from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.reader_factory import fan_out_of, readers_of
-from mld.reload import Reloader
 from mld.retrieval.rawpage import page_of
 from mld.shard_coordinator import ShardCoordinator
 from mld.shards.auditor import Auditor
@@ -53,8 +55,6 @@ from mld.shards.ending import ShardEnding
 from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
 from mld.surface import SurfaceParts, surface
-from mld.systemd import ServiceManager, claim_supervision
-from mld.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.views.choice import missing_extras
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark

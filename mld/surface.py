@@ -25,9 +25,9 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.metrics.registry import Metrics
 from mld.metrics.snapshot import Identity
 from mld.operating.fleet_reader import REQUEST_TIMEOUT_S, FleetReader, view_rules
+from mld.process.systemd import Supervision
 from mld.serving.daemon_status import DaemonStatus, StatusParts
 from mld.surviving import kept_running
-from mld.systemd import Supervision
 from mld.views.choice import sends_metrics
 from mld.views.summary import SummaryLine
 from mld.worker import Worker
@@ -114,7 +114,7 @@ async def _running(status: DaemonStatus, clock: Clock) -> AsyncIterator[None]:
 
 
 def _announcing(parts: SurfaceParts, status: DaemonStatus) -> AbstractAsyncContextManager[None]:
-    from mld.supervised import announcing
+    from mld.process.supervised import announcing
     from mld.views.status_line import status_line
 
     return announcing(

@@ -17,7 +17,7 @@ from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
 from mld.local.kinesis import Kinesis, PutEntry
 from mld.metrics.registry import Metrics
-from mld.until_tip import CatchUpRules, RunUntilTip, UntilTip
+from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from properties.loader import load
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable
 from enum import Enum
 
-from mld.until_tip import RunUntilTip
+from mld.process.until_tip import RunUntilTip
 from mld.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mld.metrics.liveness import LateLoop
-from mld.process_signals import HangUp, meaning_of_hang_up
-from mld.supervised import Announcements, LifePhase
-from mld.systemd import ServiceManager, claim_supervision
+from mld.process.signals import HangUp, meaning_of_hang_up
+from mld.process.supervised import Announcements, LifePhase
+from mld.process.systemd import ServiceManager, claim_supervision
 
 Told = list[str]
 KEEPALIVE_S, GRACE_S = 15.0, 25.0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mld.catching_up import (
+from mld.leases.lease import Lease
+from mld.metrics.registry import ShardActivity
+from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
+from mld.process.catching_up import (
     STALL_S,
     AtWork,
     CatchingUp,
@@ -15,9 +18,6 @@ from mld.catching_up import (
     in_words,
     not_checkpointed,
 )
-from mld.leases.lease import Lease
-from mld.metrics.registry import ShardActivity
-from mld.positions import LATEST, SHARD_END, TRIM_HORIZON, Position
 
 IDLE, FAILING, PARKED = ShardActivity.IDLE, ShardActivity.FAILING, ShardActivity.PARKED
 

@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
-from mld.catching_up import (
+from mld.clock import Clock, wait_for_event
+from mld.errors import MldError, TableError, TableMissingError
+from mld.fleet.heartbeat.beats import beats_among
+from mld.leases.lease import RENEWALS_PER_LEASE, Lease
+from mld.leases.table import TableScan
+from mld.metrics.registry import Metrics, ShardActivity
+from mld.positions import LATEST, InitialPosition, Position
+from mld.process.catching_up import (
     AtWork,
     CatchingUp,
     CatchUpEnd,
@@ -23,13 +30,6 @@ from mld.catching_up import (
     in_words,
     not_checkpointed,
 )
-from mld.clock import Clock, wait_for_event
-from mld.errors import MldError, TableError, TableMissingError
-from mld.fleet.heartbeat.beats import beats_among
-from mld.leases.lease import RENEWALS_PER_LEASE, Lease
-from mld.leases.table import TableScan
-from mld.metrics.registry import Metrics, ShardActivity
-from mld.positions import LATEST, InitialPosition, Position
 from mld.surviving import survived
 from mld.worker import Worker
 from properties.remarks import ConfigurationError, Level, Remark

@@ -17,8 +17,8 @@ from typing import Any
 
 from mld.clock import Clock
 from mld.metrics.liveness import LateLoop
+from mld.process.systemd import ServiceManager, Supervision
 from mld.surviving import kept_running
-from mld.systemd import ServiceManager, Supervision
 
 log = logging.getLogger(__name__)
 
