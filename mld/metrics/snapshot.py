@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from mld.metrics.instruments import SpreadValue
 from mld.metrics.registry import Metrics, ShardActivity, ShardMetrics
+from mld.steps import Steps, finish
+
+SLICE = 25  # shards between two turns of the loop, 30 µs for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +102,31 @@ def take_snapshot(
 
     `fleet` replaces what this worker has seen of the table itself.
     """
+    return finish(
+        snapshot_steps(metrics, identity, now, wall_s, prefetch_limit_bytes=prefetch_limit_bytes, fleet=fleet)
+    )
+
+
+def snapshot_steps(
+    metrics: Metrics,
+    identity: Identity,
+    now: float,
+    wall_s: float,
+    *,
+    prefetch_limit_bytes: int = 0,
+    fleet: FleetValue | None = None,
+) -> Steps[Snapshot]:
+    """`take_snapshot` for many shards."""
+    shards = []
+    for number, (_, part) in enumerate(sorted(metrics.shards.items())):
+        if number % SLICE == 0:
+            yield
+        shards.append(value_of(part, now, wall_s))
     worker, table = metrics.worker, metrics.worker.table
     return Snapshot(
         identity=identity,
         wall_s=wall_s,
-        shards=tuple(value_of(part, now, wall_s) for _, part in sorted(metrics.shards.items())),
+        shards=tuple(shards),
         is_leader=worker.is_leader,
         leases_lost=worker.leases_lost,
         unexpected_errors=worker.unexpected_errors,

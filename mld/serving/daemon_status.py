@@ -18,7 +18,7 @@ from mld.errors import MldError
 from mld.metrics.liveness import LateLoop
 from mld.metrics.registry import Metrics
 from mld.metrics.rings import History
-from mld.metrics.snapshot import Identity, Snapshot, take_snapshot
+from mld.metrics.snapshot import Identity, Snapshot, snapshot_steps, take_snapshot
 from mld.operating.fleet_reader import FleetReader
 from mld.operating.fleet_status import FleetStatus, Verdict, with_stalls_steps
 from mld.serving.status import Document, Moment, StatusView, document, encoded
@@ -137,6 +137,12 @@ class DaemonStatus:
             self._clock.wall(),
             prefetch_limit_bytes=self._parts.prefetch_limit_bytes,
         )
+
+    async def snapshot_in_turns(self) -> Snapshot:
+        """`snapshot`, leaving the loop to others in between."""
+        limit = self._parts.prefetch_limit_bytes
+        now, wall_s = self._clock.monotonic(), self._clock.wall()
+        return await in_turns(snapshot_steps(self.metrics, self.identity, now, wall_s, prefetch_limit_bytes=limit))
 
     async def document(self) -> Document:
         """The data of the status page: the whole fleet, and more of this worker."""

@@ -228,7 +228,6 @@ def _own_only(own: ShardValue, worker: str, history: History) -> dict[str, Any]:
         "owner": worker,
         "handoffTo": None,
         "toldSecondsAgo": None,
-        "isProbed": False,
         "checkpoint": None,
         "kbPerSecond": None,
         "parents": [],

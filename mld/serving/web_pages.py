@@ -12,6 +12,7 @@ from importlib import resources
 
 from mld.serving.daemon_status import DaemonStatus
 from mld.serving.http import HttpAnswer, HttpServer, Question, text_answer
+from mld.turns import in_turns
 from mld.webrule import WebRule
 from properties.values import ListenAddress
 
@@ -70,13 +71,13 @@ class WebPages:
         if not self._with_metrics:
             return text_answer(404, "there are none here: mld.metrics is set without prometheus")
         try:
-            from mld.views.prometheus import exposition, process_collector
+            from mld.views.prometheus import exposition_steps, process_collector
         except ImportError:
             return text_answer(501, "install the extra: pip install 'mld[metrics]'")
-        content_type, text = exposition(
-            self._status.snapshot(), question.headers.get("accept", ""), process_collector()
-        )
-        return HttpAnswer(200, content_type, text)
+        accept = question.headers.get("accept", "")
+        snapshot = await self._status.snapshot_in_turns()
+        content_type, pieces = await in_turns(exposition_steps(snapshot, accept, process_collector()))
+        return HttpAnswer(200, content_type, pieces)
 
 
 def _probed(why_not: str | None) -> HttpAnswer:

@@ -6,30 +6,60 @@ from one snapshot, so that a scrape shows one moment, and nothing is counted twi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from mld.metrics.catalogue import CATALOGUE, Metric, MetricKind
 from mld.metrics.instruments import SECONDS_BOUNDS, SpreadValue
 from mld.metrics.snapshot import Snapshot
+from mld.steps import Steps, finish
 
 _COMMON = ("application", "stream")
+_HEADER = re.compile(rb"^# [^\n]*\n", re.MULTILINE)
+END = b"# EOF\n"
+"""How OpenMetrics ends."""
+SHARDS_AT_A_TIME = 8
+"""Between two turns of the loop: a histogram of one has twenty lines."""
 
 
 def exposition(snapshot: Snapshot, accept: str, process: ProcessCollector | None = None) -> tuple[str, bytes]:
     """The content type and the text, in the format that the scraper's `Accept` header prefers."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_OneMoment(snapshot))
-    if process is not None:
-        registry.register(process)
+    content_type, pieces = finish(exposition_steps(snapshot, accept, process))
+    return content_type, b"".join(pieces)
+
+
+def exposition_steps(
+    snapshot: Snapshot, accept: str, process: ProcessCollector | None = None
+) -> Steps[tuple[str, tuple[bytes, ...]]]:
+    """`exposition` for many shards, in pieces: a family is written for a few shards at a time, and begun once."""
     encoder, content_type = choose_encoder(accept)
-    return content_type, encoder(registry)
+    moment = _OneMoment(snapshot)
+
+    def written(*families: Family) -> bytes:
+        text: bytes = encoder(_Families(families))
+        return text.removesuffix(END)
+
+    pieces = [written(moment.info(), *([] if process is None else process.collect()))]
+    for metric in CATALOGUE:
+        for number, some in enumerate(_few_at_a_time(snapshot) if "shard" in metric.labels else [snapshot]):
+            text = written(_OneMoment(some).family(metric))
+            pieces.append(text if number == 0 else _HEADER.sub(b"", text))
+            yield
+    is_open = encoder(_Families(())) == END
+    return content_type, (*pieces, END) if is_open else tuple(pieces)
+
+
+def _few_at_a_time(snapshot: Snapshot) -> Iterator[Snapshot]:
+    """The same moment with a few of the shards; once without any if there are none."""
+    for start in range(0, max(1, len(snapshot.shards)), SHARDS_AT_A_TIME):
+        yield replace(snapshot, shards=snapshot.shards[start : start + SHARDS_AT_A_TIME])
 
 
 def process_collector() -> ProcessCollector:
@@ -37,23 +67,29 @@ def process_collector() -> ProcessCollector:
     return ProcessCollector(registry=None)
 
 
-class _OneMoment(Collector):
+class _Families(CollectorRegistry):
+    """A registry of what is there already."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        super().__init__(auto_describe=False)
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return iter(self._families)
+
+
+class _OneMoment:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
-    def collect(self) -> Iterable[Family]:
-        yield self._info()
-        for metric in CATALOGUE:
-            yield self._family(metric)
-
-    def _info(self) -> Family:
+    def info(self) -> Family:
         me = self._snapshot.identity
         info = InfoMetricFamily("mld_build", "The version of mld, and the id of this worker.")
         labels = {"application": me.application, "stream": me.stream, "worker": me.worker, "version": me.version}
         info.add_metric((), labels)
         return info
 
-    def _family(self, metric: Metric) -> Family:
+    def family(self, metric: Metric) -> Family:
         labels = (*_COMMON, *metric.labels)
         match metric.kind:
             case MetricKind.COUNTER:

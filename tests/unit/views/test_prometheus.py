@@ -60,3 +60,21 @@ def test_a_name_with_quotes_is_escaped() -> None:
     _, text = exposition(take_snapshot(metrics, ME, 1.0, 1.0), "")
     names = {sample.labels.get("shard") for family in read_text(text.decode()) for sample in family.samples}
     assert 'shard "one"\n' in names
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_of_many_shards_each_family_is_begun_once_and_every_shard_is_in_it(accept: str) -> None:
+    metrics = Metrics()
+    for number in range(30):
+        part = metrics.begin(f"shardId-{number:012}", 0.0)
+        part.process_records.note(0.1)
+        part.restarts.add("exit", number)
+    text = exposition(take_snapshot(metrics, ME, 1.0, 1.0), accept)[1].decode()
+    begun = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(begun) == len(set(begun))
+    assert text.count("mld_process_records_seconds_count{") == 30
+    assert text.count("mld_child_restarts_total{") == 30
+    assert text.count("# EOF") == (1 if accept else 0)
+    families = (read_openmetrics if accept else read_text)(text)
+    (restarts,) = [one for one in families if one.name == "mld_child_restarts"]
+    assert sum(sample.value for sample in restarts.samples) == sum(range(30))
