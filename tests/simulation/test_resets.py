@@ -1,11 +1,9 @@
 """Resets of fleets in virtual time: random lives of ours, and both generations of Java's.
 
-Many more seeds: `MLD_RESET_SEEDS=1000 python -m pytest tests/simulation/test_resets.py -m full`.
+Many more seeds: `python -m tests.simulation.resets 0 1000`.
 """
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
@@ -24,7 +22,7 @@ from tests.twins.kinesis_model import ModelFanOut
 from tests.virtual_time import run_virtual
 
 SEEDS = 12
-MORE_SEEDS = int(os.environ.get("MLD_RESET_SEEDS", "100"))
+MORE_SEEDS = 100
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
