@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 REQUEST_TIMEOUT_S = 10.0
+FILE_SUFFIX = ".properties"
 
 _execute = click.option("--execute", is_flag=True, help="Do it. Without this the plan is printed, and nothing is done.")
 _backup = click.option(
@@ -46,6 +47,22 @@ _output = click.option(
 def acting(command: F) -> F:
     """Adds the parameters `execute`, `backup_file` and `output`."""
     return _execute(_backup(_output(command)))
+
+
+def file_and_words(words: Sequence[str], option_file: str | None, *names: str) -> tuple[str, tuple[str, ...]]:
+    """The properties file, and a word for each name, from words that may have the file at their beginning or end.
+
+    Raises click.UsageError.
+    """
+    if len(words) < len(names):
+        raise click.UsageError(f"missing argument: {' '.join(names[len(words) :])}")
+    if len(words) > len(names) + 1:
+        raise click.UsageError(f"too many arguments: {' '.join(words)}")
+    rest, file = tuple(words), None
+    if len(words) > len(names):
+        is_last = bool(names) and words[-1].endswith(FILE_SUFFIX) and not words[0].endswith(FILE_SUFFIX)
+        file, rest = (words[-1], rest[:-1]) if is_last else (words[0], rest[1:])
+    return chosen_file(option_file, file), rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +116,14 @@ Waiting = Callable[["ActTools"], Awaitable[bool]]
 
 def act(
     command: str,
-    files: Sequence[str],
-    option_file: str | None,
+    file: str,
     overrides: Sequence[str],
     options: ActOptions,
     plan: Planner,
     waiting: Waiting | None = None,
 ) -> int:
     """Plan, print, and with --execute save and write, and maybe wait for the effect; the exit code."""
-    if len(files) > 1:
-        raise click.UsageError(f"too many arguments: {' '.join(files)}")
-    settings = settings_of(chosen_file(option_file, files[0] if files else None), overrides)
+    settings = settings_of(file, overrides)
     try:
         return asyncio.run(_act(command, settings, options, plan, waiting))
     except KeyboardInterrupt:

@@ -57,6 +57,15 @@ def plan_release(fleet: FleetStatus, shards: Iterable[str], *, is_3x: bool) -> A
     return ActPlan(_title("release", owned), tuple(changes), notes)
 
 
+def shards_of(fleet: FleetStatus, name: str) -> tuple[str, ...]:
+    """The open shards that a worker owns, and does not hand over yet. Raises ActRefusedError if it has none."""
+    worker = _known(fleet, name)
+    keys = tuple(view.key for view in fleet.open_shards if view.owner == name and view.lease.handoff_to is None)
+    if not keys:
+        raise ActRefusedError(f"worker {worker.worker} has no open shards to release")
+    return keys
+
+
 def plan_drain(fleet: FleetStatus, name: str, report_place: Place, words: str, *, is_3x: bool) -> ActPlan:
     """Mark a worker, so that it gets no leases, and give away those that it has. Raises ActRefusedError."""
     _must_be_3x(is_3x)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mld.operating.acts.act_options import ActOptions, act, acting
+from mld.operating.acts.act_options import ActOptions, act, acting, file_and_words
 from mld.terminal import Duration, define_option, file_option
 
 if TYPE_CHECKING:
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from mld.operating.acts.plan import ActPlan
 
 WAIT_POLL_S = 2.0
+WAIT_DEFAULT = "5m"
 WORDS_CHARACTERS_MAX = 200
 
-_files = click.argument("files", metavar="[APP.properties]", nargs=-1)
+_shard = click.argument("words", metavar="[APP.properties] SHARD", nargs=-1)
+_shard_and_worker = click.argument("words", metavar="[APP.properties] SHARD WORKER", nargs=-1)
+_maybe_shard = click.argument("words", metavar="[APP.properties] [SHARD]", nargs=-1)
+_worker = click.argument("words", metavar="[APP.properties] WORKER", nargs=-1)
 _why = click.option("--why", default="", metavar="TEXT", help="Shown to who looks at it, with your name and the time.")
 
 
 @click.command()
-@_files
-@click.argument("shard")
-@click.argument("worker")
+@_shard_and_worker
 @file_option
 @define_option
 @acting
 def move(
-    files: Sequence[str],
-    shard: str,
-    worker: str,
+    words: Sequence[str],
     option_file: str | None,
     overrides: Sequence[str],
     execute: bool,
@@ -49,57 +49,65 @@ def move(
     SHARD is a shard's id, or its number. The leader leaves it there for an hour; then it evens out the load as before.
     """
 
+    file, (shard, worker) = file_and_words(words, option_file, "SHARD", "WORKER")
+
     async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_move
 
         fleet = await tools.reader.look()
         return plan_move(fleet, shard, worker, is_3x=await tools.is_3x(), now_s=tools.clock.wall())
 
-    sys.exit(act("mld move", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+    sys.exit(act("mld move", file, overrides, ActOptions(execute, backup_file, output), plan))
 
 
 @click.command()
-@_files
-@click.argument("shard")
+@_maybe_shard
 @file_option
 @define_option
+@click.option("--worker", "of_worker", metavar="WORKER", help="All shards of this worker, instead of one SHARD.")
 @acting
 def release(
-    files: Sequence[str],
-    shard: str,
+    words: Sequence[str],
+    of_worker: str | None,
     option_file: str | None,
     overrides: Sequence[str],
     execute: bool,
     backup_file: str | None,
     output: str,
 ) -> None:
-    """Take one shard from its worker, by a handoff to the worker with the fewest leases.
+    """Take one shard, or all shards of a worker, and hand them to the workers with the fewest leases.
 
     SHARD is a shard's id, or its number.
     """
+    file, shards = file_and_words(words, option_file, *(() if of_worker is not None else ("SHARD",)))
 
     async def plan(tools: ActTools) -> ActPlan:
-        from mld.operating.acts.steering import plan_release
+        from mld.operating.acts.steering import plan_release, shards_of
 
-        return plan_release(await tools.reader.look(), [shard], is_3x=await tools.is_3x())
+        fleet = await tools.reader.look()
+        named = shards if of_worker is None else shards_of(fleet, of_worker)
+        return plan_release(fleet, named, is_3x=await tools.is_3x())
 
-    sys.exit(act("mld release", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+    sys.exit(act("mld release", file, overrides, ActOptions(execute, backup_file, output), plan))
 
 
 @click.command()
-@_files
-@click.argument("worker")
+@_worker
 @file_option
 @define_option
 @click.option("--undo", is_flag=True, help="Let the worker have leases again.")
 @click.option(
-    "--wait", "wait_s", type=Duration(), help="With --execute: wait so long until it has none, or exit with 1."
+    "--wait",
+    "wait_s",
+    type=Duration(),
+    is_flag=False,
+    flag_value=WAIT_DEFAULT,
+    help=f"With --execute: wait so long until it has none, or exit with 1; {WAIT_DEFAULT} if no time is given.",
 )
 @_why
 @acting
 def drain(
-    files: Sequence[str],
-    worker: str,
+    words: Sequence[str],
     option_file: str | None,
     overrides: Sequence[str],
     undo: bool,
@@ -113,6 +121,8 @@ def drain(
 
     It lasts until --undo, or until the worker stops.
     """
+
+    file, (worker,) = file_and_words(words, option_file, "WORKER")
 
     async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_drain, plan_undrain
@@ -132,19 +142,17 @@ def drain(
 
     waiting = None if undo or wait_s is None else is_empty
     options = ActOptions(execute, backup_file, output)
-    sys.exit(act("mld drain", files, option_file, overrides, options, plan, waiting))
+    sys.exit(act("mld drain", file, overrides, options, plan, waiting))
 
 
 @click.command()
-@_files
-@click.argument("shard")
+@_shard
 @file_option
 @define_option
 @_why
 @acting
 def pause(
-    files: Sequence[str],
-    shard: str,
+    words: Sequence[str],
     option_file: str | None,
     overrides: Sequence[str],
     why: str,
@@ -157,23 +165,23 @@ def pause(
     SHARD is a shard's id, or its number.
     """
 
+    file, (shard,) = file_and_words(words, option_file, "SHARD")
+
     async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_pause
 
         return plan_pause(await tools.reader.look(), shard, _words(tools.clock.wall(), why))
 
-    sys.exit(act("mld pause", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+    sys.exit(act("mld pause", file, overrides, ActOptions(execute, backup_file, output), plan))
 
 
 @click.command()
-@_files
-@click.argument("shard")
+@_shard
 @file_option
 @define_option
 @acting
 def resume(
-    files: Sequence[str],
-    shard: str,
+    words: Sequence[str],
     option_file: str | None,
     overrides: Sequence[str],
     execute: bool,
@@ -182,12 +190,14 @@ def resume(
 ) -> None:
     """Let a paused shard go on. SHARD is a shard's id, or its number."""
 
+    file, (shard,) = file_and_words(words, option_file, "SHARD")
+
     async def plan(tools: ActTools) -> ActPlan:
         from mld.operating.acts.steering import plan_resume
 
         return plan_resume(await tools.reader.look(), shard)
 
-    sys.exit(act("mld resume", files, option_file, overrides, ActOptions(execute, backup_file, output), plan))
+    sys.exit(act("mld resume", file, overrides, ActOptions(execute, backup_file, output), plan))
 
 
 def _words(now_s: float, why: str) -> str:

@@ -18,6 +18,7 @@ from mld.operating.acts.steering import (
     plan_release,
     plan_resume,
     plan_undrain,
+    shards_of,
 )
 from mld.operating.fleet_status import FleetStatus, ViewRules, fleet_status
 from mld.positions import SHARD_END, TRIM_HORIZON
@@ -41,7 +42,7 @@ def fleet(*leases: Lease, reports: tuple[WorkerReport, ...] = ()) -> FleetStatus
     return fleet_status(leases, known, LockRow("a", 120.0, "v"), NOW, RULES)
 
 
-def refused(planned: Callable[[], ActPlan]) -> str:
+def refused(planned: Callable[[], object]) -> str:
     with pytest.raises(ActRefusedError) as caught:
         planned()
     return str(caught.value)
@@ -179,3 +180,18 @@ def test_what_cannot_be_paused_or_resumed_is_refused() -> None:
     assert "belongs to j, a Java worker" in refused(lambda: plan_pause(seen, "2", "by me"))
     assert "shardId-000000000002 is not paused" in refused(lambda: plan_resume(seen, "2"))
     assert said(plan_resume(seen, "1")) == {"01": "goes on (by you)"}
+
+
+# --- all shards of a worker -------------------------------------------------------------------------------------------
+
+
+def test_the_shards_of_a_worker_are_those_that_it_keeps() -> None:
+    seen = fleet(lease(1, "a"), lease(2, "b", checkpoint_owner="a"), lease(3, "a"), lease(4, "b"))
+    keys = shards_of(seen, "a")
+    assert [key[-1] for key in keys] == ["1", "3"]
+    assert sorted(said(plan_release(seen, keys, is_3x=True))) == ["01", "03"]
+
+
+def test_a_worker_without_shards_has_none_to_release() -> None:
+    assert refused(lambda: shards_of(fleet(lease(1, "a")), "b")) == "worker b has no open shards to release"
+    assert "there is no worker z" in refused(lambda: shards_of(fleet(lease(1, "a")), "z"))

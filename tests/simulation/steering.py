@@ -1,0 +1,217 @@
+"""Random lives of fleets that operators steer: shards are moved, released and paused, workers are drained.
+
+A plan is drawn from its own stream of random numbers, apart from those of `world.plan`. The promises: nothing is lost
+or skipped, whatever is done and whatever dies meanwhile; nothing is delivered of a shard that is paused; a drained
+worker ends up empty; and once every pause is over the fleet catches up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from mld.aws.table_calls import TableCalls
+from mld.fleet.values import LEASE_TABLE_KEY, Place
+from mld.leases.dynamodb import DynamoLeaseTable
+from mld.operating.acts.execution import carry_out
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Fate
+from mld.operating.acts.steering import plan_drain, plan_move, plan_pause, plan_release, plan_resume, plan_undrain
+from mld.operating.fleet_reader import FleetReader, view_rules
+from mld.operating.fleet_status import FleetStatus
+from tests.support.fleet import TABLE, Fleet, settings_of
+from tests.twins.dynamo import Fault, lost_reply, lost_request, throttled
+
+MODES = ({}, {}, {"mld__heartbeat": "worker"})
+EVENTS = ("put", "put", "put", "split", "merge", "start", "crash", "stop", "wait")
+ACTS = ("move", "move", "release", "drain", "undo", "pause", "pause", "resume")
+WORKERS_MAX = 3
+SHARDS_MAX = 4
+STEPS_MIN, STEPS_MAX = 6, 16
+PAUSE_SEEN_S = 30.0
+"""Two renewals, a handoff that began before, and a batch under way."""
+DRAINED_WITHIN_S = 300.0
+QUIET_S = 600.0
+ENDS_TRIES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringPlan:
+    """What happens, in this order; `fault_share` of an operator's writes fail in some way."""
+
+    seed: int
+    mode: dict[str, str]
+    shards: int
+    steps: tuple[str, ...]
+    fault_share: float
+
+
+def draw(seed: int) -> SteeringPlan:
+    rng = Random(f"steering {seed}")
+    steps = rng.randint(STEPS_MIN, STEPS_MAX)
+    return SteeringPlan(
+        seed,
+        rng.choice(MODES),
+        rng.randint(1, SHARDS_MAX),
+        tuple(rng.choice(ACTS if rng.random() < 0.5 else EVENTS) for _ in range(steps)),
+        rng.choice([0.0, 0.0, 0.2]),
+    )
+
+
+class SteeredWorld:
+    """Lives through a plan in virtual time."""
+
+    def __init__(self, plan: SteeringPlan) -> None:
+        self.plan = plan
+        self.rng = Random(f"steered life {plan.seed}")
+        self.fleet = Fleet(plan.shards, clientVersionConfig="CLIENT_VERSION_CONFIG_3X", **plan.mode)
+        self.workers = 0
+        self.done: dict[str, int] = {}
+        """How many acts were carried out, by name."""
+        self.paused_at: dict[str, float] = {}
+        clock, service = self.fleet.clock, self.fleet.dynamo.client("operator")
+        settings = settings_of()
+        leases = DynamoLeaseTable(service, clock, table_name=TABLE)
+        self.reader = FleetReader(settings, service, leases, clock, view_rules(settings))
+        self.calls = TableCalls(service, TABLE, 10.0)
+
+    async def run(self) -> None:
+        fleet = self.fleet
+        self.fleet.dynamo.faults = self.fault if self.plan.fault_share else None
+        for event in ("start", "start", "put"):
+            await self.happen(event)
+        await fleet.advance(60)
+        for step in self.plan.steps:
+            if step in ACTS:
+                await self.act(step)
+            else:
+                await self.happen(step)
+            await fleet.advance(self.rng.uniform(0, 30))
+            await self.nothing_comes_of_the_paused()
+        fleet.dynamo.faults = None
+        await self.happen("start")
+        await self.drained_workers_are_empty()
+        await self.resume_all()
+        self.fleet.put(10)
+        await fleet.until(fleet.all_delivered, QUIET_S, f"seed {self.plan.seed}: everything delivered")
+        fleet.check_order()
+
+    def fault(self, sender: str, operation: str, _: Any) -> Fault | None:
+        if sender != "operator" or operation != "UpdateItem" or self.rng.random() >= self.plan.fault_share:
+            return None
+        return self.rng.choice([lost_request, lost_reply, throttled])(operation)
+
+    # --- what operators do --------------------------------------------------------------------------------------------
+
+    async def act(self, name: str) -> None:
+        seen = await self.reader.look()
+        try:
+            plan = self.plan_of(name, seen)
+        except ActRefusedError:
+            return
+        if self.rng.random() < 0.3:
+            await self.fleet.advance(self.rng.uniform(0, 10))  # a plan may be old by the time it is carried out
+        outcomes = await carry_out(plan, lambda _: self.calls, self.fleet.clock)
+        if all(one.fate is Fate.DONE for one in outcomes):
+            self.done[name] = self.done.get(name, 0) + 1
+        if name in ("pause", "resume"):
+            await self.note_pauses()
+
+    def plan_of(self, name: str, seen: FleetStatus) -> ActPlan:
+        if not seen.open_shards or not seen.workers:
+            raise ActRefusedError("nothing is there")
+        shard = self.rng.choice(seen.open_shards).key
+        worker = self.rng.choice(seen.workers).worker
+        place = Place(TABLE, LEASE_TABLE_KEY)
+        match name:
+            case "move":
+                return plan_move(seen, shard, worker, is_3x=True, now_s=self.fleet.clock.wall())
+            case "release":
+                return plan_release(seen, [shard], is_3x=True)
+            case "drain":
+                return plan_drain(seen, worker, place, "by somebody", is_3x=True)
+            case "undo":
+                drained = [one.worker for one in seen.workers if one.drained is not None]
+                return plan_undrain(seen, self.rng.choice(drained or [worker]), place)
+            case "pause":
+                return plan_pause(seen, shard, "by somebody")
+        paused = sorted(self.paused_at)
+        return plan_resume(seen, self.rng.choice(paused or [shard]))
+
+    async def note_pauses(self) -> None:
+        """The table says what is paused: an answer may have been lost."""
+        now = self.fleet.clock.monotonic()
+        paused = {view.key for view in (await self.reader.look()).shards if view.lease.paused is not None}
+        self.paused_at = {key: self.paused_at.get(key, now) for key in paused}
+
+    async def resume_all(self) -> None:
+        for _ in range(ENDS_TRIES_MAX):
+            seen = await self.reader.look()
+            plans = [plan_resume(seen, view.key) for view in seen.shards if view.lease.paused is not None]
+            for plan in plans:
+                await carry_out(plan, lambda _: self.calls, self.fleet.clock)
+            if not plans:
+                self.paused_at = {}
+                return
+        raise AssertionError(f"seed {self.plan.seed}: a pause does not end")
+
+    # --- promises -----------------------------------------------------------------------------------------------------
+
+    async def nothing_comes_of_the_paused(self) -> None:
+        now = self.fleet.clock.monotonic()
+        for one in self.fleet.recorder.deliveries:
+            since = self.paused_at.get(one.shard_id)
+            if since is not None and one.at_s > since + PAUSE_SEEN_S:
+                raise AssertionError(f"seed {self.plan.seed}: {one.shard_id} is paused since {since}, {one} at {now}")
+
+    async def drained_workers_are_empty(self) -> None:
+        async def holders() -> list[str]:
+            seen = await self.reader.look()
+            drained = {one.worker for one in seen.workers if one.is_alive and one.drained is not None}
+            if not any(one.is_alive and one.drained is None for one in seen.workers):
+                return []
+            return [view.key for view in seen.open_shards if view.owner in drained]
+
+        for _ in range(int(DRAINED_WITHIN_S)):
+            if not await holders():
+                return
+            await self.fleet.advance(1)
+        raise AssertionError(f"seed {self.plan.seed}: a drained worker holds {await holders()}")
+
+    # --- what happens to them -----------------------------------------------------------------------------------------
+
+    async def happen(self, event: str) -> None:
+        fleet = self.fleet
+        living = [one for one in fleet.running if not one.task.done()]
+        match event:
+            case "put":
+                fleet.put(self.rng.randint(1, 20))
+            case "start" if len(living) < WORKERS_MAX:
+                self.workers += 1
+                fleet.start(f"w{self.workers}", seed=self.workers)
+            case "crash" if living:
+                await self.rng.choice(living).crash()
+            case "stop" if living:
+                await self.rng.choice(living).stop()
+            case "wait":
+                await fleet.advance(self.rng.uniform(1, 120))
+            case "split" | "merge":
+                self.reshard(event)
+
+    def reshard(self, event: str) -> None:
+        shards = sorted((s for s in self.fleet.shards() if s.view().is_open), key=lambda s: s.view().hash_range.start)
+        if event == "split":
+            self.fleet.split(self.rng.choice(shards).shard_id)
+        elif len(shards) > 1:
+            at = self.rng.randrange(len(shards) - 1)
+            self.fleet.merge(shards[at].shard_id, shards[at + 1].shard_id)
+
+
+async def live(seed: int) -> SteeredWorld:
+    """Live through a seed; raises AssertionError if a promise is broken."""
+    world = SteeredWorld(draw(seed))
+    try:
+        await world.run()
+    finally:
+        await world.fleet.close()
+    return world

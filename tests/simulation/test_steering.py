@@ -1,0 +1,68 @@
+"""Operators steer fleets in virtual time: random lives, and broken daemons that the checkers catch.
+
+Many more seeds: `MLD_STEERING_SEEDS=1000 python -m pytest tests/simulation/test_steering.py -m full`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.steering import ACTS, draw, live
+from tests.simulation.variants.patching import Patch, patched
+from tests.virtual_time import run_virtual
+
+SEEDS = 6
+MORE_SEEDS = int(os.environ.get("MLD_STEERING_SEEDS", "150"))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_is_lost_or_skipped_by_steering(seed: int) -> None:
+    run_virtual(live(seed))
+
+
+@pytest.mark.full
+def test_nothing_is_lost_or_skipped_by_much_steering() -> None:
+    done: set[str] = set()
+    for seed in range(SEEDS, SEEDS + MORE_SEEDS):
+
+        async def run(seed: int = seed) -> None:
+            done.update((await live(seed)).done)
+
+        run_virtual(run())
+    assert done == set(ACTS), "an act was never carried out"
+
+
+def test_a_seed_is_one_plan() -> None:
+    assert draw(7) == draw(7) != draw(8)
+
+
+VARIANTS: dict[str, tuple[int, str, tuple[Patch, ...]]] = {
+    "a pause is not seen": (
+        10,
+        "is paused since",
+        (Patch("mld.worker", "consumer.gate.turn(paused is not None)", "consumer.gate.turn(False)"),),
+    ),
+    "a pause never ends": (
+        2,
+        "everything delivered",
+        (Patch("mld.worker", "consumer.gate.turn(paused is not None)", "paused and consumer.gate.turn(True)"),),
+    ),
+    "nobody respects a drain": (
+        4,
+        "a drained worker holds",
+        (
+            Patch("mld.fleet.assign.loads", "if load.is_drained or load.count", "if load.count"),
+            Patch("mld.fleet.drain", "if self.is_on and not", "if not self.is_on and not"),
+        ),
+    ),
+}
+"""The seed that catches it, what the checker says, and what is broken."""
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_broken_variant_is_caught(name: str) -> None:
+    seed, says, patches = VARIANTS[name]
+    with patched(patches), pytest.raises(AssertionError, match=says):
+        run_virtual(live(seed))
