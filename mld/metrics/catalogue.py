@@ -154,6 +154,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "Shards that wait for an operator.",
         lambda snapshot: snapshot.count(ShardActivity.PARKED),
     ),
+    _of_worker(
+        "mld_shards_paused",
+        MetricKind.GAUGE,
+        "Shards that an operator has paused.",
+        lambda snapshot: snapshot.count(ShardActivity.PAUSED),
+    ),
     _by_shard(
         "mld_aggregates_dropped_total",
         "why",

@@ -23,7 +23,7 @@ def status_line(shards: Collection[ShardMetrics], wall_s: float) -> str:
     parts = [f"{count} shard{'s' * (count != 1)}"]
     parts += [
         f"{number} {activity.value}"
-        for activity in (ShardActivity.FAILING, ShardActivity.PARKED)
+        for activity in (ShardActivity.FAILING, ShardActivity.PARKED, ShardActivity.PAUSED)
         if (number := sum(shard.activity is activity for shard in shards))
     ]
     behind_ms = max((lag for shard in shards if (lag := shard.lag_ms(wall_s)) is not None), default=None)

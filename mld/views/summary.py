@@ -45,8 +45,8 @@ def summary_of(before: Totals, after: Totals, snapshot: Snapshot, in_s: float) -
     }
     if snapshot.behind_s is not None:
         fields["behind_ms"] = round(snapshot.behind_s * 1000)
-    parked = snapshot.count(ShardActivity.PARKED)
-    return fields | ({"parked": parked} if parked else {})
+    waiting = {one.value: snapshot.count(one) for one in (ShardActivity.PARKED, ShardActivity.PAUSED)}
+    return fields | {name: count for name, count in waiting.items() if count}
 
 
 class SummaryLine:

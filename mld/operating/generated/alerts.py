@@ -17,6 +17,7 @@ from properties.values import MetricsLevel, MetricsOutput
 OPERATIONS_PAGE = "docs/use/operations.md"
 RETENTION_DEFAULT_S = 86_400
 MINUTE_S = 60
+PAUSED_FOR_S = 4 * 60 * MINUTE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,14 @@ def alerts_of(settings: Settings, retention_s: int = RETENTION_DEFAULT_S) -> tup
             "page",
             "A shard waits for an operator.",
             "mld leases names it; repair the processor, or mld skip past the record.",
+        ),
+        Alert(
+            "MldShardPaused",
+            "sum(mld_shards_paused{app}) > 0",
+            PAUSED_FOR_S,
+            "ticket",
+            "A shard has been paused for 4 hours: perhaps somebody forgot it.",
+            "mld leases says who paused it, when and why; mld resume lets it go on.",
         ),
         Alert(
             "MldLeasesWithoutOwner",
