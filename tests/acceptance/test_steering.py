@@ -173,6 +173,21 @@ def test_a_pause_outlives_its_worker(fleet: SteeredFleet) -> None:
 
 
 @pytest.mark.full
+def test_all_shards_of_a_worker_are_released_and_nothing_is_lost(fleet: SteeredFleet) -> None:
+    world = fleet.world
+    world.put(100)
+    owned = fleet.owned()["w2"]
+    said = fleet.does("release", "--worker", "w2")
+    assert [line for line in said.splitlines() if line.endswith(": done")] == [f"  {key}: done" for key in owned]
+    for key in owned:
+        assert f"  {key}: handed by w2 to w1\n" in said
+    world.put(100)
+    world.until_caught_up()
+    world.check()
+    assert "there is no worker w3; the table knows w1, w2" in fleet.refuses("release", "--worker", "w3")
+
+
+@pytest.mark.full
 def test_what_cannot_be_done_is_said_and_nothing_changes(fleet: SteeredFleet) -> None:
     assert "there is no shard 9 in the lease table; it has shardId-" in fleet.refuses("move", "9", "w2")
     assert "there is no worker w3; the table knows w1, w2" in fleet.refuses("move", "0", "w3")

@@ -30,6 +30,7 @@ from tests.contract.lease_table import LeaseTableContract, adapter
 from tests.contract.lock_table import LockTableContract
 from tests.contract.reports_table import ReportsTableContract, report
 from tests.contract.states_table import StatesTableContract
+from tests.contract.steering_acts import SteeringContract
 from tests.support.servers import ServerProcess, free_port, make_client
 from tests.support.services import boto_service, wire_service
 from tests.twins.dynamo import Fault, MemoryDynamo
@@ -177,3 +178,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(TableUnavailableError):
         await DynamoLeaseTable(service, LoopClock(), table_name="app").scan()
     await service.close()
+
+
+class TestSteering(SteeringContract):
+    """The writes of an operator."""
