@@ -13,7 +13,7 @@ from tests.simulation.steering import ACTS, draw, live
 from tests.simulation.variants.patching import Patch, patched
 from tests.virtual_time import run_virtual
 
-SEEDS = 6
+SEEDS = 4
 MORE_SEEDS = int(os.environ.get("MLD_STEERING_SEEDS", "150"))
 
 
