@@ -421,7 +421,7 @@ class Worker:
 
     async def _release_rest(self) -> None:
         """Leases without a consumer (completed shards) and those whose child was killed: nobody works on them now."""
-        self._parts.keeper.resume_no_more()
+        self._parts.keeper.resumer.close()
         for key, holding in self._parts.keeper.held().items():
             self._release(key, holding.token)
         if self._releasing:

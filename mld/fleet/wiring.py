@@ -116,7 +116,16 @@ def make_fleet(settings: Settings, needs: FleetNeeds) -> Fleet:
             leases_max=settings.max_leases_for_worker,
         ),
         needs.worker_id,
-        LookoutParts(roster, reports, discovery, leader, assigning_due, heartbeats.fence, needs.metrics),
+        LookoutParts(
+            roster=roster,
+            reports=reports,
+            discovery=discovery,
+            leader=leader,
+            assigning_due=assigning_due,
+            fence=heartbeats.fence,
+            on_taken=needs.keeper.resumer.took,
+            metrics=needs.metrics,
+        ),
     )
     assigner = Assigner(
         needs.table,

@@ -96,7 +96,7 @@ class LeaseKeeper:
         self._receivers: Mapping[str, str] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._confirmer = Confirmer(table, clock, rng, self, self._holdings, validity, self._slots)
-        self._resumer = Resumer(
+        self.resumer = Resumer(
             table,
             clock,
             rng,
@@ -138,11 +138,11 @@ class LeaseKeeper:
         self._validity.accept(holding, lease, sent_at)
         if self._clock.monotonic() >= self._validity.until(holding):
             log.warning("lease %s expired before its answer", lease.key, extra=self._about(lease.key, "lease_late"))
-            self._resumer.lapsed(lease)
+            self.resumer.lapsed(lease)
             return None
         holding.token = self._new_token()
         self._holdings[lease.key] = holding
-        self._resumer.adopted(lease.key)
+        self.resumer.adopted(lease.key)
         self._counters.gained(how)
         self._times_changed.set()
         log.info("holding lease %s", lease.key, extra=self._about(lease.key, "lease_held"))
@@ -250,15 +250,11 @@ class LeaseKeeper:
 
     async def reacquire(self, leases: Iterable[Lease]) -> tuple[str, ...]:
         """Resume the leases that the table says are ours; returns the keys held by this call. See `Resumer`."""
-        return await self._resumer.reacquire(leases)
+        return await self.resumer.reacquire(leases)
 
     def is_resuming(self, key: str) -> bool:
         """Whether the lease is about to be brought back."""
-        return self._resumer.is_resuming(key)
-
-    def resume_no_more(self) -> None:
-        """This worker stops: what it does not hold now must not come back to it."""
-        self._resumer.close()
+        return self.resumer.is_resuming(key)
 
     # --- leases carried by the worker's heartbeat ---------------------------------------------------------------------
 
@@ -359,8 +355,8 @@ class LeaseKeeper:
             for holding in list(self._holdings.values()):
                 if self.is_current(holding) and self._due_at(holding) <= now:
                     self._force_handoff(holding, tasks)
-            for lease in self._resumer.due():
-                tasks.create_task(self._resumer.resume(lease))
+            for lease in self.resumer.due():
+                tasks.create_task(self.resumer.resume(lease))
             now = self._clock.monotonic()
             next_s = min((self._due_at(holding) - now for holding in self._holdings.values()), default=None)
             await wait_for_event(self._times_changed, None if next_s is None else next_s + EXPIRY_MARGIN_S)
@@ -455,13 +451,13 @@ class LeaseKeeper:
         holding.expired = True
         log.warning("lease %s expired without a renewal", key, extra=self._about(key, "lease_expired"))
         if not holding.leaving:
-            self._resumer.lapsed(holding.lease)
+            self.resumer.lapsed(holding.lease)
         self.forget(holding, LeaseMove.EXPIRED)
         return False
 
     def lose(self, holding: Holding, refusal: Refusal) -> None:
         if self._holdings.get(holding.lease.key) is holding:
-            self._resumer.note_loss(holding.lease.key, refusal)
+            self.resumer.note_loss(holding.lease.key, refusal)
             self.forget(holding, LeaseMove.LOST)
 
     def forget(self, holding: Holding, lost: LeaseMove | None = None) -> None:

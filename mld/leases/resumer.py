@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
@@ -98,6 +99,14 @@ class Resumer:
             refusal.why,
             extra=_about(key, "worker_id_twin"),
         )
+
+    def took(self, row: Lease) -> None:
+        """A lease that names us stood still for its duration, and we took it: `row` is what our write has made of it.
+
+        So no twin keeps it, though its counter has moved.
+        """
+        if row.key in self._contested:
+            self._contested[row.key] = (row.counter, -math.inf)
 
     def close(self) -> None:
         """This worker stops: what it does not hold now must not come back to it."""

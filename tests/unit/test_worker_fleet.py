@@ -229,3 +229,23 @@ async def test_a_lease_lost_while_its_worker_leaves_ends_its_deliveries(world) -
     assert late == []
     world.dynamo.faults = None
     await stopping
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_lease_whose_counter_a_stranger_has_raised_is_read_again_after_its_duration(workers: int) -> None:
+    """Its owner takes that for a process with its own worker id, and waits for it to fall silent."""
+
+    @in_fleet(2, **V3X)
+    async def run(world) -> None:
+        for number in range(workers):
+            world.start(f"w{number}", seed=number)
+        await world.advance(60)
+        for key in keys(world):
+            row = dict(world.dynamo.row(TABLE, key))
+            world.dynamo.put_row(TABLE, row | {"leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}})
+        await world.advance(6)
+        world.put(20)
+        took = await world.until(world.all_delivered, 60)
+        assert took <= 10 + 2
+
+    run()

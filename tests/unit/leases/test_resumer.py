@@ -130,7 +130,7 @@ async def test_a_worker_that_stops_brings_nothing_back() -> None:
     async with running(me):
         plan.always = throttled()
         await asyncio.sleep(DURATION_S + 1)
-        me.keeper.resume_no_more()
+        me.keeper.resumer.close()
         plan.always = None
         await asyncio.sleep(2 * DURATION_S)
         assert me.keeper.held() == {}
