@@ -188,6 +188,10 @@ async def a_day_of_a_fleet(seen: Seen) -> None:
         await world.advance(30.0)
         world.put(100)
         await world.until(world.all_delivered)
+        world.dynamo.put_row(TABLE, world.dynamo.row(TABLE, SHARD_0) | {"mldPaused": {"S": "by me"}})
+        await world.advance(10.0)
+        world.dynamo.put_row(TABLE, {k: v for k, v in world.dynamo.row(TABLE, SHARD_0).items() if k != "mldPaused"})
+        await world.advance(10.0)
         _put_aggregates(world)
         await world.advance(5.0)
         with faulty(world, "UpdateItem", throttled):
@@ -469,7 +473,7 @@ def test_nothing_is_told_under_a_name_that_kcl_does_not_have(seen: Seen) -> None
         ("mld_aggregates_dropped_total", {"range", "malformed"}),
         ("mld_lease_rows_total", {"created", "deleted"}),
         ("mld_dynamodb_units_total", {"read", "write"}),
-        ("mld_shard_state", {"idle", "processing", "failing", "parked", "ending"}),
+        ("mld_shard_state", {"idle", "processing", "failing", "parked", "ending", "paused"}),
         ("mld_aws_requests_total", {"ok", "unreachable", "ConditionalCheckFailedException"}),
     ],
 )
