@@ -76,6 +76,7 @@ class World:
     def close(self) -> None:
         for daemon in self.daemons:
             daemon.close()
+        self.aws.restore_clock()
         self._closing.close()
         self.kinesis.close()
         self.dynamo.close()

@@ -146,6 +146,7 @@ class EmbeddedAws(ServerProcess):
     def __init__(self, *, enforce: bool = False, streams: Mapping[str, int] | None = None) -> None:
         self.enforce = enforce
         self.streams = dict(streams or {})
+        self._is_ahead = False
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mld.local", "--port", "0"]
@@ -184,7 +185,14 @@ class EmbeddedAws(ServerProcess):
         self.control("DELETE", "log")
 
     def advance_clock(self, seconds: float) -> None:
+        """Until `restore_clock`, for all tests that use this server."""
         self.control("POST", "clock", {"advance_s": seconds})
+        self._is_ahead = True
+
+    def restore_clock(self) -> None:
+        if self._is_ahead:
+            self.control("POST", "clock", {"offset_s": 0})
+            self._is_ahead = False
 
     def set_delays(self, **seconds: float) -> None:
         """create_s, update_s, delete_s, consumer_s."""
