@@ -130,8 +130,10 @@ def _faults(status: FleetStatus) -> list[str]:
 
 def shares_listing(status: FleetStatus, by: str, hosts: dict[str, str] | None = None) -> Listing:
     """How the open shards are shared out, by worker or by host."""
-    owners = Counter(_holder(shard, by, hosts or {}) for shard in status.open_shards)
-    total = sum(owners.values())
+    living = (one.worker for one in status.workers if one.is_alive and one.drained is None)
+    owners = Counter(dict.fromkeys((_name_of(worker, by, hosts or {}) for worker in living), 0))
+    owners.update(_holder(shard, by, hosts or {}) for shard in status.open_shards)
+    total = max(1, sum(owners.values()))
     rows = tuple(
         (name, str(count), f"{count / total:.0%}", _sum_kbps(status, name, by, hosts or {}))
         for name, count in sorted(owners.items(), key=lambda item: (-item[1], item[0]))
@@ -142,10 +144,11 @@ def shares_listing(status: FleetStatus, by: str, hosts: dict[str, str] | None = 
 
 
 def _holder(shard: ShardView, by: str, hosts: dict[str, str]) -> str:
-    owner = shard.owner
-    if owner is None:
-        return NOBODY
-    return owner if by == "worker" else hosts.get(owner, host_of(owner))
+    return NOBODY if shard.owner is None else _name_of(shard.owner, by, hosts)
+
+
+def _name_of(worker: str, by: str, hosts: dict[str, str]) -> str:
+    return worker if by == "worker" else hosts.get(worker, host_of(worker))
 
 
 def host_of(worker: str) -> str:
@@ -171,8 +174,9 @@ def workers_listing(status: FleetStatus) -> Listing:
         ("note", False),
     )
     alive = sum(worker.is_alive is not False for worker in status.workers)
+    workers = "worker" if alive == 1 else "workers"
     leader = f"led by {status.leader}" if status.leader else "nobody leads"
-    return Listing("", columns, tuple(map(_worker_row, status.workers)), (f"{alive} live workers, {leader}",))
+    return Listing("", columns, tuple(map(_worker_row, status.workers)), (f"{alive} live {workers}, {leader}",))
 
 
 def _worker_row(worker: WorkerView) -> tuple[str, ...]:
@@ -181,6 +185,8 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
         notes.append("leader")
     if worker.is_alive is False:
         notes.append("dead")
+    if worker.drained is not None:
+        notes.append(f"drained {worker.drained}")
     return (
         worker.worker,
         worker.kind,

@@ -104,7 +104,7 @@ def test_workers_shows_who_is_dead_and_who_leads(fleet: OperatedFleet) -> None:
             worker  kind  leases  share  CPU  furthest behind  last heard  note
             w1  mld <version>  3  50%  <time>  <time> ago  leader
             w2  mld <version>  3  50%  unknown  <time> ago  dead
-            1 live workers, led by w1
+            1 live worker, led by w1
             """
         ),
     )

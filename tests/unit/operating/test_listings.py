@@ -169,3 +169,16 @@ def test_values_are_json(fleet: FleetStatus) -> None:
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert listings.duration(seconds) == text
+
+
+def test_a_living_worker_without_leases_is_part_of_the_balance_unless_it_is_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leases = [Lease(f"shardId-{number:012}", TRIM_HORIZON, owner="a") for number in range(2)]
+    reports = [WorkerReport("a", NOW_S - 5), WorkerReport("b", NOW_S - 5)]
+    idle = fleet_status(leases, reports, None, NOW_S, ViewRules(lease_duration_s=10.0))
+    assert "b            0     0%   0.0\nunbalanced" in printed(listings.shares_listing(idle, "worker"), monkeypatch)
+    reports[1] = WorkerReport("b", NOW_S - 5, mld={"version": "0.2.0", "drain": "by me"})
+    drained = fleet_status(leases, reports, None, NOW_S, ViewRules(lease_duration_s=10.0))
+    assert printed(listings.shares_listing(drained, "worker"), monkeypatch).endswith("\nbalanced")
+    assert "drained by me" in printed(listings.workers_listing(drained), monkeypatch)
