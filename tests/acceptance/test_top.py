@@ -90,7 +90,12 @@ class Terminal:
     def press(self, keys: bytes) -> int:
         """Press keys; the exit code."""
         os.write(self._handle, keys)
-        return self.process.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:  # read on: it waits until its last output has left
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self._handle], [], [], 0.05)[0]:
+                self.shown += os.read(self._handle, 65536).decode(errors="replace")
+        return self.process.returncode
 
     @property
     def is_as_before(self) -> bool:

@@ -103,10 +103,13 @@ class OperatedFleet:
         self.world.until(self._is_in_trouble, what="rows that tell of a failing and a parked shard")
 
     def until_dead(self, worker: str = "w2") -> None:
-        """Until a reader of the table takes the killed worker for dead."""
+        """Until a reader of the table takes the killed worker for dead, and nothing that it told last for fresh."""
 
         def is_dead() -> bool:
-            return any(one["worker"] == worker and one["isAlive"] is False for one in self.status()["workers"])
+            status = self.status()
+            told = [one["behindSeconds"] for one in status["shards"] if one["owner"] == worker]
+            dead = [one for one in status["workers"] if one["worker"] == worker and one["isAlive"] is False]
+            return bool(dead) and not any(behind_s is not None for behind_s in told)
 
         self.world.until(is_dead, what=f"{worker} known to be dead")
 
