@@ -26,7 +26,7 @@ from mld.clock import Clock, LoopClock
 from mld.consumer.child import PipeHost, find_executable, runnable
 from mld.consumer.letters import Sender
 from mld.consumer.naming import StreamNaming
-from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, Signal
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, ShardSource, Signal
 from mld.consumer.restarts import RestartPolicy
 from mld.consumer.shard_counters import status_of
 from mld.errors import MldError
@@ -47,14 +47,11 @@ from mld.process.systemd import ServiceManager, claim_supervision
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.reader_factory import fan_out_of, readers_of
 from mld.retrieval.rawpage import page_of
-from mld.shard_coordinator import ShardCoordinator
-from mld.shards.auditor import Auditor
-from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector
-from mld.shards.ending import ShardEnding
-from mld.shards.sync import ShardSync
 from mld.streams import FanOut, Streams
 from mld.surface import SurfaceParts, surface
+from mld.tracking.one_stream import OneStream
+from mld.tracking.tracked_stream import TrackingNeeds, track
 from mld.views.choice import missing_extras
 from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
 from properties.remarks import ConfigurationError, Level, Remark
@@ -157,7 +154,7 @@ def _reload(worker: Worker, reloader: Reloader | None, manager: ServiceManager) 
     try:
         settings = None if reloader is None else reloader.reload()
         if settings is not None:
-            worker.adjust(worker_settings(settings, initial_position(settings)).consumer)
+            worker.adjust(worker_settings(settings).consumer)
     finally:
         manager.ready()
 
@@ -333,77 +330,69 @@ def assemble(
         metrics=metrics,
     )
     fleet = make_fleet(settings, needs)
-    detector = ShardDetector(
-        streams,
-        clock,
-        rng,
-        backoff_s=settings.list_shards_backoff_time_in_millis / 1000,
-        attempts_max=settings.max_list_shards_retry_attempts,
-    )
-    sync = ShardSync(
-        table,
-        detector,
-        clock,
-        initial=initial,
-        ignore_unexpected_children=settings.ignore_unexpected_child_shards,
-        metrics=metrics,
-    )
-    cleanup = LeaseCleanup(
-        table,
-        detector,
-        clock,
-        enabled=settings.cleanup_leases_upon_shard_completion,
-        on_missing_child=signals.missing_child,
-        metrics=metrics,
-    )
     parents_changed = Signal()
-    shard_coordinator = ShardCoordinator(
-        table,
-        detector,
-        ShardEnding(table, sync, detector, clock, metrics),
-        cleanup,
-        clock,
-        parents_changed=parents_changed,
-        on_created=fleet.adopt_children,
-    )
 
-    new_reader, on_last_out = readers_of(settings, streams, fan_out, clock, rng, on_a_beat=polls_on_a_beat)
+    def new_detector(streams: Streams) -> ShardDetector:
+        return ShardDetector(
+            streams,
+            clock,
+            rng,
+            backoff_s=settings.list_shards_backoff_time_in_millis / 1000,
+            attempts_max=settings.max_list_shards_retry_attempts,
+        )
+
+    tracking = TrackingNeeds(
+        fleet=fleet,
+        clock=clock,
+        new_detector=new_detector,
+        ignore_unexpected_children=settings.ignore_unexpected_child_shards,
+        cleans_up=settings.cleanup_leases_upon_shard_completion,
+        metrics=metrics,
+        parents_changed=parents_changed,
+    )
+    new_reader, take_down = readers_of(settings, streams, fan_out, clock, rng, on_a_beat=polls_on_a_beat)
+    tracked = track(
+        tracking,
+        table,
+        streams,
+        ShardSource(new_reader, initial, Sender(settings.application_name, settings.stream_name, worker_id)),
+        name=settings.stream_name,
+        stream=None,
+        initial=initial,
+        on_missing_child=signals.missing_child,
+        take_down=take_down,
+    )
+    sources = OneStream(
+        tracked,
+        table,
+        clock,
+        sync_due=signals.sync_due,
+        sync_spacing_s=settings.shard_sync_interval_millis / 1000,
+        skip_sync=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
+        on_synced=fleet.wake_leases,
+    )
     consumer_parts = ConsumerParts(
         keeper=keeper,
         host=host,
-        new_reader=new_reader,
-        care=shard_coordinator,
+        source_of=sources.source_of,
+        care=sources.care,
         parents_changed=parents_changed,
         clock=clock,
         rng=rng,
         on_gave_up=signals.gave_up,
         letters=letters,
         metrics=metrics,
-        sender=Sender(settings.application_name, settings.stream_name, worker_id),
-    )
-    auditor = Auditor(
-        table,
-        detector,
-        sync,
-        clock,
-        fleet.leader.is_leader,
-        on_created=fleet.wake_leases,
-        on_abandoned=cleanup.enqueue,
-        metrics=metrics,
     )
     parts = WorkerParts(
         table=table,
         keeper=keeper,
         fleet=fleet,
-        detector=detector,
-        sync=sync,
-        auditor=auditor,
-        cleanup=cleanup,
+        sources=sources,
         consumer_parts=consumer_parts,
         clock=clock,
-        on_last_out=on_last_out,
+        takes_down=take_down is not None,
     )
-    return Worker(parts, worker_settings(settings, initial), signals)
+    return Worker(parts, worker_settings(settings), signals)
 
 
 def _apart(rng: Random) -> Random:
@@ -446,11 +435,10 @@ def _failures_max(settings: Settings) -> int | None:
             return 0
 
 
-def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSettings:
+def worker_settings(settings: Settings) -> WorkerSettings:
     """Milliseconds of the file to seconds of the core, policy to numbers."""
     timeout = settings.timeout_in_seconds
     consumer = ConsumerSettings(
-        initial=initial,
         dialect=Dialect(settings.protocol_version),
         restarts=RestartPolicy(
             failures_max=_failures_max(settings),
@@ -468,7 +456,5 @@ def worker_settings(settings: Settings, initial: InitialPosition) -> WorkerSetti
     return WorkerSettings(
         consumer=consumer,
         initialization_backoff_s=settings.scheduler_initialization_backoff_time_millis / 1000,
-        skip_sync_if_leases_exist=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
-        sync_spacing_s=settings.shard_sync_interval_millis / 1000,
         ensure_table=settings.lease_table_pitr_enabled,
     )

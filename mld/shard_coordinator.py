@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from mld.clock import Clock
 from mld.consumer.ports import EndVerdict, MissingVerdict, Signal
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable
 from mld.shards.cleanup import LeaseCleanup
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.ending import Blocked, Invalid, Prepared, ShardEnding
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
 from mld.shards.parents import parents_complete
+from mld.shards.ports import ShardRows
 from mld.streams import ChildShard
 from mld.turns import in_turns
 
@@ -34,7 +34,7 @@ class ShardCoordinator:
 
     def __init__(
         self,
-        table: LeaseTable,
+        table: ShardRows,
         detector: ShardDetector,
         ending: ShardEnding,
         cleanup: LeaseCleanup,

@@ -17,25 +17,14 @@ from mld.clock import Clock, millis_since, wait_for_event
 from mld.consumer.consumer import ShardConsumer
 from mld.consumer.ports import ConsumerParts, ConsumerSettings
 from mld.consumer.taps import Taps
-from mld.errors import (
-    StartupError,
-    StreamError,
-    StreamNotFoundError,
-    StreamThrottledError,
-    StreamUnavailableError,
-    TableError,
-    TableMissingError,
-)
+from mld.errors import StartupError, StreamError, TableError, TableMissingError
 from mld.fleet.fleet import Fleet
 from mld.leases.holding import HeldLease
 from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.java import RENEWER_START, START
-from mld.shards.auditor import Auditor
-from mld.shards.cleanup import LeaseCleanup
-from mld.shards.detector import ShardDetector, ShardsListed
-from mld.shards.sync import ShardSync, SyncStatus
 from mld.surviving import kept_running, survived
+from mld.tracking.ports import StreamSources
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +42,17 @@ class WorkerParts:
     table: LeaseTable
     keeper: LeaseKeeper
     fleet: Fleet
-    detector: ShardDetector
-    sync: ShardSync
-    auditor: Auditor
-    cleanup: LeaseCleanup
+    sources: StreamSources
     consumer_parts: ConsumerParts
     clock: Clock
-    on_last_out: Callable[[], Awaitable[None]] | None = None
-    """Called at the end of a graceful stop that leaves no lease with an owner."""
+    takes_down: bool = False
+    """Whether the sources are taken down at the end of a graceful stop that leaves no lease with an owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     consumer: ConsumerSettings
     initialization_backoff_s: float
-    skip_sync_if_leases_exist: bool
-    sync_spacing_s: float
     ensure_table: bool = False
     """An option of the table is to be applied to an existing one, too."""
 
@@ -80,7 +64,7 @@ class WorkerSignals:
         self.changed = asyncio.Event()
         """The set of held leases changed, or a stop was asked for."""
         self.sync_due = asyncio.Event()
-        """Rows are missing in the table: make it true to the stream again, after `shardSyncIntervalMillis`."""
+        """Rows are missing in the table: it is made true to the stream again, after `shardSyncIntervalMillis`."""
         self.initialized = asyncio.Event()
         """The worker has begun to work."""
         self.stop_asked = asyncio.Event()
@@ -151,14 +135,11 @@ class Worker:
     @property
     def is_in_sync(self) -> bool:
         """Whether no shard is known to lack its row."""
-        return not self._signals.sync_due.is_set()
+        return self._parts.sources.is_in_sync
 
     async def closed_shards(self) -> frozenset[str]:
-        """Ids of the shards that take no more records, as the stream lists them now. Raises StreamError."""
-        listing = await self._parts.detector.list_all()
-        if not isinstance(listing, ShardsListed):
-            raise StreamUnavailableError(listing.reason)
-        return frozenset(shard.shard_id for shard in listing.shards if not shard.is_open)
+        """Keys of the leases of shards that take no more records, as listed now. Raises StreamError."""
+        return await self._parts.sources.closed_shards()
 
     def held(self) -> frozenset[str]:
         """Keys of the leases this worker believes to hold now."""
@@ -184,11 +165,7 @@ class Worker:
                 return await self._drain(grace_s)
             background = {
                 asyncio.create_task(kept_running(loop, doing, self._parts.clock))
-                for loop, doing in (
-                    (self._parts.auditor.run, "auditing"),
-                    (self._parts.cleanup.run, "cleaning up"),
-                    (self._sync_when_due, "syncing shards"),
-                )
+                for loop, doing in self._parts.sources.loops()
             }
             for task in (renewing, *background):
                 task.add_done_callback(self._on_loop_ended)
@@ -245,9 +222,10 @@ class Worker:
         for key, reason in scan.corrupt:
             log.error("lease row %s cannot be read: %s", key, reason, extra={"action": "lease_corrupt"})
         self._log_step("lease table scanned", "table_scanned", scan_started_at)
+        self._parts.sources.check(scan)
         await self._parts.fleet.start()
         sync_started_at = self._parts.clock.monotonic()
-        if await self._make_shard_leases(scan):
+        if await self._parts.sources.make_leases(scan, leads=self._leads):
             scan = await self._parts.table.scan()
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self._parts.clock.monotonic()
@@ -268,46 +246,9 @@ class Worker:
             await self._parts.table.ensure()
             return TableScan()
 
-    async def _make_shard_leases(self, scan: TableScan) -> bool:
-        """Make the table true to the stream; True if there are rows that `scan` lacks.
-
-        Raises StartupError for a foreign table.
-        """
-        if not await self._may_sync(scan):
-            return False
-        try:
-            result = await self._parts.sync.bootstrap(scan)
-        except (StreamThrottledError, StreamUnavailableError) as error:
-            return self._do_without_sync(scan, error)
-        match result.status:
-            case SyncStatus.DONE:
-                # Nothing created for an empty table means that somebody else was quicker, not that there is nothing.
-                return bool(result.created) or not scan.leases
-            case SyncStatus.FOREIGN_TABLE:
-                raise StartupError(result.sentence)
-            case SyncStatus.STREAM_MISSING | SyncStatus.NO_SHARDS:
-                raise StreamNotFoundError(result.sentence)
-            case SyncStatus.STREAM_NOT_READY | SyncStatus.INCONSISTENT_LISTING:
-                return self._do_without_sync(scan, StreamUnavailableError(result.sentence))
-
-    async def _may_sync(self, scan: TableScan) -> bool:
-        """Whether to sync now (shards#bootstrap-decision). Nobody waits for rows: others find them once there are some.
-
-        An empty table is the leader's business in 3.x, and its auditor's if that one dies; in 2.x nobody can prove to
-        lead before leases have owners. Where leases exist every worker compares them with the stream, so that none
-        works on a foreign table.
-        """
-        if not scan.is_empty:
-            return not self._settings.skip_sync_if_leases_exist
+    async def _leads(self) -> bool:
+        """Whether to fill an empty table: nobody can prove to lead in 2.x before leases have owners."""
         return self._parts.fleet.takes_leases or await self._parts.fleet.leader.is_leader()
-
-    def _do_without_sync(self, scan: TableScan, error: StreamError) -> bool:
-        """The leases there are enough to work with; what is missing can come later. Without any there is no start."""
-        if not scan.leases:
-            raise error
-        log.warning("shard sync failed, it is tried again: %s", error, extra={"action": "sync_failed"})
-        self._signals.sync_due.set()
-        return False
 
     # --- run ---------------------------------------------------------------------------------------------------------
 
@@ -319,13 +260,15 @@ class Worker:
                 if self._consumers[key].consumer.token != holding.token:
                     self._consumers[key].end_by(self._parts.clock, OLD_CONSUMER_WAIT_S)
             elif holding.token not in self._finished_tokens:
-                self._start_consumer(holding)
+                self._start_or_release(holding)
         self._finished_tokens &= {holding.token for holding in held.values()}
 
     def _tell_consumers(self, held: Mapping[str, HeldLease]) -> None:
         for key, running in self._consumers.items():
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
+            elif not self._parts.sources.consumes(held[key].lease):
+                running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
                 self._parts.fleet.lookout.gave()
                 running.consumer.hand_off()
@@ -336,6 +279,13 @@ class Worker:
         if consumer.gate.turn(paused is not None):
             about = {"action": "shard_resumed" if paused is None else "shard_paused", "shard": consumer.key}
             log.info("resumed" if paused is None else "paused: %s", *(() if paused is None else (paused,)), extra=about)
+
+    def _start_or_release(self, holding: HeldLease) -> None:
+        if self._parts.sources.consumes(holding.lease):
+            self._start_consumer(holding)
+        else:
+            self._finished_tokens.add(holding.token)
+            self._release(holding.lease.key, holding.token)
 
     def _start_consumer(self, holding: HeldLease) -> None:
         consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)
@@ -365,21 +315,6 @@ class Worker:
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
 
-    async def _sync_when_due(self) -> None:
-        while True:
-            await self._signals.sync_due.wait()
-            await self._parts.clock.sleep(self._settings.sync_spacing_s)
-            try:
-                result = await self._parts.sync.bootstrap(await self._parts.table.scan())
-            except Exception as error:
-                log.warning("shard sync failed: %s", survived(error, "syncing shards"), extra={"action": "sync_failed"})
-                continue
-            if result.is_done:
-                self._signals.sync_due.clear()
-                self._parts.fleet.wake_leases()
-            else:
-                log.warning("shard sync failed: %s", result.sentence, extra={"action": "sync_failed"})
-
     # --- stop --------------------------------------------------------------------------------------------------------
 
     async def _drain(self, grace_s: float) -> bool:
@@ -399,8 +334,8 @@ class Worker:
             )
         await _cancel(late)
         await self._release_rest()
-        if self._parts.on_last_out is not None and not late:
-            await self._last_out(self._parts.on_last_out)
+        if self._parts.takes_down and not late:
+            await self._last_out(self._parts.sources.take_down)
         await self._parts.fleet.close()
         log.info("stopped", extra={"action": "worker_stopped", "graceful": not late})
         return not late

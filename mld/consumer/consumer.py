@@ -56,6 +56,7 @@ class ShardConsumer:
         self._tap = parts.taps.begin(self.key, parts.clock)
         self._lease = held.lease
         self._parts = parts
+        self._source = parts.source_of(held.lease)
         self._settings = settings
         self._stopping = Stopping(parts.clock)
         self._pause = self._stopping.pause
@@ -182,10 +183,10 @@ class ShardConsumer:
         if self._processor is None:
             self._range = CheckpointRange.starting_at(self._lease.checkpoint)
             self._delivered = self._lease.checkpoint
-        reader = self._parts.new_reader(self.key, self.counters.part)
+        reader = self._source.new_reader(self._lease.shard_id, self.counters.part)
         self._reader = reader
         positioned, started = await asyncio.gather(
-            reader.start(self._lease.checkpoint, self._settings.initial, self._anchor_s),
+            reader.start(self._lease.checkpoint, self._source.initial, self._anchor_s),
             self._ensure_child(),
             return_exceptions=True,
         )
@@ -196,7 +197,7 @@ class ShardConsumer:
         assert processor is not None
         if not processor.initialized:
             at = self._lease.checkpoint
-            await processor.initialize(Initialize(self.key, at.sequence, at.sub))
+            await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub))
             log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.description))
 
     async def _ensure_child(self) -> None:
@@ -371,23 +372,20 @@ class ShardConsumer:
 
     async def _notify_shutdown(self) -> ActivityOutcome:
         await self._stop_reader()
-        if self._processor is None or not self._processor.initialized:
-            return ActivityOutcome.DONE
         try:
-            await self._processor.shutdown_requested(self._checkpoint)
+            if self._processor is not None and self._processor.initialized:
+                await self._processor.shutdown_requested(self._checkpoint)
         except ProcessorError as error:
             return await self._child_failed(error)
         return ActivityOutcome.DONE
 
     async def _notify_lease_lost(self) -> ActivityOutcome:
         await self._stop_reader()
-        if self._processor is None:
-            return ActivityOutcome.DONE
-        if self._processor.initialized:
-            try:
+        try:
+            if self._processor is not None and self._processor.initialized:
                 await self._processor.lease_lost()
-            except ProcessorError as error:
-                return await self._child_failed(error)
+        except ProcessorError as error:
+            return await self._child_failed(error)
         await self._dismiss_child()
         return ActivityOutcome.DONE
 

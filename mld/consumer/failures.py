@@ -37,6 +37,8 @@ class Failures:
 
     def __init__(self, held: HeldLease, parts: ConsumerParts, settings: ConsumerSettings) -> None:
         self._key = held.lease.key
+        self._sender = parts.source_of(held.lease).sender
+        self._shard_id = held.lease.shard_id
         self._token = held.token
         self._parts = parts
         self._policy = settings.restarts
@@ -147,8 +149,8 @@ class Failures:
         attempts = self._search.attempts
         letter = letter_of(
             framed,
-            self._key,
-            self._parts.sender,
+            self._shard_id,
+            self._sender,
             self._parts.clock.wall(),
             attempts=attempts,
             why=self.why,

@@ -132,7 +132,6 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    initial: InitialPosition
     dialect: Dialect
     restarts: RestartPolicy
     poison_attempts: int
@@ -146,16 +145,22 @@ class ConsumerSettings:
     """What a child logs as JSON objects becomes fields of our log."""
 
 
-_UNKNOWN = Sender("", "", "")
+@dataclass(frozen=True, slots=True)
+class ShardSource:
+    """What the consumers of one stream's shards share. `new_reader` is given the shard's id, and counts there."""
+
+    new_reader: Callable[[str, ShardMetrics], ShardReader]
+    initial: InitialPosition
+    sender: Sender
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerParts:
-    """The collaborators of every consumer of a worker. `on_gave_up(shard_id, why)` must return at once."""
+    """The collaborators of every consumer of a worker. `on_gave_up(key, why)` must return at once."""
 
     keeper: LeaseKeeper
     host: ProcessorHost
-    new_reader: Callable[[str, ShardMetrics], ShardReader]
+    source_of: Callable[[Lease], ShardSource]
     care: ShardCare
     parents_changed: Signal
     clock: Clock
@@ -163,6 +168,5 @@ class ConsumerParts:
     on_gave_up: Callable[[str, str], None]
     letters: LetterBox | None = None
     """Where records are set aside; None: no record ever is."""
-    sender: Sender = _UNKNOWN
     metrics: Metrics = field(default_factory=Metrics)
     taps: Taps = field(default_factory=Taps)

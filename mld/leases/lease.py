@@ -55,7 +55,10 @@ class ShardStatus:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One lease row. `owner` None means unassigned; `checkpoint_owner` is present only while a handoff is pending."""
+    """One lease row. `owner` None means unassigned; `checkpoint_owner` is present only while a handoff is pending.
+
+    `parents` and `children` are shard ids, never keys.
+    """
 
     key: str
     checkpoint: Position
@@ -75,7 +78,14 @@ class Lease:
     """Who has paused the shard, when and why, in words; None if nobody has. Its holder delivers nothing meanwhile."""
     pinned_until_s: int | None = None
     """Until when the lease stays with the worker that an operator gave it to, in epoch seconds."""
+    stream: str | None = None
+    """The stream's identifier, ``account:name:epoch``, in a table of several streams; the key begins with it."""
     status: ShardStatus | None = field(default=None, compare=False)
+
+    @property
+    def shard_id(self) -> str:
+        """The shard's own name; the key, in a table with one stream."""
+        return self.key if self.stream is None else self.key.removeprefix(f"{self.stream}:")
 
     @property
     def actual_owner(self) -> str | None:

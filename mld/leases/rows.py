@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from mld.errors import TableError
 from mld.leases.lease import Failing, Lease, PendingCheckpoint, ShardStatus
 from mld.positions import SUB_MAX, Position
+from mld.stream_ids import parse_stream_id, stream_of_key
 from mld.streams import HASH_KEY_MAX, HashRange
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -39,6 +40,9 @@ HASH_START = "startingHashKey"
 HASH_END = "endingHashKey"
 THROUGHPUT = "throughputKBps"
 ENTITY_TYPE = "entityType"
+STREAM = "streamName"
+SHARD = "shardId"
+"""Both are only in tables of several streams: the stream's identifier, and the shard's own name."""
 HEARTBEAT = "mldHeartbeat"
 """Ours: which worker heartbeat stands for the renewals of this row. Java readers ignore it, Java writers keep it."""
 
@@ -121,6 +125,10 @@ def new_row(lease: Lease) -> dict[str, dict[str, Any]]:
         CHECKPOINT_SUB: {"N": str(lease.checkpoint.sub)},
         ENTITY_TYPE: {"S": LEASE_ENTITY},
     }
+    if lease.stream is not None:
+        if parse_stream_id(lease.stream) is None or lease.key != f"{lease.stream}:{lease.shard_id}":
+            raise ValueError(f"lease {lease.key} is no lease of a stream {lease.stream}")
+        row |= {STREAM: {"S": lease.stream}, SHARD: {"S": lease.shard_id}}
     if lease.owner is not None:
         row[OWNER] = {"S": lease.owner}
     if lease.parents:
@@ -159,8 +167,22 @@ def _parse(row: Row, key: str | None) -> Lease:
         failing=_failing(row),
         paused=_paused(row),
         pinned_until_s=_pinned_until(row),
+        stream=_stream(row, key),
         status=_status(row),
     )
+
+
+def _stream(row: Row, key: str) -> str | None:
+    """The stream of a row; None in a table with one. Raises ValueError if the attributes contradict the key."""
+    stream = row[STREAM].get("S") if STREAM in row else None
+    if not isinstance(stream, str) or parse_stream_id(stream) is None:
+        return None
+    if stream_of_key(key) != stream:
+        raise ValueError(f"{STREAM} is {stream[:SHOWN_MAX]}, with which the key does not begin")
+    shard_id = _text(row, SHARD)
+    if shard_id is not None and key != f"{stream}:{shard_id}":
+        raise ValueError(f"{SHARD} is {shard_id[:SHOWN_MAX]}, with which the key does not end")
+    return stream
 
 
 def _text(row: Row, name: str) -> str | None:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 
 from mld.clock import Clock
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import TableScan
 from mld.metrics.java import AUDIT
 from mld.metrics.registry import Metrics
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.holes import Findings, abandoned, examine, is_urgent, ranges_to_fill, sightings
+from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult
 from mld.streams import HashRange, Shard
 from mld.surviving import survived
@@ -51,7 +52,7 @@ class Auditor:
 
     def __init__(
         self,
-        table: LeaseTable,
+        table: ShardRows,
         detector: ShardDetector,
         sync: ShardSync,
         clock: Clock,

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from mld.clock import Clock
 from mld.errors import StreamError, TableMissingError, TableThrottledError
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable
 from mld.metrics.registry import DELETED, Metrics
 from mld.positions import AT_TIMESTAMP_NAME, TRIM_HORIZON_NAME
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import id_order
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
+from mld.shards.ports import ShardRows
 from mld.streams import Shard
 from mld.surviving import survived
 from mld.turns import in_turns
@@ -115,7 +115,7 @@ class LeaseCleanup:
 
     def __init__(
         self,
-        table: LeaseTable,
+        table: ShardRows,
         detector: ShardDetector,
         clock: Clock,
         *,
@@ -270,7 +270,7 @@ class _Round:
 class _TickSurvey:
     """At most one scan and one listing a tick, made when the first entry needs them; the rows are read first."""
 
-    def __init__(self, table: LeaseTable, detector: ShardDetector) -> None:
+    def __init__(self, table: ShardRows, detector: ShardDetector) -> None:
         self._table = table
         self._detector = detector
         self._survey: Survey | None = None

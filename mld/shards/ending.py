@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from mld.clock import Clock
 from mld.errors import LeaseLostError
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable
 from mld.metrics.java import SHUTDOWN
 from mld.metrics.registry import Metrics
 from mld.positions import TRIM_HORIZON
@@ -24,6 +23,7 @@ from mld.shards.creation_counters import CreationCounters
 from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.graph import children_in, new_lease
 from mld.shards.identity import Park, ShardIsListed, ShardIsOver, Survey
+from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult
 from mld.streams import ChildShard, Shard
 from mld.turns import in_turns
@@ -111,7 +111,7 @@ class ShardEnding:
 
     def __init__(
         self,
-        table: LeaseTable,
+        table: ShardRows,
         sync: ShardSync,
         detector: ShardDetector,
         clock: Clock,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable
 from mld.positions import SHARD_END
+from mld.shards.ports import ShardRows
 
 
 def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | None:
@@ -26,7 +26,7 @@ def blocking_parent(lease: Lease, rows: Mapping[str, Lease | None]) -> str | Non
     return None
 
 
-async def parents_complete(table: LeaseTable, lease: Lease) -> str | None:
+async def parents_complete(table: ShardRows, lease: Lease) -> str | None:
     """Read the parents' rows; returns the parent that blocks `lease`, or None. Raises `errors.TableError`."""
     for parent in sorted(lease.parents):
         blocked_by = blocking_parent(lease, {parent: await table.get(parent)})

@@ -17,7 +17,7 @@ from enum import Enum
 
 from mld.clock import Clock
 from mld.leases.lease import Lease
-from mld.leases.table import LeaseTable, TableScan
+from mld.leases.table import TableScan
 from mld.metrics.java import SYNC
 from mld.metrics.registry import Metrics
 from mld.positions import AT_TIMESTAMP, LATEST, InitialPosition
@@ -32,6 +32,7 @@ from mld.shards.graph import (
     partition_fault,
 )
 from mld.shards.identity import foreign_evidence
+from mld.shards.ports import ShardRows
 from mld.steps import Steps
 from mld.streams import Shard, ShardFilter, ShardFilterType
 from mld.turns import in_turns
@@ -87,7 +88,7 @@ class ShardSync:
 
     def __init__(
         self,
-        table: LeaseTable,
+        table: ShardRows,
         detector: ShardDetector,
         clock: Clock,
         *,

@@ -57,6 +57,7 @@ NEW_CHILD_LEASE = Lease(
     hash_range=HashRange(0, int(QUARTER)),
 )
 
+STREAM = "111111111:multiStreamTest-1:12345"
 WORKED_ROWS = {
     "new root": (NEW_ROOT, NEW_ROOT_LEASE),
     "new child": (NEW_CHILD, NEW_CHILD_LEASE),
@@ -136,12 +137,44 @@ WORKED_ROWS = {
         },
         Lease("shardId-000000000002", AT_TIMESTAMP, 50211, "old-host-1", owner_switches=4),
     ),
+    "of several streams": (
+        {
+            "leaseKey": {"S": f"{STREAM}:shardId-000000000336"},
+            "streamName": {"S": STREAM},
+            "shardId": {"S": "shardId-000000000336"},
+            "leaseCounter": {"N": "3"},
+            "ownerSwitchesSinceCheckpoint": {"N": "0"},
+            "checkpoint": {"S": "LATEST"},
+            "checkpointSubSequenceNumber": {"N": "0"},
+            "parentShardId": {"SS": ["shardId-000000000330"]},
+        },
+        Lease(
+            f"{STREAM}:shardId-000000000336",
+            LATEST,
+            3,
+            parents=frozenset({"shardId-000000000330"}),
+            stream=STREAM,
+        ),
+    ),
 }
 
 
 @pytest.mark.parametrize(("row", "lease"), WORKED_ROWS.values(), ids=WORKED_ROWS)
 def test_a_worked_row_reads_as_its_lease(row: dict[str, Any], lease: Lease) -> None:
     assert parse_row(row) == lease
+
+
+def test_a_new_lease_of_several_streams_names_stream_and_shard() -> None:
+    row = new_row(Lease(f"{STREAM}:shardId-7", TRIM_HORIZON, stream=STREAM))
+    assert (row["streamName"], row["shardId"]) == ({"S": STREAM}, {"S": "shardId-7"})
+    assert parse_row(row) == Lease(f"{STREAM}:shardId-7", TRIM_HORIZON, stream=STREAM)
+
+
+@pytest.mark.parametrize("stream", [{"S": "orders"}, {"S": "1:orders:0"}, {"N": "7"}])
+def test_a_stream_that_is_no_identifier_is_an_attribute_we_do_not_know(stream: dict[str, str]) -> None:
+    lease = parse_row(MINIMAL | {"streamName": stream})
+    assert lease is not None
+    assert lease.stream is None and lease.shard_id == lease.key
 
 
 @pytest.mark.parametrize(("row", "lease"), [(NEW_ROOT, NEW_ROOT_LEASE), (NEW_CHILD, NEW_CHILD_LEASE)])
@@ -196,6 +229,7 @@ def test_reading_tolerates(changes: dict[str, Any], expected: dict[str, Any]) ->
         ({"pendingCheckpoint": {"S": "17"}, "pendingCheckpointState": {"S": "x"}}, "not binary"),
         ({"parentShardId": {"S": "shardId-1"}}, "parentShardId is not a string set"),
         ({"leaseKey": None}, "leaseKey is missing"),
+        ({"streamName": {"S": "1:orders:7"}}, "streamName is 1:orders:7"),
     ],
 )
 def test_a_corrupt_row_is_named_with_its_reason(changes: dict[str, Any], reason: str) -> None:
@@ -218,6 +252,8 @@ def test_a_corrupt_row_is_named_with_its_reason(changes: dict[str, Any], reason:
         Lease("s", TRIM_HORIZON, hash_range=HashRange(6, 5)),
         Lease("s", TRIM_HORIZON, hash_range=HashRange(0, HASH_KEY_MAX + 1)),
         Lease("s", TRIM_HORIZON, pending=PendingCheckpoint(Position("17"))),
+        Lease("s", TRIM_HORIZON, stream="1:orders:7"),
+        Lease("orders:s", TRIM_HORIZON, stream="orders"),
     ],
 )
 def test_what_no_row_may_be_born_with_is_refused(lease: Lease) -> None:

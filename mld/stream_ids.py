@@ -1,0 +1,43 @@
+"""`StreamId`: how a row of a table with several streams names its stream (leases#rows-of-several-streams).
+
+The text is KCL's serialised stream identifier, ``account:name:epoch``. The epoch only tells apart the incarnations of a
+stream that was deleted and made again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FORM = re.compile(r"([0-9]+):([^:]+):([0-9]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamId:
+    """One incarnation of a stream. `account` has digits only, `name` no colon, `epoch` is greater than 0."""
+
+    account: str
+    name: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.account}:{self.name}:{self.epoch}"
+
+    def lease_key(self, shard_id: str) -> str:
+        """The key of the lease of a shard, where a table holds several streams."""
+        return f"{self}:{shard_id}"
+
+
+def parse_stream_id(text: str) -> StreamId | None:
+    """The identifier that `text` is, exactly; None if it is none."""
+    found = _FORM.fullmatch(text)
+    if found is None or int(found[3]) == 0:
+        return None
+    stream = StreamId(found[1], found[2], int(found[3]))
+    return stream if str(stream) == text else None
+
+
+def stream_of_key(key: str) -> str | None:
+    """The stream's part of a lease key; None for the key of a table with one stream, which is a shard id."""
+    stream, colon, shard_id = key.rpartition(":")
+    return stream if colon and shard_id and parse_stream_id(stream) is not None else None

@@ -1,0 +1,108 @@
+"""`StreamRows`: the rows of one stream, in a table that has several, as the room `shards` sees them.
+
+Rules: shards#several-streams. In here a lease's `key` is the shard's own name, and no row of another stream exists. A
+scan of the whole table serves all streams that ask at about the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from mld.clock import Clock
+from mld.leases.lease import Lease
+from mld.leases.table import LeaseTable, TableScan
+from mld.stream_ids import stream_of_key
+from mld.streams import HashRange
+
+SCAN_VALID_S = 5.0
+"""How old a scan may be. Older than a listing of shards is what the decisions need; rows are created conditionally."""
+ROWS_PER_TURN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The leases of a table by stream; None is the stream of rows that name none."""
+
+    of: Mapping[str | None, TableScan] = field(default_factory=dict)
+
+    def of_stream(self, stream: str) -> TableScan:
+        """The rows of one stream, with the shards' own names as keys."""
+        return self.of.get(stream, TableScan())
+
+
+async def sorted_by_stream(scan: TableScan) -> SortedRows:
+    """The leases of `scan` by stream, in the form of `StreamRows`; with a turn of the loop every few hundred."""
+    leases: dict[str | None, list[Lease]] = {}
+    corrupt: dict[str | None, list[tuple[str, str]]] = {}
+    for number, lease in enumerate(scan.leases, 1):
+        leases.setdefault(lease.stream, []).append(within_stream(lease))
+        if number % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    for key, reason in scan.corrupt:
+        stream = stream_of_key(key)
+        name = key if stream is None else key.removeprefix(f"{stream}:")
+        corrupt.setdefault(stream, []).append((name, reason))
+    return SortedRows(
+        {
+            stream: TableScan(tuple(leases.get(stream, ())), tuple(corrupt.get(stream, ())))
+            for stream in leases.keys() | corrupt.keys()
+        }
+    )
+
+
+def within_stream(lease: Lease) -> Lease:
+    """The lease as its stream's rooms know it."""
+    return lease if lease.stream is None else replace(lease, key=lease.shard_id, stream=None)
+
+
+class SharedScan:
+    """One scan of the table for all who need one within a few seconds."""
+
+    def __init__(self, table: LeaseTable, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._rows: SortedRows | None = None
+        self._scanned_at = 0.0
+
+    async def rows(self) -> SortedRows:
+        """At most `SCAN_VALID_S` old. Raises `errors.TableError`."""
+        async with self._lock:
+            if self._rows is None or self._clock.monotonic() - self._scanned_at > SCAN_VALID_S:
+                scanned_at = self._clock.monotonic()
+                self._rows = await sorted_by_stream(await self._table.scan())
+                self._scanned_at = scanned_at
+            return self._rows
+
+
+class StreamRows:
+    """Implements `shards.ports.ShardRows` for the stream with this identifier."""
+
+    def __init__(self, table: LeaseTable, stream: str, scans: SharedScan) -> None:
+        self._table = table
+        self._stream = stream
+        self._scans = scans
+
+    async def scan(self) -> TableScan:
+        return (await self._scans.rows()).of_stream(self._stream)
+
+    async def get(self, key: str) -> Lease | None:
+        lease = await self._table.get(self._key(key))
+        return None if lease is None else within_stream(lease)
+
+    async def create(self, lease: Lease) -> bool:
+        return await self._table.create(replace(lease, key=self._key(lease.key), stream=self._stream))
+
+    async def record_children(self, key: str, children: frozenset[str]) -> bool:
+        return await self._table.record_children(self._key(key), children)
+
+    async def fill_hash_range(self, key: str, hash_range: HashRange) -> bool:
+        return await self._table.fill_hash_range(self._key(key), hash_range)
+
+    async def delete_completed(self, key: str) -> bool:
+        return await self._table.delete_completed(self._key(key))
+
+    def _key(self, shard_id: str) -> str:
+        return f"{self._stream}:{shard_id}"
