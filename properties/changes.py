@@ -12,6 +12,7 @@ from properties.keys import BY_NAME, KEYS
 from properties.keytypes import Effect
 from properties.loader import LoadedConfiguration
 from properties.settings import Settings
+from properties.stream_keys import STREAMS
 
 LIVE = tuple(key for key in KEYS if key.live)
 
@@ -31,6 +32,7 @@ def changes_between(running: LoadedConfiguration, file: LoadedConfiguration) -> 
         key.name
         for key in KEYS
         if key.effect is Effect.EFFECTIVE
+        and not (key.name == STREAMS and file.settings.streams_file)  # which is read again anyway
         and hasattr(file.settings, key.field)
         and getattr(running.settings, key.field) != getattr(file.settings, key.field)
     }

@@ -39,6 +39,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _REGION_IN_SQS_HOST = re.compile(r"(?:.*\.)?sqs\.(?P<region>[a-z]{2}[-a-z0-9]+-[0-9]+)\..+", re.ASCII)
 _LISTEN = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
 PORT_MAX = 65_535
 NONE = "none"
 """The list without a choice."""
@@ -90,6 +91,10 @@ def convert(key: Key, text: str) -> object:
             return _initial_position(text)
         case ValueKind.EPOCH_SECONDS:
             return _epoch_seconds(text)
+        case ValueKind.POSITION:
+            return _epoch_seconds(text) if _INTEGER.fullmatch(text) else _position(text)
+        case ValueKind.STREAM_NAMES:
+            return _stream_names(text)
         case ValueKind.DURATION:
             return _duration(text)
         case ValueKind.TAGS:
@@ -167,6 +172,13 @@ def _initial_position(text: str) -> InitialPositionSetting:
     raise BadValue("has no such value", "use LATEST or TRIM_HORIZON")
 
 
+def _position(text: str) -> InitialPositionSetting:
+    try:
+        return _initial_position(text)
+    except BadValue as error:
+        raise BadValue(error.message, "use LATEST, TRIM_HORIZON or epoch seconds") from None
+
+
 def _epoch_seconds(text: str) -> InitialPositionSetting:
     seconds = _integer(text, LONG_MAX)
     if seconds >= EPOCH_SECONDS_MAX:
@@ -215,6 +227,18 @@ def _stream_arn(text: str) -> StreamArn | None:
         remedy = "write it as arn:aws:kinesis:<region>:<12 digits>:stream/<name>"
         raise BadValue("is not the ARN of a Kinesis stream", remedy)
     return arn
+
+
+def _stream_names(text: str) -> tuple[str, ...]:
+    """Names of streams, or labels of the user's for them; each once."""
+    names = tuple(name.strip() for name in text.split(","))
+    for number, name in enumerate(names, start=1):
+        if not STREAM_NAME.fullmatch(name):
+            remedy = "write names of letters, digits, '_', '.' and '-', separated by commas"
+            raise BadValue(f"name {number} of the list is no name of a stream", remedy)
+        if name in names[: number - 1]:
+            raise BadValue(f"name {number} of the list, {name}, is in it twice", "name each stream once")
+    return names
 
 
 def _listen_address(text: str) -> ListenAddress | None:

@@ -16,15 +16,21 @@ from pathlib import PurePath
 from properties.awshosts import is_of_aws
 from properties.keys import CREDENTIALS_PREFIX, KEYS
 from properties.keytypes import Section
+from properties.redaction import where
 from properties.remarks import Level, Remark
 from properties.settings import Settings
 from properties.spark import PROGRAM as SPARK_PROGRAM
+from properties.stream_keys import FORMER, FORMER_WAIT, PATTERN_KEYS, STREAMS, STREAMS_FILE, key_of_stream
+from properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, streams_of
+from properties.stream_settings import StreamSetting
 from properties.validation import Given
 from properties.values import (
     ChildFailurePolicy,
     ClientVersionConfig,
     DeadLetter,
+    FormerStreams,
     HeartbeatSetting,
+    InitialPositionSetting,
     ListenAddress,
     MetricsLevel,
     MetricsOutput,
@@ -46,19 +52,20 @@ _DEREGISTER_KEY = "mld.deregisterConsumer"
 _SELECTING_WHEN_PRESENT = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _POLLING_KEYS = ("idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdForReducedTps", "maxRecords")
 _CONSUMER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
-_CONSUMER_ARN = re.compile(
-    r"arn:aws[^:]*:kinesis:[^:]+:[0-9]{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+)/consumer/[a-zA-Z0-9_.-]+:[0-9]+", re.ASCII
-)
 _MERGED_FIELDS = frozenset({"initial_position_at"})  # keys whose value lives in another key's field
 
 
 @dataclass(slots=True)
 class Derivation:
-    """Values by field of `Settings`; `sources` says where a value comes from that is in no line."""
+    """Values by field of `Settings`; `sources` says where a value comes from that is in no line.
+
+    `listed` are the places of the names in the file of mld.streamsFile, if there is one that could be read.
+    """
 
     given: Mapping[str, Given]
     env: Mapping[str, str]
     file_name: str
+    listed: Mapping[str, str] | None = None
     values: dict[str, object] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
@@ -66,6 +73,15 @@ class Derivation:
     def value_of(self, name: str) -> object:
         """The value a key is set to; None if it is not set."""
         return self.given[name].value if name in self.given else None
+
+    @property
+    def list_key(self) -> str | None:
+        """The key that names several streams; None if the file is about one."""
+        return next((key for key in (STREAMS, STREAMS_FILE) if key in self.given), None)
+
+    @property
+    def is_multi_stream(self) -> bool:
+        return self.list_key is not None
 
     def derived(self, field_name: str, value: object, source: str) -> None:
         self.values[field_name] = value
@@ -76,9 +92,11 @@ class Derivation:
         self.remarks.append(Remark(level, key, place, message, remedy))
 
 
-def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -> Derivation:
+def derive(
+    given: Mapping[str, Given], env: Mapping[str, str], file_name: str, listed: Mapping[str, str] | None = None
+) -> Derivation:
     """Fill in everything that the file leaves out. Keys are checked in Java's order."""
-    derivation = Derivation(given, env, file_name)
+    derivation = Derivation(given, env, file_name, listed)
     for key in KEYS:
         if key.field not in _MERGED_FIELDS:
             derivation.values[key.field] = given[key.name].value if key.name in given else key.default
@@ -89,6 +107,7 @@ def derive(given: Mapping[str, Given], env: Mapping[str, str], file_name: str) -
     _initial_position(derivation)
     _leases(derivation)
     _heartbeat(derivation)
+    _streams(derivation)
     _retrieval(derivation)
     _child(derivation)
     _metrics(derivation)
@@ -118,6 +137,13 @@ def _application(derivation: Derivation) -> None:
 
 
 def _stream(derivation: Derivation) -> None:
+    if derivation.is_multi_stream:
+        for key in ("streamName", "streamArn"):
+            if key in derivation.given:
+                message = f"cannot be used together with {derivation.list_key}"
+                derivation.say(Level.ERROR, key, message, "add the stream to the list, or remove the list")
+        derivation.values |= {"stream_name": "", "stream_arn": None}
+        return
     arn, name = derivation.value_of("streamArn"), derivation.value_of("streamName")
     if isinstance(arn, StreamArn):
         derivation.values["stream_arn"] = arn.text
@@ -178,6 +204,40 @@ def _initial_position(derivation: Derivation) -> None:
         derivation.say(Level.WARNING, "initialPositionInStream", message, "remove one of the two")
 
 
+def _streams(derivation: Derivation) -> None:
+    """The streams of the list (docs/use/multi-stream.md), and keys that need one or cannot be used with one."""
+    given, values, say = derivation.given, derivation.values, derivation.say
+    if not derivation.is_multi_stream:
+        for name in given:
+            if any(key.name_in(name) is not None for key in PATTERN_KEYS):
+                say(Level.ERROR, name, f"is about one of several streams, and there is no {STREAMS}", f"set {STREAMS}")
+        _unused(derivation, (FORMER, FORMER_WAIT), f"{STREAMS} is not set")
+        values["streams"] = ()
+        return
+    if STREAMS in given and STREAMS_FILE in given:
+        say(Level.ERROR, STREAMS_FILE, f"cannot be used together with {STREAMS}", "remove one of the two")
+    if FORMER_WAIT in given and values["former_streams"] is not FormerStreams.DELETE:
+        say(Level.INFO, FORMER_WAIT, f"is not used: {FORMER} is not delete")
+    if "fanoutConfig.consumerArn" in given:
+        why = "is the consumer of one stream, and there is a list of streams"
+        say(Level.ERROR, "fanoutConfig.consumerArn", why, f"use {key_of_stream('<name>', 'consumerArn')}")
+    initial = values["initial_position"]
+    assert isinstance(initial, InitialPositionSetting)
+    places = dict.fromkeys(given[STREAMS].value, given[STREAMS].place) if STREAMS in given else derivation.listed  # type: ignore[call-overload]
+    if places is None:
+        values["streams"] = ()  # the file cannot be read, which is said elsewhere
+        return
+    file = None if STREAMS in given else where(str(values["streams_file"]))
+    streams, remarks = streams_of(places, given, initial, list_file=file)
+    values["streams"] = streams
+    derivation.remarks += remarks
+    endpoint, region = values["kinesis_endpoint"], values["kinesis_region"]
+    far = next((one for one in streams if one.region not in (None, region)), None)
+    if endpoint is not None and is_of_aws(str(endpoint)) and far is not None:
+        why = f"is an endpoint of AWS, which serves one region, and the stream {far.name} is in {far.region}"
+        say(Level.ERROR, "kinesisEndpoint", why, f"remove the line, or streams that are not in {region}")
+
+
 def _heartbeat(derivation: Derivation) -> None:
     if derivation.values["heartbeat"] is not HeartbeatSetting.WORKER:
         return
@@ -229,21 +289,22 @@ def _fan_out(derivation: Derivation) -> None:
     """Say which consumer reads the records, or what is wrong with it."""
     name, arn = derivation.values["fanout_consumer_name"], derivation.values["fanout_consumer_arn"]
     stream = derivation.values["stream_name"]
-    if name is None or stream is None:
-        return  # a required key is missing
+    if name is None or stream is None or (derivation.is_multi_stream and arn is not None):
+        return  # a required key is missing, or one is wrong
     key, problem = "fanoutConfig.consumerArn", ""
     if arn is None:  # otherwise the name is not used
         key = "fanoutConfig.consumerName"
         if not _CONSUMER_NAME.fullmatch(str(name)):
             problem = f"{str(name)!r} is no name of a consumer: {_CONSUMER_NAME.pattern}"
-    elif (match := _CONSUMER_ARN.fullmatch(str(arn))) is None:
-        problem = "is no ARN of a consumer (arn:aws:kinesis:REGION:ACCOUNT:stream/STREAM/consumer/NAME:TIMESTAMP)"
+    elif (match := CONSUMER_ARN.fullmatch(str(arn))) is None:
+        problem = NO_CONSUMER_ARN
     elif match["stream"] != stream:
         problem = f"is a consumer of the stream {match['stream']}, but {stream} is read"
     if problem:
         derivation.say(Level.ERROR, key, problem, "name the right consumer, or set retrievalMode=POLLING")
         return
-    who = f"{name}, which is registered if it is not there and which AWS bills" if arn is None else str(arn)
+    each = " of each stream" if derivation.is_multi_stream else ""
+    who = f"{name}{each}, which is registered if it is not there and which AWS bills" if arn is None else str(arn)
     derivation.say(Level.INFO, "retrievalMode", f"records are read by enhanced fan-out as the consumer {who}")
     if arn is not None and "fanoutConfig.consumerName" in derivation.given:
         derivation.say(Level.INFO, "fanoutConfig.consumerName", "is not used: fanoutConfig.consumerArn is set")
@@ -291,12 +352,24 @@ def _dead_letter(derivation: Derivation) -> None:
         why = "does not fit mld-spark, which accepts records long before it commits them"
         say(Level.ERROR, "mld.poisonAttempts", why, "use mld.spark.deadLetter and mld.spark.attemptsMax")
     arn = None if letter is None else StreamArn.parse(letter.name)
-    if arn is not None and (arn.name, arn.region) == (values["stream_name"], values["kinesis_region"]):
+    if arn is not None and _is_read(derivation, arn):
         why = "is the stream that is read: a record would come back for ever"
         say(Level.ERROR, "mld.deadLetter", why, "name another stream")
     if "mld.deadLetterEndpoint" in derivation.given and (letter is None or not letter.takes_endpoint):
         why = "is not used: mld.deadLetter is neither a bucket nor a stream"
         say(Level.WARNING, "mld.deadLetterEndpoint", why, "remove the line")
+
+
+def _is_read(derivation: Derivation, arn: StreamArn) -> bool:
+    """Whether a stream is, as far as the file can tell, one of those that are read."""
+    values = derivation.values
+    streams = values["streams"]
+    assert isinstance(streams, tuple)
+    here = (values["stream_name"], values["kinesis_region"])
+    read = [
+        (one.stream_name, one.region or values["kinesis_region"]) for one in streams if isinstance(one, StreamSetting)
+    ]
+    return (arn.name, arn.region) in (here, *read)
 
 
 def _http(derivation: Derivation) -> None:
@@ -351,7 +424,10 @@ def _worker_id(derivation: Derivation) -> None:
     worker = derivation.value_of("workerId")
     if not isinstance(worker, str):
         return
-    taken = (*ROW_KEYS, derivation.values["stream_name"])
+    streams = derivation.values["streams"]
+    assert isinstance(streams, tuple)
+    names = {name for one in streams for name in (one.name, one.stream_name)}
+    taken = (*ROW_KEYS, derivation.values["stream_name"], *names)
     if worker in taken or worker.startswith(SHARD_ID_PREFIX) or f":{SHARD_ID_PREFIX}" in worker:
         message = f"{worker} is the key of another row of the lease table"
         derivation.say(Level.ERROR, "workerId", message, "choose a name that is no shard, stream or row of the KCL")

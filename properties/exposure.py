@@ -18,10 +18,10 @@ from properties.substitution import has_file, has_reference
 ON_COMMAND_LINE = "holds a secret and is given on the command line, which every user of this machine can read"
 IN_THE_FILE = "keep it in the file (mode 0600), or write ${NAME} there and set the variable in the daemon's environment"
 PASSED_ON = "puts a secret on the command line of {whose}, which every user of this machine can read"
-_PROVIDER = re.compile(r"provider(dynamodb|cloudwatch)?(\.class)?$", re.IGNORECASE)
+_PROVIDER = re.compile(r"provider(dynamodb|cloudwatch)?(\.class)?$|^mld\.stream\..+\.credentials$", re.IGNORECASE)
 """Keys whose value is a class, whatever else is in their names."""
 _STATIC = "StaticCredentialsProvider|"
-_COMMAND = "executableName"
+_COMMAND = re.compile(r"(mld\.stream\..+\.)?executableName")
 _JAVA_OPTIONS = re.compile(r"\.extraJavaOptions$|\.defaultJavaOptions$")
 _JAVA_PROPERTY = re.compile(r"-D([^\s=\"']+)=(?!\s)")
 
@@ -49,7 +49,7 @@ def _on_command_lines(lines: Iterable[tuple[str, str, str]]) -> Iterator[Remark]
         if place == OVERRIDE_PLACE and _is_secret(name, raw):
             yield Remark(Level.WARNING, name, place, ON_COMMAND_LINE, IN_THE_FILE)
         # An argument has a telling name, like `password=…`, or is a URL with a user.
-        tells = name == _COMMAND and (any(secrets_in(name, Shown.COMMAND, raw)) or Scrubber()(raw) != raw)
+        tells = _COMMAND.fullmatch(name) and (any(secrets_in(name, Shown.COMMAND, raw)) or Scrubber()(raw) != raw)
         if tells:
             message = PASSED_ON.format(whose="the record processor")
             yield Remark(Level.WARNING, name, place, message, "children have the daemon's environment: set a variable")

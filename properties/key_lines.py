@@ -14,6 +14,8 @@ from properties.grammar import FileEntry
 from properties.keytypes import OWN_PREFIX, Key
 from properties.redaction import shown_name
 from properties.remarks import OVERRIDE_PLACE, Level, Remark
+from properties.stream_keys import PREFIX as STREAM_PREFIX
+from properties.stream_keys import PROPERTIES
 
 NEAREST_CUTOFF = 0.75  # below this a suggestion misleads more often than it helps
 SPARK_PREFIX = "mld.spark."  # those keys are read by `spark`
@@ -42,7 +44,7 @@ OBSOLETE: dict[str, str] = {
     "leasesRecoveryAuditorInconsistencyConfidenceThreshold": "remove it; it is fixed to 3",
     "namespace": "remove it; metrics are published under applicationName",
     "consistentReads": "remove it",
-    "streamTracker": "remove it; one file reads one stream",
+    "streamTracker": "use mld.streams",
     "leaseAssignmentStrategy": "remove it",
     "streamInfoMode": "remove it",
     "readTimeoutsToIgnoreBeforeWarning": "remove it",
@@ -76,7 +78,9 @@ def collect(
     for place, name, raw in all_lines(file_name, entries, overrides):
         key = keys.find(name)
         if key is None:
-            if name and not name.startswith(SPARK_PREFIX):
+            if name.startswith(STREAM_PREFIX):
+                remarks.append(_unknown_of_stream(name, place))
+            elif name and not name.startswith(SPARK_PREFIX):
                 remarks.append(_unknown(name, place))
             continue
         line = KeyLine(key, keys.canonical_spelling(name), raw, place)
@@ -106,6 +110,13 @@ def _repeated(earlier: KeyLine, later: KeyLine) -> list[Remark]:
     else:
         message = f"is the same setting as {earlier.spelling} at {earlier.place}; the last one counts"
     return [later.remark(Level.WARNING, message, "remove one of the two")]
+
+
+def _unknown_of_stream(name: str, place: str) -> Remark:
+    """A misspelled key of a stream is an error: the stream would be read without it."""
+    listed = f"{', '.join(PROPERTIES[:-1])} and {PROPERTIES[-1]}"
+    remedy = f"a stream has {listed}: write {STREAM_PREFIX}<name>.<one of these>"
+    return Remark(Level.ERROR, shown_name(name), place, "is no key of a stream", remedy)
 
 
 def _unknown(name: str, place: str) -> Remark:

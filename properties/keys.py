@@ -1,18 +1,20 @@
 """The table of every key the daemon knows. Parsing, docs/use/configuration.md and `mld check` are driven by it.
 
 Rules: configuration#one-key-table, configuration#dotted-keys; keys of KCL 1.x are in `key_lines`. A new key is a new
-row here and a field in `settings`; nothing else. Keys under ``mld.`` and `cloudWatchEndpoint` are ours: Java does not
-read them, so that one file serves both daemons. The `proxyUrl` of a client is ours too, but stops Java. Meanings are
-for operators: one sentence, no class names.
+row here (those for several streams: in `stream_keys`) and a field in `settings`; nothing else. Keys under ``mld.`` and
+`cloudWatchEndpoint` are ours: Java does not read them, so that one file serves both daemons. The `proxyUrl` of a client
+is ours too, but stops Java. Meanings are for operators: one sentence, no class names.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
 from properties.keytypes import INT_MAX, LONG_MAX, Effect, Key, Section, ValueKind, snake_case
 from properties.redaction import Shown
+from properties.stream_keys import PATTERN_KEYS, STREAM_KEYS
 from properties.values import (
     AssignmentStrategy,
     BillingMode,
@@ -397,9 +399,11 @@ _OWN = (
 )  # fmt: skip
 
 KEYS: tuple[Key, ...] = (
-    *_DAEMON, *_APPLICATION, *_AWS, *_CLIENTS, *_LEASES, *_HANDOFF_KEYS, *_ASSIGNMENT_KEYS, *_LEGACY_TABLE_KEYS,
-    *_COORDINATOR, *_LIFECYCLE, *_METRICS, *_POLLING, *_FANOUT, *_OWN,
+    *_DAEMON, *_APPLICATION, *STREAM_KEYS, *_AWS, *_CLIENTS, *_LEASES, *_HANDOFF_KEYS, *_ASSIGNMENT_KEYS,
+    *_LEGACY_TABLE_KEYS, *_COORDINATOR, *_LIFECYCLE, *_METRICS, *_POLLING, *_FANOUT, *_OWN,
 )  # fmt: skip
+
+"""Every key of one name. `PATTERN_KEYS` are the patterns."""
 
 BY_NAME: dict[str, Key] = {name: key for key in KEYS for name in key.names}
 
@@ -411,8 +415,12 @@ def canonical_spelling(name: str) -> str:
 
 
 def find(name: str) -> Key | None:
-    """The key of a spelling; None if there is none."""
-    return BY_NAME.get(canonical_spelling(name))
+    """The key of a spelling; None if there is none. The key of a pattern has the name that is spelled."""
+    key = BY_NAME.get(canonical_spelling(name))
+    if key is not None:
+        return key
+    pattern = next((pattern for pattern in PATTERN_KEYS if pattern.name_in(name) is not None), None)
+    return None if pattern is None else replace(pattern, name=name)
 
 
 assert len(BY_NAME) == sum(len(key.names) for key in KEYS), "two keys share a spelling"

@@ -13,6 +13,8 @@ from enum import Enum
 from properties.redaction import Shown
 
 OWN_PREFIX = "mld."
+VARIABLE = "<name>"
+"""What stands in the name of a pattern for a name of the user's."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -30,6 +32,7 @@ class ValueKind(Enum):
     CHOICE = "one of"
     CHOICES = "list of"
     INITIAL_POSITION = "LATEST or TRIM_HORIZON"
+    POSITION = "LATEST, TRIM_HORIZON or epoch seconds"
     EPOCH_SECONDS = "epoch seconds"
     DURATION = "ISO-8601 duration"
     TAGS = "name=value, …"
@@ -37,6 +40,7 @@ class ValueKind(Enum):
     URL = "URL"
     REGION = "region"
     STREAM_ARN = "ARN"
+    STREAM_NAMES = "name, name, …"
     DEAD_LETTER = "directory, s3:// URL, stream ARN or queue URL"
     LISTEN = "host:port"
     HOSTS = "host names"
@@ -69,6 +73,7 @@ class Section(Enum):
 
     DAEMON = "Daemon and child process"
     APPLICATION = "Application and stream"
+    STREAMS = "Several streams"
     AWS = "Access to AWS"
     LEASES = "Leases and shard sync"
     HANDOFF = "Graceful lease handoff"
@@ -90,8 +95,9 @@ class Key:
     `default` is the converted value when the key is absent; None means none, or computed (`default_text` says how).
     `boxed` keys take 0 and false as they are. `minimum`/`maximum` bound numbers. `note` is what an operator should know
     about it; with an `effect` other than EFFECTIVE it is also what `mld check` says. `choices` belongs to CHOICE and
-    CHOICES. `shown_as` says how much of its value may be shown; None is the rule of its kind, which hides TEXT. `live`
-    keys may change while the daemon runs; all others are read at the start only.
+    CHOICES. A `name` with ``<name>`` in it is a pattern: one key for each name. `shown_as` says how much of its value
+    may be shown; None is the rule of its kind, which hides TEXT. `live` keys may change while the daemon runs; all
+    others are read at the start only.
     """
 
     name: str
@@ -119,6 +125,13 @@ class Key:
     def field(self) -> str:
         """The name of the field in `Settings`."""
         return self.field_name or snake_case(self.name.removeprefix(OWN_PREFIX))
+
+    def name_in(self, spelling: str) -> str | None:
+        """What stands for ``<name>`` in this spelling of a pattern; None if it is none."""
+        before, variable, after = self.name.partition(VARIABLE)
+        size = len(before) + len(after)
+        fits = variable and len(spelling) > size and spelling.startswith(before) and spelling.endswith(after)
+        return spelling[len(before) : len(spelling) - len(after)] if fits else None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,20 +17,26 @@ from properties.derive import Derivation, derive, settings_of
 from properties.exposure import remarks_on_exposure, who_else
 from properties.grammar import FileEntry, GrammarError, parse
 from properties.key_lines import all_lines, collect
-from properties.keys import BY_NAME, KEYS
+from properties.keys import BY_NAME, KEYS, find
 from properties.keytypes import Effect, Key, Section
+from properties.redaction import where
 from properties.remarks import OVERRIDE_PLACE, ConfigurationError, Level, Remark
 from properties.secret_files import secret_of
 from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM, SparkLines
 from properties.spark import read as read_spark
+from properties.stream_keys import PREFIX as STREAM_PREFIX
+from properties.stream_keys import STREAMS, STREAMS_FILE
+from properties.stream_list import ListFile, StreamList, StreamsFile, entries_of_list, read_list
 from properties.substitution import Sources
 from properties.validation import Given, check, display, display_value
 
 FILE_BYTES_MAX = 1 << 20  # a properties file has a few kilobytes; anything larger is some other file
 _LEVEL_ORDER = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
-_STANDS_IN_FOR = {"streamName": "streamArn", "mld.poisonAttempts": "mld.deadLetter"}
+_STANDS_IN_FOR = {"streamName": ("streamArn", STREAMS, STREAMS_FILE), "mld.poisonAttempts": ("mld.deadLetter",)}
 """A key that is missing, or wrong, only because another one could not be converted."""
+_ONLY_WITH_LIST = (STREAMS, STREAMS_FILE)
+"""Keys of a stream are wrong without these."""
 DEFAULT_SOURCE = "default"
 
 
@@ -65,6 +71,8 @@ class LoadedConfiguration:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The value of every given key of the Spark processor."""
+    streams_file: StreamsFile | None = None
+    """For `read_streams`; None without mld.streamsFile."""
 
     def to_json(self) -> dict[str, object]:
         """Everything fit to be shown, as plain JSON types."""
@@ -110,7 +118,17 @@ def load(
     spark = read_spark(file_name, entries, pairs, sources)
     remarks += spark.remarks
     remarks += _without_pipeline(given.get("executableName"), spark, file_name)
-    derivation = derive(given, env, file_name)
+    listed = None
+    if STREAMS_FILE in given and STREAMS not in lines:
+        own = _of_streams(given)
+        try:
+            listed = _listed(str(given[STREAMS_FILE].value), own, sources)
+        except ConfigurationError as error:
+            remarks += error.remarks
+        else:
+            remarks += listed.remarks
+            given |= listed.given
+    derivation = derive(given, env, file_name, None if listed is None else listed.places)
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
     if derivation.values["strict"]:
@@ -123,7 +141,32 @@ def load(
         raise ConfigurationError(problems, remarks)
     secrets = (*(secret for one in given.values() for secret in one.secrets), *spark.secrets)
     effective = _effective(derivation, spark, remarks)
-    return LoadedConfiguration(file_name, settings_of(derivation), tuple(remarks), effective, secrets, spark.texts)
+    settings = settings_of(derivation)
+    file = None
+    if listed is not None and settings.streams_file is not None:
+        own = {name: one for name, one in _of_streams(given).items() if name not in listed.given}
+        file = StreamsFile(settings.streams_file, own, settings.initial_position, settings.strict, sources)
+    return LoadedConfiguration(file_name, settings, tuple(remarks), effective, secrets, spark.texts, file)
+
+
+def read_streams(file: StreamsFile) -> StreamList:
+    """The list that the file has now; blocks. Raises ConfigurationError."""
+    data, _ = _bytes_of(file.path, where(file.path))
+    return file.parse(data)
+
+
+def _of_streams(given: Mapping[str, Given]) -> dict[str, Given]:
+    return {name: one for name, one in given.items() if name.startswith(STREAM_PREFIX)}
+
+
+def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
+    """The list in a file as it is at the start. Raises ConfigurationError."""
+    name = where(path)
+    data, others = _bytes_of(path, name)
+    entries = entries_of_list(name, data)
+    listed = read_list(name, entries, own, sources)
+    exposed = remarks_on_exposure(all_lines(name, entries, ()), name, others)
+    return replace(listed, remarks=(*listed.remarks, *exposed))
 
 
 def load_some(
@@ -166,6 +209,11 @@ def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Rema
         for key in KEYS
     ]
     rows += [
+        EffectiveValue(name, one.key.section, one.display, one.place, one.key.effect, _said(remarks, (name,)))
+        for name, one in derivation.given.items()
+        if name not in BY_NAME
+    ]
+    rows += [
         EffectiveValue(name, Section.SPARK, text, place, Effect.EFFECTIVE, _said(remarks, (name,)))
         for name, (text, place) in spark.shown.items()
     ]
@@ -192,8 +240,10 @@ def _value_and_source(key: Key, derivation: Derivation) -> tuple[str | None, str
 
 def _follows(remark: Remark, failed: set[str]) -> bool:
     """Whether a derived remark only repeats that a key could not be converted."""
-    key = BY_NAME[remark.key].name
-    return key in failed or (remark.level is Level.ERROR and _STANDS_IN_FOR.get(key) in failed)
+    known = find(remark.key)
+    key = remark.key if known is None else known.name
+    others = _ONLY_WITH_LIST if key.startswith(STREAM_PREFIX) else _STANDS_IN_FOR.get(key, ())
+    return key in failed or (remark.level is Level.ERROR and not failed.isdisjoint(others))
 
 
 def _pairs(overrides: Sequence[str]) -> tuple[list[tuple[str, str]], list[Remark]]:
@@ -210,8 +260,17 @@ def _pairs(overrides: Sequence[str]) -> tuple[list[tuple[str, str]], list[Remark
 
 def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
     """What the file says, and who besides its user can read it. Raises ConfigurationError."""
+    data, others = _bytes_of(file_name, file_name)
     try:
-        with Path(file_name).open("rb") as file:
+        return parse(data), others
+    except GrammarError as error:
+        raise _file_problem(f"{file_name}:{error.line}", str(error), "write \\\\ for a backslash") from None
+
+
+def _bytes_of(path: str, file_name: str) -> tuple[bytes, str | None]:
+    """What is in a file that is shown as `file_name`, and who besides its user can read it."""
+    try:
+        with Path(path).open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
             status = os.fstat(file.fileno())
     except OSError as error:
@@ -221,12 +280,8 @@ def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
         raise _file_problem(repr(file_name), "is no file name", "check the path") from None
     if len(data) > FILE_BYTES_MAX:
         raise _file_problem(file_name, f"is larger than {FILE_BYTES_MAX} bytes", "is this the properties file?")
-    try:
-        entries = parse(data)
-    except GrammarError as error:
-        raise _file_problem(f"{file_name}:{error.line}", str(error), "write \\\\ for a backslash") from None
     is_file = stat.S_ISREG(status.st_mode)  # a pipe that was read cannot be read by others
-    return entries, who_else(status.st_mode, own=status.st_uid == os.getuid()) if is_file else None
+    return data, who_else(status.st_mode, own=status.st_uid == os.getuid()) if is_file else None
 
 
 def _file_problem(place: str, message: str, remedy: str) -> ConfigurationError:

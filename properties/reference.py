@@ -12,9 +12,10 @@ from pathlib import Path
 from properties.keys import KEYS
 from properties.keytypes import Effect, Key, Section, ValueKind
 from properties.spark import KEYS as SPARK_KEYS
+from properties.stream_keys import PATTERN_KEYS
 from properties.validation import default_text, range_text
 
-ALL_KEYS = (*KEYS, *SPARK_KEYS)
+ALL_KEYS = sorted((*KEYS, *PATTERN_KEYS, *SPARK_KEYS), key=lambda key: list(Section).index(key.section))
 _NO_LIMIT = 1e300  # Java spells "no limit" as the largest double
 
 BEGIN, END = f"### {next(iter(Section)).value}\n", "\n## Differences from Java\n"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from properties.credentials import CredentialsChain
+from properties.stream_settings import StreamSetting
 from properties.values import (
     AssignmentStrategy,
     BillingMode,
@@ -17,6 +18,7 @@ from properties.values import (
     ChildLog,
     ClientVersionConfig,
     DeadLetter,
+    FormerStreams,
     HeartbeatSetting,
     InitialPositionSetting,
     ListenAddress,
@@ -36,7 +38,9 @@ class Settings:
     """What a properties file means. `worker_id` is None when absent: the daemon then makes one up at each start.
 
     `region_name` is the general region, None if only a profile or instance metadata can tell; `kinesis_region`,
-    `dynamo_db_region` and `cloud_watch_region` are what each client uses. `stream_name` is resolved from the ARN.
+    `dynamo_db_region` and `cloud_watch_region` are what each client uses. `stream_name` is resolved from the ARN. If
+    `is_multi_stream`, `stream_name` is empty and `stream_arn` None; with a `streams_file`, `streams` are those of the
+    start.
     """
 
     executable_name: str
@@ -48,6 +52,12 @@ class Settings:
     stream_name: str
     stream_arn: str | None
     table_name: str
+
+    streams: tuple[StreamSetting, ...]
+    streams_file: str | None
+    former_streams: FormerStreams
+    former_streams_wait: timedelta
+    record_stream_name: bool
 
     aws_credentials_provider: CredentialsChain
     aws_credentials_provider_dynamo_db: CredentialsChain
@@ -173,3 +183,8 @@ class Settings:
 
     # Derived: the mode in effect.
     reads_by_fan_out: bool
+
+    @property
+    def is_multi_stream(self) -> bool:
+        """Whether the lease table has the form for several streams, be it for one only."""
+        return bool(self.streams)

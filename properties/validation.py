@@ -55,7 +55,7 @@ class Checked:
 def check(line: KeyLine, sources: Sources) -> Checked:
     """Convert and check one line; `sources` are for `${NAME}` and `${file:/path}`."""
     key, place = line.key, line.place
-    if key.name == "executableName" and has_file(line.raw):
+    if key.shown is Shown.COMMAND and has_file(line.raw):
         remedy = "let the record processor read the file itself"
         return _bad(line, "takes no ${file:…}: every user of this machine can read a command line", remedy)
     try:

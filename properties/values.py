@@ -154,6 +154,14 @@ class DeadLetter:
         return self.text
 
 
+class FormerStreams(Enum):
+    """What becomes of a stream that is no longer in the list: read on; rows kept; or rows deleted after a wait."""
+
+    KEEP = "keep"
+    STOP = "stop"
+    DELETE = "delete"
+
+
 class InitialPositionKind(Enum):
     LATEST = "LATEST"
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -187,6 +195,16 @@ class StreamArn:
         """The stream of an ARN, or of a consumer's ARN; None if it is neither (configuration#stream-identity)."""
         match = _STREAM_ARN.fullmatch(text)
         return None if match is None else cls(match["stream"], match["region"], match["name"])
+
+    @property
+    def partition(self) -> str:
+        """The part of AWS that shares no names and no users with others: `aws`, `aws-cn`, …"""
+        return self.text.split(":")[1]
+
+    @property
+    def account(self) -> str:
+        """The account of the stream, 12 digits."""
+        return self.text.split(":")[4]
 
     def __str__(self) -> str:
         return self.text

@@ -231,6 +231,8 @@ PURE = (
     "properties/keys.py",
     "properties/conversion.py",
     "properties/spark.py",
+    "properties/stream_keys.py",
+    "properties/stream_list.py",
     "properties/exposure.py",
     "properties/changes.py",
     "properties/substitution.py",

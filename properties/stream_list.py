@@ -1,0 +1,236 @@
+"""The list of streams -> a `StreamSetting` for each. Pure: `loader` reads the files.
+
+Rules: docs/use/multi-stream.md. The names are in `mld.streams`, or in a file of their own, `mld.streamsFile`, which the
+daemon reads again and again: its grammar is that of the properties file, with a line for each stream that is just its
+name, and lines `mld.stream.<name>.<property> = value`. What a stream has besides its name may be in either file, once.
+A list with one problem is no list: its reader keeps what it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from properties import keys
+from properties.conversion import STREAM_NAME
+from properties.credentials import CredentialsChain
+from properties.grammar import FileEntry, GrammarError, parse
+from properties.key_lines import collect
+from properties.redaction import shown_name, where
+from properties.remarks import ConfigurationError, Level, Remark
+from properties.stream_keys import PATTERN_KEYS, PREFIX, STREAMS_FILE, key_of_stream
+from properties.stream_settings import StreamSetting
+from properties.substitution import Sources
+from properties.validation import Given, check
+from properties.values import InitialPositionSetting, StreamArn
+
+CONSUMER_ARN = re.compile(
+    r"(?P<arn>arn:aws[^:]*:kinesis:[^:]+:[0-9]{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+))/consumer/[a-zA-Z0-9_.-]+:[0-9]+",
+    re.ASCII,
+)
+NO_CONSUMER_ARN = "is no ARN of a consumer (arn:aws:kinesis:REGION:ACCOUNT:stream/STREAM/consumer/NAME:TIMESTAMP)"
+EPOCH_MILLIS_FROM = 10**11  # as seconds this is the year 5138
+
+
+@dataclass(frozen=True, slots=True)
+class ListFile:
+    """What a file with a list says. `places` are the places of the names, in their order."""
+
+    places: Mapping[str, str]
+    given: Mapping[str, Given]
+    remarks: tuple[Remark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamList:
+    """The streams of a list in its order; `secrets` are those of their credentials."""
+
+    streams: tuple[StreamSetting, ...]
+    remarks: tuple[Remark, ...] = ()
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsFile:
+    """The file of `mld.streamsFile` and what is needed to read it again. `own` are the keys of streams in the
+    properties file."""
+
+    path: str
+    own: Mapping[str, Given] = field(repr=False)
+    initial_position: InitialPositionSetting
+    is_strict: bool
+    sources: Sources = field(repr=False)
+
+    def parse(self, data: bytes) -> StreamList:
+        """The list that the file has now. Raises ConfigurationError with every problem."""
+        name = where(self.path)
+        listed = read_list(name, entries_of_list(name, data), self.own, self.sources)
+        given = {**self.own, **listed.given}
+        streams, remarks = streams_of(listed.places, given, self.initial_position, list_file=name)
+        remarks = [*listed.remarks, *remarks]
+        bad = (Level.ERROR, Level.WARNING) if self.is_strict else (Level.ERROR,)
+        problems = [
+            Remark(Level.ERROR, one.key, one.place, one.message, one.remedy) for one in remarks if one.level in bad
+        ]
+        if problems:
+            raise ConfigurationError(problems, remarks)
+        secrets = tuple(secret for one in listed.given.values() for secret in one.secrets)
+        return StreamList(streams, tuple(remarks), secrets)
+
+
+def entries_of_list(path: str, data: bytes) -> list[FileEntry]:
+    """The lines of the file. Raises ConfigurationError."""
+    try:
+        return parse(data)
+    except GrammarError as error:
+        place = f"{path}:{error.line}"
+        raise ConfigurationError([Remark(Level.ERROR, "", place, str(error), "write \\\\ for a backslash")]) from None
+
+
+def read_list(path: str, entries: list[FileEntry], own: Mapping[str, Given], sources: Sources) -> ListFile:
+    """The names and keys in the lines of a list; `own` are the keys of streams in the properties file."""
+    remarks: list[Remark] = []
+    places: dict[str, str] = {}
+    lines = []
+    for entry in entries:
+        place = f"{path}:{entry.line}"
+        if entry.key.startswith(PREFIX):
+            lines.append(entry)
+        elif entry.value.strip() or not STREAM_NAME.fullmatch(entry.key):
+            message = f"is neither the name of a stream nor {PREFIX}<name>.<property> = value"
+            remarks.append(Remark(Level.ERROR, shown_name(entry.key), place, message, "write one name on a line"))
+        elif entry.key in places:
+            message = f"is already named at {places[entry.key]}"
+            remarks.append(Remark(Level.ERROR, entry.key, place, message, "remove one of the two"))
+        else:
+            places[entry.key] = place
+    if not places and not remarks:
+        remedy = "write one name on a line; to read no stream, stop the daemon"
+        remarks.append(Remark(Level.ERROR, STREAMS_FILE, path, "names no stream", remedy))
+    counting, more = collect(path, lines, ())
+    remarks += more
+    given: dict[str, Given] = {}
+    for name, line in counting.items():
+        checked = check(line, sources)
+        remarks += checked.remarks
+        if checked.given is not None:
+            given[name] = checked.given
+        if name in own:
+            remarks.append(line.remark(Level.ERROR, f"is also given at {own[name].place}", "remove one of the two"))
+    return ListFile(places, given, tuple(remarks))
+
+
+def streams_of(
+    places: Mapping[str, str],
+    given: Mapping[str, Given],
+    initial_position: InitialPositionSetting,
+    *,
+    list_file: str | None = None,
+) -> tuple[tuple[StreamSetting, ...], list[Remark]]:
+    """The streams whose names have these places, and what is wrong with them or worth knowing.
+
+    `given` may hold other keys as well. `list_file`: keys of streams from elsewhere may wait for their names in it.
+    """
+    remarks = list(_unlisted(places, given, list_file))
+    streams = []
+    for name, place in places.items():
+        stream, more = _stream(name, place, given, initial_position)
+        streams.append(stream)
+        remarks += more
+    remarks += _together(streams, given)
+    return tuple(streams), remarks
+
+
+def _unlisted(places: Mapping[str, str], given: Mapping[str, Given], list_file: str | None) -> Iterator[Remark]:
+    for spelling, one in given.items():
+        name = next((found for key in PATTERN_KEYS if (found := key.name_in(spelling)) is not None), None)
+        if name is None or name in places:
+            continue
+        if list_file is not None and not one.place.startswith(f"{list_file}:"):
+            yield Remark(Level.INFO, spelling, one.place, f"is not used: {list_file} does not name {name}")
+        else:
+            remedy = "add the name to the list, or remove the line"
+            yield Remark(Level.ERROR, spelling, one.place, f"is about {name}, which is not in the list", remedy)
+
+
+def _stream(
+    name: str, place: str, given: Mapping[str, Given], initial_position: InitialPositionSetting
+) -> tuple[StreamSetting, list[Remark]]:
+    remarks: list[Remark] = []
+
+    def value(property_name: str) -> object:
+        key = key_of_stream(name, property_name)
+        return given[key].value if key in given else None
+
+    def say(level: Level, property_name: str, message: str, remedy: str) -> None:
+        key = key_of_stream(name, property_name)
+        remarks.append(Remark(level, key, given[key].place if key in given else place, message, remedy))
+
+    arn, consumer, epoch = value("arn"), value("consumerArn"), value("epoch")
+    credentials, command, position = value("credentials"), value("executableName"), value("initialPosition")
+    assert arn is None or isinstance(arn, StreamArn)
+    assert epoch is None or isinstance(epoch, int)
+    assert credentials is None or isinstance(credentials, CredentialsChain)
+    assert position is None or isinstance(position, InitialPositionSetting)
+    if consumer is not None:
+        match = CONSUMER_ARN.fullmatch(str(consumer))
+        remedy = "name a consumer of this stream"
+        if match is None:
+            say(Level.ERROR, "consumerArn", NO_CONSUMER_ARN, remedy)
+        elif arn is not None and match["arn"] != arn.text:
+            say(Level.ERROR, "consumerArn", f"is a consumer of {match['arn']}, but {arn.text} is read", remedy)
+        elif arn is None and match["stream"] != name:
+            message = f"is a consumer of the stream {match['stream']}, not of {name}"
+            say(Level.ERROR, "consumerArn", message, f"{remedy}, or its stream with {key_of_stream(name, 'arn')}")
+        else:
+            arn = StreamArn.parse(match["arn"])
+    if epoch is not None and epoch >= EPOCH_MILLIS_FROM:
+        message = f"looks like milliseconds; a stream's creation is {epoch // 1000} in seconds"
+        say(Level.WARNING, "epoch", message, "write what the lease table has, which usually are epoch seconds")
+    setting = StreamSetting(
+        name=name,
+        arn=arn,
+        epoch=epoch,
+        initial_position=position or initial_position,
+        consumer_arn=None if consumer is None else str(consumer),
+        credentials=credentials,
+        executable_name=None if command is None else str(command),
+    )
+    return setting, remarks
+
+
+def _together(streams: list[StreamSetting], given: Mapping[str, Given]) -> Iterator[Remark]:
+    """Streams that are one and the same, or that no single application can read."""
+    partition: tuple[str, str] | None = None
+    seen: dict[tuple[str, str], StreamSetting] = {}
+    for stream in streams:
+        if stream.arn is None:
+            continue
+        key = next(
+            key
+            for key in (key_of_stream(stream.name, "arn"), key_of_stream(stream.name, "consumerArn"))
+            if key in given
+        )
+        place = given[key].place
+        if partition is None:
+            partition = (stream.arn.partition, key)
+        elif stream.arn.partition != partition[0]:
+            message = f"is in the partition {stream.arn.partition}, and {partition[1]} is in {partition[0]}"
+            yield Remark(Level.ERROR, key, place, message, "one application cannot span partitions: use another one")
+        earlier = seen.setdefault((stream.arn.account, stream.arn.name), stream)
+        if earlier is stream:
+            continue
+        assert earlier.arn is not None
+        if earlier.arn == stream.arn:
+            message = f"is the stream that {earlier.name} is as well"
+            yield Remark(Level.ERROR, key, place, message, "name each stream once")
+        else:
+            message = (
+                f"has the account and the name of {earlier.name} ({earlier.arn.region}): rows of the lease table name "
+                "a stream by these, not by its region"
+            )
+            yield Remark(Level.ERROR, key, place, message, "read one of the two with another applicationName")
+
+
+assert all(keys.find(key_of_stream("name", key.name.rpartition(".")[2])) is not None for key in PATTERN_KEYS)
