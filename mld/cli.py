@@ -134,12 +134,14 @@ def run(
         logs.log_remarks(loaded.remarks)
 
         from mld.daemon import run_daemon
+        from mld.process.streams_reader import StreamsReader
         from mld.process.until_tip import UntilTip
 
         path = str(Path(file).absolute())
         reloader = Reloader(loaded, path, overrides, os.environ, options)
         until_tip = UntilTip(time_max_s) if until_caught_up else None
-        sys.exit(asyncio.run(run_daemon(loaded.settings, path, overrides, reloader, until_tip)))
+        streams_reader = StreamsReader(loaded.settings.streams, loaded.streams_file, scrub)
+        sys.exit(asyncio.run(run_daemon(loaded.settings, path, overrides, reloader, until_tip, streams_reader)))
     except ConfigurationError as error:
         complain(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from random import Random
 
 from mld.aws.counted import CountedService
@@ -47,25 +48,35 @@ def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> Fan
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderShares:
+    """What all readers of a worker share; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
+
+    clock: Clock
+    rng: Random
+    budget: Budget
+    on_a_beat: bool = False
+
+
 def readers_of(
-    settings: Settings, streams: Streams, fan_out: FanOut | None, clock: Clock, rng: Random, *, on_a_beat: bool
+    settings: Settings, streams: Streams, fan_out: FanOut | None, shares: ReaderShares, consumer_arn: str | None
 ) -> tuple[NewReader, TakeDown | None]:
-    """What makes readers, and what the last worker takes down."""
+    """What makes the readers of one stream, and what the last worker takes down."""
     if fan_out is None:
-        return polling_readers(settings, streams, clock, rng, on_a_beat=on_a_beat), None
-    consumer = consumer_of(settings, fan_out, clock, rng)
-    new_reader = fan_out_readers(settings, fan_out, consumer, clock, rng)
+        return polling_readers(settings, streams, shares), None
+    consumer = consumer_of(settings, fan_out, shares.clock, shares.rng, consumer_arn)
+    new_reader = fan_out_readers(settings, fan_out, consumer, shares)
     return new_reader, consumer.deregister if settings.deregister_consumer else None
 
 
-def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random) -> RegisteredConsumer:
+def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random, arn: str | None) -> RegisteredConsumer:
     """The registered consumer with which all readers of a worker subscribe."""
     return RegisteredConsumer(
         fan_out,
         clock,
         rng,
         name=settings.fanout_consumer_name,
-        arn=settings.fanout_consumer_arn,
+        arn=arn,
         retries=Retries(
             describe_stream=settings.fanout_max_describe_stream_summary_retries,
             describe_consumer=settings.fanout_max_describe_stream_consumer_retries,
@@ -76,10 +87,9 @@ def consumer_of(settings: Settings, fan_out: FanOut, clock: Clock, rng: Random) 
 
 
 def fan_out_readers(
-    settings: Settings, fan_out: FanOut, consumer: RegisteredConsumer, clock: Clock, rng: Random
+    settings: Settings, fan_out: FanOut, consumer: RegisteredConsumer, shares: ReaderShares
 ) -> NewReader:
     """Readers that subscribe."""
-    budget = Budget(settings.prefetch_bytes_max)
     # The next renewal at the latest shows that a lease is lost, and a renewal may take as long as its interval.
     yield_s = max(YIELD_S, 2 * settings.failover_time_millis / 1000 / _RENEWALS_PER_LEASE)
 
@@ -87,11 +97,11 @@ def fan_out_readers(
         return FanOutReader(
             fan_out,
             consumer,
-            clock,
-            rng,
+            shares.clock,
+            shares.rng,
             shard_id=shard_id,
             yield_s=yield_s,
-            budget=budget,
+            budget=shares.budget,
             deliver_empty=settings.call_process_records_even_for_empty_record_list,
             metrics=metrics,
         )
@@ -99,26 +109,25 @@ def fan_out_readers(
     return new_reader
 
 
-def polling_readers(settings: Settings, streams: Streams, clock: Clock, rng: Random, *, on_a_beat: bool) -> NewReader:
-    """Readers that poll; with `on_a_beat` those at the tip wake together (`retrieval.pacing`)."""
-    budget = Budget(settings.prefetch_bytes_max)
+def polling_readers(settings: Settings, streams: Streams, shares: ReaderShares) -> NewReader:
+    """Readers that poll."""
     idle_interval_s = settings.idle_time_between_reads_in_millis / 1000
     intervals = Pacing(
         idle_interval_s,
         catch_up_interval_s=settings.catch_up_interval_millis / 1000,
         reduced_tps_threshold_ms=settings.millis_behind_latest_threshold_for_reduced_tps,
-        beat_s=beat_of(idle_interval_s) if on_a_beat else 0.0,
+        beat_s=beat_of(idle_interval_s) if shares.on_a_beat else 0.0,
     )
 
     def new_reader(shard_id: str, metrics: ShardMetrics) -> PollingReader:
         return PollingReader(
             streams,
-            clock,
-            rng,
+            shares.clock,
+            shares.rng,
             shard_id=shard_id,
             max_records=settings.max_records,
             intervals=intervals,
-            budget=budget,
+            budget=shares.budget,
             deliver_empty=settings.call_process_records_even_for_empty_record_list,
             metrics=metrics,
         )

@@ -24,7 +24,7 @@ from mld.leases.keeper import LeaseKeeper
 from mld.leases.table import LeaseTable, TableScan
 from mld.metrics.java import RENEWER_START, START
 from mld.surviving import kept_running, survived
-from mld.tracking.ports import StreamSources
+from mld.tracking.ports import Standing, StreamSources
 
 log = logging.getLogger(__name__)
 
@@ -227,6 +227,7 @@ class Worker:
         sync_started_at = self._parts.clock.monotonic()
         if await self._parts.sources.make_leases(scan, leads=self._leads):
             scan = await self._parts.table.scan()
+        scan = self._parts.sources.visible(scan)
         self._log_step("shards synced", "shards_synced", sync_started_at)
         reacquire_started_at = self._parts.clock.monotonic()
         await self._parts.keeper.reacquire(scan.leases)
@@ -267,7 +268,7 @@ class Worker:
         for key, running in self._consumers.items():
             if key not in held or held[key].token != running.consumer.token:
                 running.consumer.lose_lease()
-            elif not self._parts.sources.consumes(held[key].lease):
+            elif self._parts.sources.standing(held[key].lease) is Standing.FORMER:
                 running.consumer.request_stop()
             elif held[key].lease.handoff_to is not None:
                 self._parts.fleet.lookout.gave()
@@ -281,11 +282,14 @@ class Worker:
             log.info("resumed" if paused is None else "paused: %s", *(() if paused is None else (paused,)), extra=about)
 
     def _start_or_release(self, holding: HeldLease) -> None:
-        if self._parts.sources.consumes(holding.lease):
-            self._start_consumer(holding)
-        else:
-            self._finished_tokens.add(holding.token)
-            self._release(holding.lease.key, holding.token)
+        match self._parts.sources.standing(holding.lease):
+            case Standing.CONSUMED:
+                self._start_consumer(holding)
+            case Standing.FORMER:
+                self._finished_tokens.add(holding.token)
+                self._release(holding.lease.key, holding.token)
+            case Standing.UNKNOWN:
+                pass
 
     def _start_consumer(self, holding: HeldLease) -> None:
         consumer = ShardConsumer(holding, self._parts.consumer_parts, self._settings.consumer)

@@ -8,6 +8,7 @@ changes.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,12 @@ else:
         "mld", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
     )
     settings.load_profile("mld")
+
+
+# Processes started here inherit what is ignored, and under `nohup` that is SIGHUP, which daemons are to obey.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # The modules below are imported when a test wants them: the environments of `make test-lakehouse` do not have them.

@@ -292,6 +292,9 @@ class DynamoLeaseTable:
     async def delete_completed(self, key: str) -> bool:
         return await self._try("DeleteItem", writes.delete_completed(key))
 
+    async def delete_unchanged(self, lease: Lease) -> bool:
+        return await self._try("DeleteItem", writes.delete_unchanged(lease))
+
     # --- the owner index ----------------------------------------------------------------------------------------------
 
     async def ensure_owner_index(self) -> IndexStatus:

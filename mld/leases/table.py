@@ -159,6 +159,14 @@ class LeaseTable(Protocol):
         """Delete the row if its checkpoint is SHARD_END; False if it is absent or not complete."""
         ...
 
+    async def delete_unchanged(self, lease: Lease) -> bool:
+        """Delete the row if its counter and owners are as seen; False if they are not.
+
+        For streams that the application has given up: the checkpoint is lost with the row. It is for the caller to
+        know that nobody renews the lease.
+        """
+        ...
+
     async def ensure_owner_index(self) -> IndexStatus:
         """Create the owner index if it is missing, without waiting for it; how it stands afterwards.
 

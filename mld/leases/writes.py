@@ -215,6 +215,18 @@ def delete_completed(key: str) -> Request:
     }
 
 
+def delete_unchanged(lease: Lease) -> Request:
+    """DeleteItem, only while the counter stands where it was seen, and the owners are as seen."""
+    values: dict[str, Any] = {":key": {"S": lease.key}, ":seen": _number(lease.counter)}
+    condition = "#leaseKey = :key AND #leaseCounter = :seen" + _owners_as_seen(lease, values)
+    return {
+        "Key": {rows.KEY: {"S": lease.key}},
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": _names(condition),
+        "ExpressionAttributeValues": values,
+    }
+
+
 # --- judgements ------------------------------------------------------------------------------------------------------
 
 

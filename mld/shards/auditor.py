@@ -71,18 +71,28 @@ class Auditor:
         self._on_created = on_created
         self._on_abandoned = on_abandoned
         self._memory = _Memory()
+        self._next_at_s: float | None = None  # None: does not lead
 
     async def run(self) -> None:
         """Audit at once when leadership is won, then every `INTERVAL_S` while it lasts."""
-        next_at_s: float | None = None  # None: does not lead
         while True:
-            if not await self._is_leader():
-                next_at_s = None
-                self._memory = _Memory()
-            elif next_at_s is None or self._clock.monotonic() >= next_at_s:
-                completed = await self._audit_or_log()
-                next_at_s = self._clock.monotonic() + (INTERVAL_S if completed else RETRY_S)
+            await self.step(await self._is_leader())
             await self._clock.sleep(LEADERSHIP_POLL_S)
+
+    async def step(self, leads: bool) -> None:
+        """Audit if this worker `leads` and it is time."""
+        if not leads:
+            self._next_at_s = None
+            self._memory = _Memory()
+        elif self.is_due(leads):
+            completed = await self._audit_or_log()
+            self._next_at_s = self._clock.monotonic() + (INTERVAL_S if completed else RETRY_S)
+
+    def is_due(self, leads: bool) -> bool:
+        """Whether `step` has something to do."""
+        if not leads:
+            return self._next_at_s is not None
+        return self._next_at_s is None or self._clock.monotonic() >= self._next_at_s
 
     async def _audit_or_log(self) -> bool:
         try:

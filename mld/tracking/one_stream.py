@@ -12,7 +12,7 @@ from mld.errors import StartupError, StreamError, StreamThrottledError, StreamUn
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
 from mld.surviving import survived
-from mld.tracking.ports import Loop
+from mld.tracking.ports import Loop, Standing
 from mld.tracking.tracked_stream import TrackedStream, require_rows
 
 log = logging.getLogger(__name__)
@@ -94,8 +94,11 @@ class OneStream:
             (self._sync_when_due, "syncing shards"),
         )
 
-    def consumes(self, lease: Lease) -> bool:
-        return True
+    def visible(self, scan: TableScan) -> TableScan:
+        return scan
+
+    def standing(self, lease: Lease) -> Standing:
+        return Standing.CONSUMED
 
     def source_of(self, lease: Lease) -> ShardSource:
         return self._tracked.source
@@ -106,9 +109,6 @@ class OneStream:
     async def take_down(self) -> None:
         if self._tracked.take_down is not None:
             await self._tracked.take_down()
-
-    async def close(self) -> None:
-        """Whoever opened the stream closes it."""
 
     async def _sync_when_due(self) -> None:
         while True:

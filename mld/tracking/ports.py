@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
 from typing import Protocol
 
 from mld.consumer.ports import ShardCare, ShardSource
@@ -11,6 +12,16 @@ from mld.leases.table import TableScan
 
 Loop = tuple[Callable[[], Awaitable[None]], str]
 """What runs until it is cancelled, and what it does, for the log."""
+
+
+class Standing(Enum):
+    """What becomes of a lease that this worker holds."""
+
+    CONSUMED = "consumed"
+    FORMER = "former"
+    """Nobody is to consume it: it is given back."""
+    UNKNOWN = "unknown"
+    """It is kept, and `StreamSources` tells when more is known."""
 
 
 class StreamSources(Protocol):
@@ -41,9 +52,11 @@ class StreamSources(Protocol):
         """What runs while the worker does."""
         ...
 
-    def consumes(self, lease: Lease) -> bool:
-        """Whether a consumer is to run for this lease."""
+    def visible(self, scan: TableScan) -> TableScan:
+        """Without the leases that are not to be taken."""
         ...
+
+    def standing(self, lease: Lease) -> Standing: ...
 
     def source_of(self, lease: Lease) -> ShardSource:
         """Where the records of a lease that is consumed come from."""
@@ -55,8 +68,4 @@ class StreamSources(Protocol):
 
     async def take_down(self) -> None:
         """What the last worker of a fleet removes."""
-        ...
-
-    async def close(self) -> None:
-        """Give back what was opened for the streams."""
         ...

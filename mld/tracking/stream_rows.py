@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from mld.clock import Clock
 from mld.leases.lease import Lease
 from mld.leases.table import LeaseTable, TableScan
-from mld.stream_ids import stream_of_key
+from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
 from mld.streams import HashRange
 
 SCAN_VALID_S = 5.0
@@ -26,6 +26,12 @@ class SortedRows:
     """The leases of a table by stream; None is the stream of rows that name none."""
 
     of: Mapping[str | None, TableScan] = field(default_factory=dict)
+
+    @property
+    def streams(self) -> frozenset[StreamId]:
+        """The identifiers that rows have."""
+        found = (parse_stream_id(stream) for stream in self.of if stream is not None)
+        return frozenset(stream for stream in found if stream is not None)
 
     def of_stream(self, stream: str) -> TableScan:
         """The rows of one stream, with the shards' own names as keys."""

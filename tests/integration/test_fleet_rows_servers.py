@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from mld.assembly import StreamPorts, assemble
 from mld.aws.client import BotoService
 from mld.clock import LoopClock
-from mld.daemon import assemble
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis
 from tests.support.fleet import STREAM, settings_of
@@ -66,7 +66,7 @@ class Application:
         )
         host = MemoryHost(Recorder(self.clock))
         streams = ModelStreams(self.kinesis, STREAM, self.clock)
-        worker = assemble(settings, worker_id, streams, table, dynamo, host, self.clock, Random(1))
+        worker = assemble(settings, worker_id, StreamPorts(streams), table, dynamo, host, self.clock, Random(1))
         self.running.append((worker, asyncio.create_task(worker.run(20.0))))
         return worker
 

@@ -14,7 +14,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from mld.daemon import assemble
+from mld.assembly import StreamPorts, assemble
 from mld.errors import MldError
 from mld.fleet.values import EntityType
 from mld.leases.dynamodb import DynamoLeaseTable
@@ -141,7 +141,7 @@ class StoryWorld:
         dynamo = self.network.dynamo_door(name)
         table = DynamoLeaseTable(dynamo, self.clock, table_name=TABLE)
         rng = Random(SEED * 1000 + self._started)
-        worker = assemble(settings, worker_id, streams, table, dynamo, host, self.clock, rng)
+        worker = assemble(settings, worker_id, StreamPorts(streams), table, dynamo, host, self.clock, rng)
         process = Process(name)
         task = process.spawn(worker.run(settings.shutdown_grace_millis / 1000))
         machine = Machine(name, worker_id, process, worker, task, host)

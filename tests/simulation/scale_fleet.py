@@ -15,9 +15,8 @@ from itertools import count
 from random import Random
 
 from mld.clock import LoopClock
-from mld.daemon import RENEWALS_PER_LEASE
 from mld.leases.keeper import LeaseKeeper
-from mld.leases.lease import Lease
+from mld.leases.lease import RENEWALS_PER_LEASE, Lease
 from mld.leases.take_plan import TakingRules
 from mld.leases.taker import EPSILON_S, LeaseTaker
 from mld.leases.validity import Validity

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from mld.assembly import ManyPorts, StreamPorts, assemble, initial_position
 from mld.aws.counted import CountedService
-from mld.daemon import assemble, initial_position
 from mld.fleet.wiring import DetectLoad, no_load
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.leases.rows import parse_row
@@ -19,6 +19,7 @@ from mld.local.kinesis import Kinesis, PutEntry
 from mld.metrics.registry import Metrics
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from properties.loader import load
+from properties.settings import Settings
 from tests.twins.children import MemoryHost, Recorder
 from tests.twins.dynamo import MemoryDynamo
 from tests.twins.kinesis_model import ModelFanOut
@@ -41,8 +42,9 @@ BASIC = {
 
 
 def settings_of(**keys: str):
-    """Settings from keys, dots in names written as double underscores."""
+    """Settings from keys, dots in names written as double underscores; an empty value takes a key away."""
     pairs = {**BASIC, **{name.replace("__", "."): value for name, value in keys.items()}}
+    pairs = {name: value for name, value in pairs.items() if value}
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
         file.write("".join(f"{key}={value}\n" for key, value in pairs.items()))
         file.flush()
@@ -112,8 +114,7 @@ class Fleet:
     ) -> Running:
         settings = settings_of(**{**self.keys, **keys})
         host = MemoryHost(script or self.recorder)
-        streams = ModelFanOut(self.kinesis, settings.stream_name, self.clock)
-        fan_out = streams if settings.reads_by_fan_out else None
+        ports = self.ports(settings)
         metrics = Metrics()
         dynamo: Any = self.dynamo.client(worker_id)
         if self.counts_requests:
@@ -122,14 +123,13 @@ class Fleet:
         worker = assemble(
             settings,
             worker_id,
-            streams,
+            ports,
             table,
             dynamo,
             host,
             self.clock,
             Random(seed),
             detect_load=detect_load,
-            fan_out=fan_out,
             letters=self.letters,
             metrics=metrics,
         )
@@ -138,9 +138,15 @@ class Fleet:
             rules = CatchUpRules(duration_s, initial_position(settings), until_tip.time_max_s)
             worker = RunUntilTip(worker, metrics, worker_id, self.clock, rules)
         task = asyncio.create_task(worker.run(settings.shutdown_grace_millis / 1000))
+        streams = ports.streams if isinstance(ports, StreamPorts) else None
         running = Running(worker, task, host, streams, worker_id, metrics)
         self.running.append(running)
         return running
+
+    def ports(self, settings: Settings) -> StreamPorts | ManyPorts:
+        """The stream as a worker asks for it."""
+        streams = ModelFanOut(self.kinesis, settings.stream_name, self.clock)
+        return StreamPorts(streams, streams if settings.reads_by_fan_out else None, settings.fanout_consumer_arn)
 
     def put(self, count: int, prefix: str = "r") -> None:
         for _ in range(count):

@@ -54,16 +54,27 @@ ROOMS: dict[str, set[str]] = {
     "mld.shard_coordinator": {"mld.consumer", "mld.leases", "mld.shards"},
     "mld.tracking": {"mld.consumer", "mld.fleet", "mld.leases", "mld.shard_coordinator", "mld.shards"},
     "mld.worker": {"mld.consumer", "mld.fleet", "mld.leases", "mld.tracking"},
-    "mld.daemon": {
+    "mld.assembly": {
         "mld.consumer",
         "mld.fleet",
         "mld.leases",
         "mld.reader_factory",
         "mld.retrieval",
         "mld.shards",
+        "mld.tracking",
+        "mld.worker",
+    },
+    "mld.stream_clients": {"mld.assembly", "mld.reader_factory", "mld.retrieval", "mld.tracking"},
+    "mld.daemon": {
+        "mld.assembly",
+        "mld.stream_clients",
+        "mld.consumer",
+        "mld.fleet",
+        "mld.leases",
+        "mld.reader_factory",
+        "mld.retrieval",
         "mld.process",
         "mld.surface",
-        "mld.tracking",
         "mld.views",
         "mld.worker",
     },
@@ -144,6 +155,8 @@ SPARK_LEAVES = {
 }
 # Modules that decide: values in, values out.
 PURE = (
+    "mld/stream_ids.py",
+    "mld/tracking/stream_list.py",
     "mld/process/catching_up.py",
     "mld/positions.py",
     "mld/price.py",

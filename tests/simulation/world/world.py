@@ -10,8 +10,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from mld.assembly import StreamPorts, assemble
 from mld.clock import Clock
-from mld.daemon import assemble
 from mld.leases.dynamodb import DynamoLeaseTable
 from mld.local.kinesis import Kinesis, KinesisError
 from mld.local.kinesis.model import StateDelays
@@ -169,14 +169,13 @@ class Machine:
         worker = assemble(
             settings,
             self.worker_id,
-            self.kinesis,
+            StreamPorts(self.kinesis, self.fan_out, settings.fanout_consumer_arn),
             table,
             self.dynamo,
             self.host,
             self.clock,
             rng,
             detect_load=self._detect_load,
-            fan_out=self.fan_out,
         )
         self.worker = worker
         return await worker.run(GRACE_S)

@@ -1,0 +1,307 @@
+"""`assemble`: a worker made from settings over any implementations of the ports, from the bottom up."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from mld.aws.letters import LetterBox
+from mld.aws.service import Service
+from mld.clock import Clock
+from mld.consumer.letters import Sender
+from mld.consumer.ports import ConsumerParts, ConsumerSettings, ProcessorHost, ShardSource, Signal
+from mld.consumer.restarts import RestartPolicy
+from mld.consumer.shard_counters import status_of
+from mld.fleet.wiring import DetectLoad, FleetNeeds, make_fleet, no_load
+from mld.leases.keeper import LeaseKeeper
+from mld.leases.lease import RENEWALS_PER_LEASE, ShardStatus
+from mld.leases.table import LeaseTable
+from mld.leases.take_plan import TakingRules
+from mld.leases.taker import LeaseTaker
+from mld.leases.validity import HeartbeatValidity, Validity
+from mld.metrics.registry import Metrics
+from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
+from mld.reader_factory import NewReader, ReaderShares, TakeDown, readers_of
+from mld.retrieval.buffer import Budget
+from mld.shards.detector import ShardDetector
+from mld.streams import FanOut, Streams, StreamSummary
+from mld.tracking.follower import ListFollower, WantedStream
+from mld.tracking.list_table import ListTable
+from mld.tracking.many_streams import ManyRules, ManyStreams, OpenedStream
+from mld.tracking.one_stream import OneStream
+from mld.tracking.ports import StreamSources
+from mld.tracking.stream_list import ListedStream
+from mld.tracking.tracked_stream import TrackingNeeds, track
+from mld.tracking.visible_table import ConsumedStreams, VisibleTable
+from mld.worker import Worker, WorkerParts, WorkerSettings, WorkerSignals
+from properties.settings import Settings
+from properties.values import (
+    ChildFailurePolicy,
+    ChildLog,
+    HeartbeatSetting,
+    InitialPositionKind,
+    InitialPositionSetting,
+)
+from protocol.messages import Dialect
+
+EPSILON_S = 0.025  # Java's epsilonMillis
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPorts:
+    """One stream, as AWS offers it. With `fan_out` records are read by subscriptions, of `consumer_arn` if given."""
+
+    streams: Streams
+    fan_out: FanOut | None = None
+    consumer_arn: str | None = None
+    initial: InitialPositionSetting | None = None
+    """Where reading begins; None: where the settings say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManyPorts:
+    """Several streams. `read_wanted` reads the settings' list again; `describe` and `open` find and open a stream."""
+
+    read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]]
+    describe: Callable[[WantedStream], Awaitable[StreamSummary]]
+    open: Callable[[ListedStream], Awaitable[StreamPorts]]
+
+
+def assemble(
+    settings: Settings,
+    worker_id: str,
+    ports: StreamPorts | ManyPorts,
+    table: LeaseTable,
+    dynamo: Service,
+    host: ProcessorHost,
+    clock: Clock,
+    rng: Random,
+    *,
+    detect_load: DetectLoad = no_load,
+    polls_on_a_beat: bool = False,
+    letters: LetterBox | None = None,
+    metrics: Metrics | None = None,
+) -> Worker:
+    """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
+
+    `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
+    `letters` must be there if the settings set records aside.
+    """
+    lease_duration_s = settings.failover_time_millis / 1000
+    signals = WorkerSignals()
+    metrics = Metrics() if metrics is None else metrics
+
+    consumed = ConsumedStreams()
+    leases: LeaseTable = VisibleTable(table, consumed.has) if isinstance(ports, ManyPorts) else table
+
+    def status_of_shard(key: str) -> ShardStatus | None:
+        return status_of(metrics.shards.get(key), clock.wall())
+
+    by_heartbeat = (
+        HeartbeatValidity(clock, rng, lease_duration_s) if settings.heartbeat is HeartbeatSetting.WORKER else None
+    )
+    keeper = LeaseKeeper(
+        leases,
+        clock,
+        rng,
+        validity=by_heartbeat or Validity(lease_duration_s),
+        worker_id=worker_id,
+        renew_interval_s=lease_duration_s / RENEWALS_PER_LEASE - EPSILON_S,
+        renewals_concurrent_max=settings.max_lease_renewal_threads,
+        new_token=lambda: str(uuid.uuid4()),
+        on_change=signals.changed.set,
+        handoff_timeout_s=settings.graceful_lease_handoff_timeout_millis / 1000,
+        status_of=status_of_shard,
+        metrics=metrics,
+    )
+    taker = LeaseTaker(leases, keeper, clock, rng, worker_id=worker_id, rules=taking_rules(settings), metrics=metrics)
+    needs = FleetNeeds(
+        worker_id=worker_id,
+        service=dynamo,
+        table=leases,
+        keeper=keeper,
+        heartbeat_validity=by_heartbeat,
+        taker=taker,
+        clock=clock,
+        rng=_apart(rng),
+        detect_load=detect_load,
+        status_of=status_of_shard,
+        metrics=metrics,
+    )
+    fleet = make_fleet(settings, needs)
+    parents_changed = Signal()
+
+    def new_detector(streams: Streams) -> ShardDetector:
+        return ShardDetector(
+            streams,
+            clock,
+            rng,
+            backoff_s=settings.list_shards_backoff_time_in_millis / 1000,
+            attempts_max=settings.max_list_shards_retry_attempts,
+        )
+
+    tracking = TrackingNeeds(
+        fleet=fleet,
+        clock=clock,
+        new_detector=new_detector,
+        ignore_unexpected_children=settings.ignore_unexpected_child_shards,
+        cleans_up=settings.cleanup_leases_upon_shard_completion,
+        metrics=metrics,
+        parents_changed=parents_changed,
+    )
+    source = _Source(settings, worker_id, clock, rng, polls_on_a_beat=polls_on_a_beat)
+    sources: StreamSources
+    if isinstance(ports, StreamPorts):
+        new_reader, take_down = source.readers(ports)
+        sources = OneStream(
+            track(
+                tracking,
+                table,
+                ports.streams,
+                source.of(new_reader, ports, settings.stream_name),
+                name=settings.stream_name,
+                stream=None,
+                initial=source.initial_of(ports),
+                on_missing_child=signals.missing_child,
+                take_down=take_down,
+            ),
+            table,
+            clock,
+            sync_due=signals.sync_due,
+            sync_spacing_s=settings.shard_sync_interval_millis / 1000,
+            skip_sync=settings.skip_shard_sync_at_worker_initialization_if_leases_exist,
+            on_synced=fleet.wake_leases,
+        )
+    else:
+
+        async def open_stream(listed: ListedStream) -> OpenedStream:
+            opened = await ports.open(listed)
+            new_reader, take_down = source.readers(opened)
+            shard_source = source.of(new_reader, opened, listed.stream)
+            return OpenedStream(opened.streams, shard_source, shard_source.initial, take_down)
+
+        sources = ManyStreams(
+            tracking,
+            table,
+            ListFollower(ListTable(dynamo, settings.table_name), clock, ports.read_wanted, ports.describe),
+            open_stream,
+            ManyRules(
+                former=settings.former_streams,
+                former_wait_s=settings.former_streams_wait.total_seconds(),
+                sync_spacing_s=settings.shard_sync_interval_millis / 1000,
+                lease_duration_s=lease_duration_s,
+            ),
+            consumed,
+            on_change=signals.changed.set,
+        )
+    consumer_parts = ConsumerParts(
+        keeper=keeper,
+        host=host,
+        source_of=sources.source_of,
+        care=sources.care,
+        parents_changed=parents_changed,
+        clock=clock,
+        rng=rng,
+        on_gave_up=signals.gave_up,
+        letters=letters,
+        metrics=metrics,
+    )
+    parts = WorkerParts(
+        table=table,
+        keeper=keeper,
+        fleet=fleet,
+        sources=sources,
+        consumer_parts=consumer_parts,
+        clock=clock,
+        takes_down=settings.deregister_consumer and settings.reads_by_fan_out,
+    )
+    return Worker(parts, worker_settings(settings), signals)
+
+
+class _Source:
+    """Makes what the consumers of a stream share. Memory for records that wait is one budget for all streams."""
+
+    def __init__(self, settings: Settings, worker_id: str, clock: Clock, rng: Random, *, polls_on_a_beat: bool) -> None:
+        self._settings = settings
+        self._worker_id = worker_id
+        self._shares = ReaderShares(clock, rng, budget=Budget(settings.prefetch_bytes_max), on_a_beat=polls_on_a_beat)
+
+    def initial_of(self, ports: StreamPorts) -> InitialPosition:
+        return initial_position(self._settings) if ports.initial is None else _position(ports.initial)
+
+    def readers(self, ports: StreamPorts) -> tuple[NewReader, TakeDown | None]:
+        return readers_of(self._settings, ports.streams, ports.fan_out, self._shares, ports.consumer_arn)
+
+    def of(self, new_reader: NewReader, ports: StreamPorts, name: str) -> ShardSource:
+        sender = Sender(self._settings.application_name, name, self._worker_id)
+        return ShardSource(new_reader, self.initial_of(ports), sender)
+
+
+def _apart(rng: Random) -> Random:
+    """A generator of its own for the fleet, fixed by the state of `rng`: neither's draws shift the other's."""
+    twin = Random()
+    twin.setstate(rng.getstate())
+    return Random(twin.getrandbits(64))
+
+
+def taking_rules(settings: Settings) -> TakingRules:
+    """The rules of the taker: Java's, and even shares beyond them."""
+    return TakingRules(
+        lease_duration_s=settings.failover_time_millis / 1000,
+        leases_max=settings.max_leases_for_worker,
+        steals_max=settings.max_leases_to_steal_at_one_time,
+        very_old_first=settings.enable_priority_lease_assignment,
+        even_shares=True,
+    )
+
+
+def initial_position(settings: Settings) -> InitialPosition:
+    """The settings' value as the core's."""
+    return _position(settings.initial_position)
+
+
+def _position(configured: InitialPositionSetting) -> InitialPosition:
+    match configured.kind:
+        case InitialPositionKind.LATEST:
+            return InitialPosition(LATEST)
+        case InitialPositionKind.TRIM_HORIZON:
+            return InitialPosition(TRIM_HORIZON)
+        case InitialPositionKind.AT_TIMESTAMP:
+            return InitialPosition(AT_TIMESTAMP, configured.timestamp_s)
+
+
+def _failures_max(settings: Settings) -> int | None:
+    match settings.child_failure_policy:
+        case ChildFailurePolicy.PARK:
+            return None
+        case ChildFailurePolicy.RESTART:
+            return settings.child_restarts_max
+        case ChildFailurePolicy.EXIT:
+            return 0
+
+
+def worker_settings(settings: Settings) -> WorkerSettings:
+    """Milliseconds of the file to seconds of the core, policy to numbers."""
+    timeout = settings.timeout_in_seconds
+    consumer = ConsumerSettings(
+        dialect=Dialect(settings.protocol_version),
+        restarts=RestartPolicy(
+            failures_max=_failures_max(settings),
+            backoff_s=settings.child_restart_backoff_millis / 1000,
+            backoff_max_s=settings.child_restart_backoff_max_millis / 1000,
+        ),
+        poison_attempts=settings.poison_attempts or 0,
+        reply_timeout_s=None if timeout is None else float(timeout),
+        parent_poll_s=settings.parent_shard_poll_interval_millis / 1000,
+        task_backoff_s=settings.task_backoff_time_millis / 1000,
+        deliver_empty_batches=settings.call_process_records_even_for_empty_record_list,
+        warn_after_s=settings.log_warning_for_task_after_millis / 1000,
+        logs_fields=settings.child_log is ChildLog.FIELDS,
+    )
+    return WorkerSettings(
+        consumer=consumer,
+        initialization_backoff_s=settings.scheduler_initialization_backoff_time_millis / 1000,
+        ensure_table=settings.lease_table_pitr_enabled,
+    )

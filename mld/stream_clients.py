@@ -1,0 +1,101 @@
+"""`StreamClients`: the ports of several streams, with one client for each region and each set of credentials."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mld.assembly import ManyPorts, StreamPorts
+from mld.aws.counted import CountedService
+from mld.aws.kinesis import KinesisStreams
+from mld.reader_factory import fan_out_of
+from mld.retrieval.rawpage import page_of
+from mld.streams import StreamSummary
+from mld.tracking.follower import WantedStream
+from mld.tracking.stream_list import ListedStream, account_and_name
+from properties.credentials import CredentialsChain
+from properties.settings import Settings
+from properties.stream_settings import StreamSetting
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    region: str | None
+    credentials: CredentialsChain
+
+
+class StreamClients:
+    """Opens clients when they are needed, and keeps them until `close`.
+
+    `new_service` makes the Kinesis client of these settings, not open yet; `read_streams` reads the list of the
+    settings again, and gives what it had if that is damaged.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        new_service: Callable[[Settings], CountedService],
+        read_streams: Callable[[], Awaitable[Sequence[StreamSetting]]],
+    ) -> None:
+        self._settings = settings
+        self._new_service = new_service
+        self._read_streams = read_streams
+        self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
+        self._services: dict[_Place, CountedService] = {}
+        self._opening = asyncio.Lock()
+
+    def ports(self) -> ManyPorts:
+        """What a worker asks of this."""
+        return ManyPorts(self.wanted, self.describe, self.open_stream)
+
+    async def wanted(self) -> Sequence[WantedStream]:
+        """The streams of the settings, read again."""
+        streams = await self._read_streams()
+        self._known = {one.name: one for one in streams}
+        return [WantedStream(one.name, None if one.arn is None else one.arn.text, one.epoch) for one in streams]
+
+    async def describe(self, wanted: WantedStream) -> StreamSummary:
+        """What the service says of a stream. Raises `errors.StreamError`."""
+        return await (await self._streams(wanted.label, wanted.arn))[1].describe()
+
+    async def open_stream(self, listed: ListedStream) -> StreamPorts:
+        """The ports of a stream of the list; settings of ours with its label add credentials and positions."""
+        own = self._known.get(listed.label)
+        service, streams = await self._streams(listed.label, listed.arn)
+        settings = replace(self._settings, stream_name=account_and_name(listed.arn)[1], stream_arn=listed.arn)
+        return StreamPorts(
+            streams,
+            fan_out_of(settings, service, streams),
+            None if own is None else own.consumer_arn,
+            None if own is None else own.initial_position,
+        )
+
+    async def open(self) -> None:
+        """Nothing: each client is opened for the first stream that needs it."""
+
+    async def close(self) -> None:
+        """Close all clients."""
+        await asyncio.gather(*(service.close() for service in self._services.values()))
+
+    async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, KinesisStreams]:
+        service = await self._service(label, arn)
+        name = label if arn is None else account_and_name(arn)[1]
+        return service, KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page_of)
+
+    async def _service(self, label: str, arn: str | None) -> CountedService:
+        own = self._known.get(label)
+        credentials = own.credentials if own is not None else None
+        place = _Place(
+            self._settings.kinesis_region if arn is None else arn.split(":")[3],
+            self._settings.aws_credentials_provider if credentials is None else credentials,
+        )
+        async with self._opening:
+            if place not in self._services:
+                settings = replace(
+                    self._settings, kinesis_region=place.region, aws_credentials_provider=place.credentials
+                )
+                service = self._new_service(settings)
+                await service.open()
+                self._services[place] = service
+            return self._services[place]

@@ -1,0 +1,168 @@
+"""`ListFollower`: keeps this worker's copy of the list of streams, and writes the row when it leads.
+
+Rules: shards#list-of-streams. What fails leaves the list as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mld.clock import Clock, wait_for_event
+from mld.errors import StreamError
+from mld.stream_ids import StreamId
+from mld.streams import StreamSummary
+from mld.surviving import ours
+from mld.tracking.list_table import ListTable
+from mld.tracking.stream_list import Contradiction, ListedStream, TrackedList, identify, next_list, without
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 20.0  # a new stream is to be read a minute after its line was written: this twice, an assignment, a start
+ASKED_IN_TURN = 20  # streams a pass, to notice those that were deleted and made again
+ASKED_PER_SECOND = 15  # DescribeStreamSummary is allowed 20 times a second in an account
+
+
+@dataclass(frozen=True, slots=True)
+class WantedStream:
+    """A stream of the settings, by its label. `arn` None: in the region and account of the application."""
+
+    label: str
+    arn: str | None = None
+    epoch: int | None = None
+
+
+class ListFollower:
+    """`read_wanted` reads the settings, again each time, and keeps what it had if they are damaged. `describe` asks
+    the service about a stream, and raises `errors.StreamError`."""
+
+    def __init__(
+        self,
+        table: ListTable,
+        clock: Clock,
+        read_wanted: Callable[[], Awaitable[Sequence[WantedStream]]],
+        describe: Callable[[WantedStream], Awaitable[StreamSummary]],
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._read_wanted = read_wanted
+        self._describe = describe
+        self._woken = asyncio.Event()
+        self._turn = 0
+        self._complaints: dict[str, str] = {}
+        self.streams = TrackedList()
+        self.reads = 0
+        """How often the list was read."""
+
+    @property
+    def sentence(self) -> str:
+        """Why streams of the settings are not in the list; empty if all are."""
+        return "; ".join(f"stream {label}: {why}" for label, why in sorted(self._complaints.items()))
+
+    def wake(self) -> None:
+        """Read the list now."""
+        self._woken.set()
+
+    async def pause(self) -> None:
+        """Wait until it is time to read it again."""
+        await wait_for_event(self._woken, PERIOD_S)
+        self._woken.clear()
+
+    async def step(self, in_table: Collection[StreamId], *, leads: bool) -> TrackedList:
+        """Read the list, and write it first if this worker `leads`, or nobody has written one yet.
+
+        Raises `errors.TableError`.
+        """
+        wanted = await self._read_wanted()
+        self.streams = await self._table.read()
+        if leads or not self.streams.version:
+            await self._write(wanted, in_table)
+        self.reads += 1
+        return self.streams
+
+    async def forget(self, gone: Collection[str]) -> None:
+        """Take former streams off the list. Raises `errors.TableError`."""
+        after = without(self.streams, gone)
+        if await self._table.write(after):
+            self.streams = after
+
+    async def _write(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> None:
+        listed = await self._listed(wanted, in_table)
+        after = next_list(self.streams, listed, in_table, self._clock.wall())
+        if after is None or not after.streams:
+            return
+        if await self._table.write(after):
+            self.streams = after
+            log.info("list of streams written", extra={"action": "stream_list_written", "streams": len(listed)})
+        else:
+            self.streams = await self._table.read()
+
+    async def _listed(self, wanted: Sequence[WantedStream], in_table: Collection[StreamId]) -> list[ListedStream]:
+        """The streams of the settings as the list is to have them; one that cannot be told stays as it was listed."""
+        before = self.streams.current()
+        answers = await self._ask(self._to_ask(wanted, before))
+        listed: dict[str, ListedStream] = {}
+        for one in wanted:
+            known = before.get(one.label)
+            found: ListedStream | str | None = known
+            if one.label in answers:
+                found = self._identified(one, answers[one.label], known, in_table)
+            if isinstance(found, ListedStream) and (twin := listed.get(found.stream)) is not None:
+                found = f"it is the same stream as {twin.label}; remove one of the two"
+            if isinstance(found, str):
+                self._complain(one.label, found)
+                found = known
+            elif one.label in answers:
+                self._complaints.pop(one.label, None)
+            if found is not None and found.stream not in listed:
+                listed[found.stream] = found
+        labels = {one.label for one in wanted}
+        self._complaints = {label: why for label, why in self._complaints.items() if label in labels}
+        return list(listed.values())
+
+    @staticmethod
+    def _identified(
+        one: WantedStream,
+        answer: StreamSummary | StreamError,
+        known: ListedStream | None,
+        in_table: Collection[StreamId],
+    ) -> ListedStream | str:
+        """The stream as it is to be listed, or why it is not, or not yet."""
+        if isinstance(answer, StreamError):
+            return str(answer)
+        found = identify(one.label, answer.arn, answer.created_ms, epoch=one.epoch, listed=known, in_table=in_table)
+        if isinstance(found, Contradiction):
+            return found.reason
+        return ListedStream(str(found), one.label, answer.arn, answer.created_ms)
+
+    def _to_ask(self, wanted: Sequence[WantedStream], before: Mapping[str, ListedStream]) -> list[WantedStream]:
+        """Those to ask the service about now: what is new or changed, and of the others some in turn."""
+        begin = self._turn if self._turn < len(wanted) else 0
+        self._turn = begin + ASKED_IN_TURN
+        return [
+            one
+            for number, one in enumerate(wanted)
+            if begin <= number < self._turn
+            or (known := before.get(one.label)) is None
+            or (one.arn is not None and one.arn != known.arn)
+        ]
+
+    async def _ask(self, asked: Sequence[WantedStream]) -> dict[str, StreamSummary | StreamError]:
+        """What the service says, by label."""
+        answers: dict[str, StreamSummary | StreamError] = {}
+        for number, one in enumerate(asked, 1):
+            if number % ASKED_PER_SECOND == 0:
+                await self._clock.sleep(1.0)
+            try:
+                answers[one.label] = await ours(self._describe(one), "describing a stream", one.label)
+            except StreamError as error:
+                answers[one.label] = error
+        return answers
+
+    def _complain(self, label: str, why: str) -> None:
+        """Say it once, and again when it has changed."""
+        if self._complaints.get(label) != why:
+            log.error("stream %s: %s", label, why, extra={"action": "stream_not_listed"})
+        self._complaints[label] = why

@@ -1,0 +1,198 @@
+"""The list of streams that all workers of an application act on, as one row of the lease table. Pure.
+
+Rules: shards#list-of-streams, shards#epoch-of-a-stream. The leader writes the row from its own settings; the others
+read it. So a worker whose settings are old neither takes streams for orphans nor deletes the leases of new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from mld.stream_ids import StreamId, parse_stream_id
+
+KEY = "mldStreams"
+ENTITY = "MLD_STREAMS"
+"""No lease, and of no kind that KCL knows: it skips such rows."""
+DYNAMODB_EPOCH = 1
+"""As the KCL's adapter has it: the label tells apart the streams of one table."""
+_ARN = re.compile(
+    r"arn:aws[^:]*:(?:kinesis:[-a-z0-9]*:(?P<account1>\d+):stream/(?P<stream>[^:/]+)"
+    r"|dynamodb:(?P<region>[-a-z0-9]+):(?P<account2>\d+):table/(?P<table>[^:/]+)/stream/(?P<label>.+))",
+    re.ASCII,
+)
+ROW_BYTES_MAX = 380_000  # DynamoDB's limit of 400 KB, less the other attributes
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStream:
+    """One stream of the list. `label` is its name in the settings."""
+
+    stream: str
+    """The identifier, ``account:name:epoch``."""
+    label: str
+    arn: str
+    created_ms: int | None = None
+    """When it was made, as the service said; None if it did not say, or was not asked."""
+    former_since_s: int | None = None
+    """When it was first missing in the settings; None while it is in them."""
+
+    @property
+    def id(self) -> StreamId:
+        found = parse_stream_id(self.stream)
+        assert found is not None, "lists are read and made with valid identifiers only"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedList:
+    """The row. `version` 0 is the list before there is a row."""
+
+    version: int = 0
+    streams: tuple[ListedStream, ...] = ()
+
+    def current(self) -> Mapping[str, ListedStream]:
+        """The streams of the settings, by label."""
+        return {one.label: one for one in self.streams if one.former_since_s is None}
+
+    def is_former(self, stream: str) -> bool:
+        """Whether the list has this identifier, and not for consumption."""
+        return any(one.stream == stream and one.former_since_s is not None for one in self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Why a stream cannot be tracked; `reason` is a sentence."""
+
+    reason: str
+
+
+def identify(
+    label: str,
+    arn: str,
+    created_ms: int | None,
+    *,
+    epoch: int | None,
+    listed: ListedStream | None,
+    in_table: Collection[StreamId],
+) -> StreamId | Contradiction:
+    """Which identifier the rows of a stream have (shards#epoch-of-a-stream).
+
+    `arn` and `created_ms` are what the service says, `epoch` what the settings say, `listed` how the list knows the
+    label, `in_table` the identifiers of all leases.
+    """
+    account, name = account_and_name(arn)
+    if arn.split(":")[2] == "dynamodb":
+        return StreamId(account, name, DYNAMODB_EPOCH)
+    key = f"mld.stream.{label}.epoch"
+    same = listed if listed is not None and (listed.id.account, listed.id.name) == (account, name) else None
+    remade = same is not None and None not in (created_ms, same.created_ms) and created_ms != same.created_ms
+    known = None if same is None or remade else same.id.epoch
+    there = sorted(one.epoch for one in in_table if (one.account, one.name) == (account, name))
+    if epoch is not None:
+        if remade and same is not None and epoch == same.id.epoch:
+            return Contradiction(
+                f"stream {label} was deleted and made again, but {key} still is {epoch}, which its old leases have; "
+                "remove the key, or give another epoch"
+            )
+        others = [known] if known is not None else [] if remade else there
+        if others and epoch not in others:
+            return Contradiction(
+                f"{key} is {epoch}, but the leases of stream {label} in the table have the epoch {others[-1]}; "
+                f"remove the key, or set it to {others[-1]}"
+            )
+        return StreamId(account, name, epoch)
+    if known is not None:
+        return StreamId(account, name, known)
+    if there and not remade:
+        return StreamId(account, name, there[-1])
+    if created_ms is None:
+        return Contradiction(f"the service does not say when stream {label} was made; set {key}")
+    made_s = max(1, created_ms // 1000)
+    return StreamId(account, name, made_s if not there else max(made_s, there[-1] + 1))
+
+
+def account_and_name(arn: str) -> tuple[str, str]:
+    """The account and the name of the stream with this ARN, in the form that lease keys have: that of a stream of
+    DynamoDB is ``REGION$ACCOUNT$TABLE$LABEL``, with an underscore for each colon of the label.
+
+    Raises ValueError for what is no ARN of a stream.
+    """
+    found = _ARN.fullmatch(arn)
+    if found is None:
+        raise ValueError(f"{arn!r} is no ARN of a stream of Kinesis or DynamoDB")
+    if found["stream"]:
+        return found["account1"], found["stream"]
+    account, label = found["account2"], found["label"].replace(":", "_")
+    return account, f"{found['region']}${account}${found['table']}${label}"
+
+
+def next_list(
+    before: TrackedList, wanted: Sequence[ListedStream], in_table: Iterable[StreamId], now_s: float
+) -> TrackedList | None:
+    """The list to write when the settings name `wanted`; None if nothing changes.
+
+    What was listed, or has leases, and is not wanted is a former stream from now on, or still.
+    """
+    is_wanted = {one.stream for one in wanted}
+    former = {one.stream: one for one in before.streams if one.stream not in is_wanted}
+    for one in in_table:
+        if str(one) not in is_wanted and str(one) not in former:
+            former[str(one)] = ListedStream(str(one), one.name, "")
+    since_s = int(now_s)
+    streams = (
+        *sorted(wanted, key=lambda one: one.stream),
+        *(
+            one if one.former_since_s is not None else replace(one, former_since_s=since_s)
+            for _, one in sorted(former.items())
+        ),
+    )
+    return None if streams == before.streams else TrackedList(before.version + 1, streams)
+
+
+def without(before: TrackedList, gone: Collection[str]) -> TrackedList:
+    """The list without former streams whose last lease is deleted."""
+    return TrackedList(before.version + 1, tuple(one for one in before.streams if one.stream not in gone))
+
+
+def due_for_deletion(streams: TrackedList, wait_s: float, now_s: float) -> tuple[str, ...]:
+    """Identifiers of the former streams whose leases may be deleted now."""
+    return tuple(
+        one.stream for one in streams.streams if one.former_since_s is not None and now_s - one.former_since_s >= wait_s
+    )
+
+
+# --- the row ----------------------------------------------------------------------------------------------------------
+
+
+def parse(row: Mapping[str, Mapping[str, Any]]) -> TrackedList:
+    """The list of a row. Raises ValueError with a sentence if it cannot be read."""
+    try:
+        streams = tuple(ListedStream(**item) for item in json.loads(row["streams"]["S"]))
+        version = int(row["version"]["N"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"row {KEY} is no list of streams ({error}); delete it, and the leader writes it anew"
+        ) from error
+    for one in streams:
+        if not isinstance(one.stream, str) or parse_stream_id(one.stream) is None:
+            raise ValueError(f"row {KEY} names a stream {one.stream!r}; delete the row, and the leader writes it anew")
+    return TrackedList(version, streams)
+
+
+def values_of(streams: TrackedList) -> dict[str, dict[str, Any]]:
+    """The attributes of the row besides its key. Raises ValueError if the list is too long for a row."""
+    text = json.dumps([_item(one) for one in streams.streams], separators=(",", ":"))
+    if len(text) > ROW_BYTES_MAX:
+        raise ValueError(
+            f"{len(streams.streams)} streams do not fit into one row of the table ({len(text)} of {ROW_BYTES_MAX} "
+            "bytes); spread them over several applications"
+        )
+    return {"entityType": {"S": ENTITY}, "version": {"N": str(streams.version)}, "streams": {"S": text}}
+
+
+def _item(one: ListedStream) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if value is not None}

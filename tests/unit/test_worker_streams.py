@@ -1,0 +1,164 @@
+"""Workers that consume several streams: rows, streams that come, go, and are made again; in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from mld.errors import StartupError
+from mld.tracking.follower import WantedStream
+from tests.support.many import ManyFleet, in_many_fleet
+from tests.twins.kinesis_model import ModelFanOut
+
+
+@in_many_fleet("orders", "clicks", shard_count=2)
+async def test_the_records_of_all_streams_are_delivered(world: ManyFleet) -> None:
+    world.put_in("orders", 10)
+    world.put_in("clicks", 10)
+    world.start("w1")
+    world.start("w2")
+    await world.until(world.all_delivered, 60.0)
+    world.check_order()
+
+
+@in_many_fleet("orders", shard_count=1)
+async def test_rows_have_the_form_of_several_streams(world: ManyFleet) -> None:
+    world.start("w1")
+    await world.until(lambda: bool(world.rows()))
+    ((key, row),) = world.rows().items()
+    stream = row["streamName"]["S"]
+    account, name, epoch = stream.split(":")
+    summary = await ModelFanOut(world.kinesis, "orders", world.clock).describe()
+    assert summary.created_ms is not None
+    assert (account, name, int(epoch)) == (summary.arn.split(":")[4], "orders", summary.created_ms // 1000)
+    assert key == f"{stream}:shardId-000000000000"
+    assert row["shardId"]["S"] == "shardId-000000000000"
+
+
+@in_many_fleet("orders", "clicks")
+async def test_parents_and_children_are_bare_names_and_ends_come_before_beginnings(world: ManyFleet) -> None:
+    world.put_in("orders", 5)
+    world.start("w1")
+    await world.until(world.all_delivered)
+    shard = "shardId-000000000000"
+    world.kinesis.split_shard("orders", shard, 2**127, now=world.clock.wall())
+    world.put_in("orders", 10)
+    await world.until(world.all_delivered, 120.0)
+    stream = world.stream_id("orders")
+    child = world.rows()[f"{stream}:shardId-000000000001"]
+    assert child["parentShardId"]["SS"] == [shard]
+    parent = world.rows()[f"{stream}:{shard}"]
+    assert parent["checkpoint"]["S"] == "SHARD_END"
+    assert sorted(parent["childShardIds"]["SS"]) == ["shardId-000000000001", "shardId-000000000002"]
+    world.check_order()
+
+
+@in_many_fleet("orders")
+async def test_a_new_stream_is_read_within_a_minute_of_its_line(world: ManyFleet) -> None:
+    world.start("w1")
+    world.start("w2")
+    world.put_in("orders", 3)
+    await world.until(world.all_delivered)
+    world.create("clicks", 2)
+    world.put_in("clicks", 6)
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+    await world.until(world.all_delivered, 60.0)
+
+
+@in_many_fleet("orders", "clicks", shard_count=2)
+async def test_a_removed_stream_is_given_back_within_a_minute_and_its_rows_stay(world: ManyFleet) -> None:
+    world.start("w1")
+    world.start("w2")
+    world.put_in("clicks", 6)
+    await world.until(world.all_delivered)
+    clicks = world.stream_id("clicks")
+    before = {key: row["checkpoint"] for key, row in world.rows().items() if key.startswith(clicks)}
+    world.wanted = [WantedStream("orders")]
+
+    def given_back() -> bool:
+        rows = [row for key, row in world.rows().items() if key.startswith(clicks)]
+        return len(rows) == len(before) and not any("leaseOwner" in row for row in rows)
+
+    await world.until(given_back, 60.0)
+    delivered = len(world.recorder.deliveries)
+    world.put_in("clicks", 3)
+    await world.advance(300.0)
+    assert given_back(), "nobody takes them again"
+    assert len(world.recorder.deliveries) == delivered
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+    await world.until(world.all_delivered, 60.0)
+
+
+@in_many_fleet("orders", "clicks", mld__formerStreams="delete", mld__formerStreamsWait="PT10M")
+async def test_leases_of_a_former_stream_are_deleted_after_the_wait(world: ManyFleet) -> None:
+    world.start("w1")
+    world.start("w2")
+    await world.until(lambda: len(world.rows()) == 2)
+    world.wanted = [WantedStream("orders")]
+    await world.advance(500.0)
+    assert len(world.rows()) == 2
+    await world.until(lambda: len(world.rows()) == 1, 300.0)
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+    await world.until(lambda: len(world.rows()) == 2, 60.0)
+
+
+@in_many_fleet("orders", "clicks", mld__formerStreams="keep")
+async def test_a_kept_former_stream_is_consumed_on(world: ManyFleet) -> None:
+    world.start("w1")
+    await world.until(lambda: len(world.rows()) == 2)
+    world.wanted = [WantedStream("orders")]
+    await world.advance(120.0)
+    world.put_in("clicks", 3)
+    await world.until(world.all_delivered, 60.0)
+
+
+@in_many_fleet("orders", "clicks")
+async def test_a_stream_that_was_deleted_and_made_again_gets_leases_of_its_own(world: ManyFleet) -> None:
+    world.start("w1")
+    world.start("w2")
+    world.put_in("orders", 3)
+    world.put_in("clicks", 3)
+    await world.until(world.all_delivered)
+    old = world.stream_id("clicks")
+    world.delete("clicks")
+    await world.advance(90.0)
+    assert not any(running.task.done() for running in world.running)
+    world.create("clicks")
+    world.put_in("clicks", 3)
+    await world.until(world.all_delivered, 90.0)
+    assert world.stream_id("clicks") != old
+
+
+@in_many_fleet("orders")
+async def test_a_worker_with_an_old_list_consumes_what_the_leader_lists(world: ManyFleet) -> None:
+    world.start("w1")
+    await world.until(lambda: bool(world.rows()))
+    world.create("clicks", 4)
+    world.own["w2"] = [WantedStream("orders")]
+    world.wanted = [WantedStream("orders"), WantedStream("clicks")]
+    second = world.start("w2")
+    world.put_in("clicks", 20)
+    await world.until(world.all_delivered, 90.0)
+    await world.until(lambda: any(world.stream_id("clicks") in key for key in second.worker.held()), 120.0)
+
+
+@in_many_fleet("orders", "missing")
+async def test_a_stream_that_does_not_exist_concerns_itself_alone(world: ManyFleet, caplog) -> None:
+    world.delete("missing")
+    await world.advance(5.0)
+    world.start("w1")
+    world.put_in("orders", 3)
+    await world.until(world.all_delivered)
+    assert "stream missing: " in caplog.text
+    world.create("missing")
+    world.put_in("missing", 3)
+    await world.until(world.all_delivered, 60.0)
+
+
+@in_many_fleet("orders")
+async def test_a_table_of_one_stream_is_refused_by_name(world: ManyFleet) -> None:
+    world.start("w1", streamName="orders", mld__streams="")
+    await world.until(lambda: "shardId-000000000000" in world.rows())
+    await world.running[0].stop()
+    second = world.start("w2")
+    with pytest.raises(StartupError, match="mld migrate-streams"):
+        await second.task
