@@ -97,10 +97,6 @@ async def run_daemon(
     opened: list[CountedService | LetterBox | StreamClients] = [sources, dynamo]
     if letters is not None:
         opened.append(letters)
-        sources,
-        dynamo,
-        *([] if letters is None else [letters]),
-    ]
     log.info(
         "starting",
         extra={
