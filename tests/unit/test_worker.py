@@ -56,7 +56,9 @@ async def test_the_last_one_out_takes_down_only_what_nobody_may_use():
         async with fleet(1) as world:
             worker = world.start()
             await world.until(lambda world=world: len(world.recorder.actions) == 1)
-            worker.worker._parts = replace(worker.worker._parts, on_last_out=take_down)
+            sources = worker.worker._parts.sources
+            sources._tracked = replace(sources._tracked, take_down=take_down)
+            worker.worker._parts = replace(worker.worker._parts, takes_down=True)
             if broken_rows:
                 world.dynamo.put_row(TABLE, {"leaseKey": {"S": "broken"}, "leaseCounter": {"N": "1"}})
             assert await worker.stop()
