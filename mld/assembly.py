@@ -26,7 +26,7 @@ from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import NewReader, ReaderShares, TakeDown, readers_of
 from mld.retrieval.buffer import Budget
 from mld.shards.detector import ShardDetector
-from mld.streams import FanOut, Streams, StreamSummary
+from mld.streams import FanOut, StreamKind, Streams, StreamSummary
 from mld.tracking.follower import ListFollower, WantedStream
 from mld.tracking.list_table import ListTable
 from mld.tracking.many_streams import ManyRules, ManyStreams, OpenedStream
@@ -58,6 +58,7 @@ class StreamPorts:
     consumer_arn: str | None = None
     initial: InitialPositionSetting | None = None
     """Where reading begins; None: where the settings say."""
+    kind: StreamKind = StreamKind.KINESIS
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,14 @@ def assemble(
     fleet = make_fleet(settings, needs)
     parents_changed = Signal()
 
-    def new_detector(streams: Streams) -> ShardDetector:
+    def new_detector(streams: Streams, kind: StreamKind) -> ShardDetector:
         return ShardDetector(
             streams,
             clock,
             rng,
             backoff_s=settings.list_shards_backoff_time_in_millis / 1000,
             attempts_max=settings.max_list_shards_retry_attempts,
+            kind=kind,
         )
 
     tracking = TrackingNeeds(
@@ -163,6 +165,7 @@ def assemble(
                 source.of(new_reader, ports, settings.stream_name),
                 name=settings.stream_name,
                 stream=None,
+                kind=ports.kind,
                 initial=source.initial_of(ports),
                 on_missing_child=signals.missing_child,
                 take_down=take_down,
@@ -180,7 +183,7 @@ def assemble(
             opened = await ports.open(listed)
             new_reader, take_down = source.readers(opened)
             shard_source = source.of(new_reader, opened, listed.stream)
-            return OpenedStream(opened.streams, shard_source, shard_source.initial, take_down)
+            return OpenedStream(opened.streams, shard_source, shard_source.initial, take_down, opened.kind)
 
         sources = ManyStreams(
             tracking,

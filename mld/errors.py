@@ -112,6 +112,10 @@ class IteratorExpiredError(StreamError):
     """The shard iterator (5 minutes) or a ListShards page token (300 s) has expired."""
 
 
+class StreamTrimmedError(IteratorExpiredError):
+    """TrimmedDataAccess, of DynamoDB Streams: the record at the position has left retention."""
+
+
 class InvalidStreamArgumentError(StreamError):
     """InvalidArgument or ValidationException, for example a sequence number of another stream."""
 

@@ -111,7 +111,7 @@ class ShardCoordinator:
                 leases = (await self._table.scan()).leases
                 listing = await self._detector.list_all()
                 shards = listing.shards if isinstance(listing, ShardsListed) else None
-                self._surveyed = await in_turns(Survey.steps(leases, shards))
+                self._surveyed = await in_turns(Survey.steps(leases, shards, self._detector.kind, self._clock.wall()))
                 self._surveyed_at = now
             return self._surveyed
 

@@ -16,6 +16,7 @@ from mld.positions import Position
 from mld.steps import Steps
 
 HASH_KEY_MAX = 2**128 - 1
+STREAM_DISABLED = "DISABLED"
 A_TURN = b""
 """A piece of a line that only asks for a turn of the event loop; see `ChildBatch.line`."""
 
@@ -71,6 +72,19 @@ def hash_range_of(item: Mapping[str, Any]) -> HashRange:
     return HashRange(start=int(item["StartingHashKey"]), end=int(item["EndingHashKey"]))
 
 
+class StreamKind(Enum):
+    """What kind of stream it is; shards and their ends differ."""
+
+    KINESIS = "Kinesis"
+    DYNAMODB = "DynamoDB"
+    """A shard lasts some hours and has one child or two, one parent, and no hash keys; records last 24 hours."""
+
+    @property
+    def has_hash_keys(self) -> bool:
+        """Whether shards share out the hash keys, so that one that is missing leaves a hole."""
+        return self is StreamKind.KINESIS
+
+
 class ShardFilterType(Enum):
     AT_TRIM_HORIZON = "AT_TRIM_HORIZON"
     AT_LATEST = "AT_LATEST"
@@ -91,7 +105,7 @@ class ShardsPage:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """`status` is ACTIVE, UPDATING, CREATING or DELETING."""
+    """`status` is ACTIVE, UPDATING, CREATING or DELETING; of a DynamoDB stream ENABLED, DISABLED or between them."""
 
     name: str
     arn: str

@@ -26,6 +26,7 @@ from mld.errors import (
     StreamInUseError,
     StreamNotFoundError,
     StreamThrottledError,
+    StreamTrimmedError,
     StreamUnavailableError,
 )
 from mld.streams import (
@@ -57,6 +58,7 @@ _ERRORS: dict[str, type[StreamError]] = {
     "RequestLimitExceeded": StreamThrottledError,
     "TooManyRequestsException": StreamThrottledError,
     "ExpiredIteratorException": IteratorExpiredError,
+    "TrimmedDataAccessException": StreamTrimmedError,
     "ExpiredNextTokenException": IteratorExpiredError,
     "InvalidArgumentException": InvalidStreamArgumentError,
     "ValidationException": InvalidStreamArgumentError,

@@ -112,6 +112,8 @@ class Auditor:
         rows, self._memory.finished = abandoned(self._memory.finished, scan.leases)
         for lease in rows:
             self._on_abandoned(lease)
+        if not self._detector.kind.has_hash_keys and not scan.is_empty:
+            return self._is_done(await self._sync.sync(scan))  # no hole would show a shard that lacks its lease
         findings = await self._examine(scan)
         if findings.is_empty or findings.is_clean:
             self._note(findings)

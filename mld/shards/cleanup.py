@@ -159,7 +159,7 @@ class LeaseCleanup:
         now_s = self._clock.monotonic()
         self._garbage_round.start_if_due(now_s, GARBAGE_INTERVAL_S, self._queue)
         due = self._due(now_s)
-        survey = _TickSurvey(self._table, self._detector)
+        survey = _TickSurvey(self._table, self._detector, self._clock)
         for _ in range(ENTRIES_PER_TICK_MAX):
             key = heapq.heappop(due)[1] if due else self._garbage_round.next_key()
             if key is None:
@@ -270,15 +270,18 @@ class _Round:
 class _TickSurvey:
     """At most one scan and one listing a tick, made when the first entry needs them; the rows are read first."""
 
-    def __init__(self, table: ShardRows, detector: ShardDetector) -> None:
+    def __init__(self, table: ShardRows, detector: ShardDetector, clock: Clock) -> None:
         self._table = table
         self._detector = detector
+        self._clock = clock
         self._survey: Survey | None = None
 
     async def get(self) -> Survey:
         if self._survey is None:
             leases = (await self._table.scan()).leases
-            self._survey = await in_turns(Survey.steps(leases, await self._shards()))
+            self._survey = await in_turns(
+                Survey.steps(leases, await self._shards(), self._detector.kind, self._clock.wall())
+            )
         return self._survey
 
     async def _shards(self) -> tuple[Shard, ...] | None:

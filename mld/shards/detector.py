@@ -21,7 +21,7 @@ from mld.errors import (
     StreamThrottledError,
     StreamUnavailableError,
 )
-from mld.streams import Shard, ShardFilter, ShardsPage, Streams
+from mld.streams import STREAM_DISABLED, Shard, ShardFilter, ShardsPage, StreamKind, Streams
 from mld.surviving import ours
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,9 @@ class ShardDetector:
         *,
         backoff_s: float = BACKOFF_S,
         attempts_max: int = ATTEMPTS_MAX,
+        kind: StreamKind = StreamKind.KINESIS,
     ) -> None:
+        self.kind = kind
         self._streams = streams
         self._clock = clock
         self._rng = rng
@@ -89,6 +91,13 @@ class ShardDetector:
                 "and the AWS account of the credentials",
                 is_missing=True,
             )
+
+    async def takes_records(self) -> bool:
+        """Whether new records, and with them new shards, may still come: not to a stream of a table that was switched
+        off. Raises `errors.StreamError`."""
+        if self.kind is StreamKind.KINESIS:
+            return True
+        return (await ours(self._streams.describe(), "describing the stream")).status != STREAM_DISABLED
 
     async def _complete_listing(self, shard_filter: ShardFilter | None) -> tuple[Shard, ...]:
         for restart in range(RESTARTS_MAX + 1):

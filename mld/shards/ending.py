@@ -80,18 +80,20 @@ def plan_shard_end(
     *,
     child_row_present: bool = False,
     trimmed: Collection[str] = (),
+    merges: bool = True,
 ) -> Create | BlockedOnMergeParent | Invalid:
     """The rows to create when the shard of `lease` ends with `children`, which is not empty.
 
     `parent_rows_present` are those of a merge child's parents that have a row, whatever its checkpoint. One of two
     missing blocks, unless nothing is left to wait for: the child has its row (`child_row_present`), or the parent left
-    retention (`trimmed`) and its lease can never come back. Java stays blocked in both cases.
+    retention (`trimmed`) and its lease can never come back. Java stays blocked in both cases. Without `merges` a single
+    child is an ordinary one.
     """
     assert children, "the end of a shard without children is looked up first"
     strange = next((child for child in children if lease.key not in child.parents), None)
     if strange is not None:
         return Invalid(f"shard {lease.key} ended with the child {strange.shard_id}, which does not name it as a parent")
-    if len(children) == 1:
+    if len(children) == 1 and merges:
         parents = children[0].parents
         if len(parents) != MERGE_PARENTS:
             return Invalid(
@@ -145,7 +147,7 @@ class ShardEnding:
         scan = await self._table.scan()
         listing = await self._detector.list_all()
         shards = listing.shards if isinstance(listing, ShardsListed) else None
-        survey = await in_turns(Survey.steps(scan.leases, shards))
+        survey = await in_turns(Survey.steps(scan.leases, shards, self._detector.kind, self._clock.wall()))
         match survey.judge(lease):
             case Park(reason):
                 return Blocked(reason if isinstance(listing, ShardsListed) else f"{reason} ({listing.reason})")
@@ -161,9 +163,15 @@ class ShardEnding:
                 return await self._prepare_expired(lease, await self._sync.sync_with(scan, shards))
 
     async def _prepare_listed(self, lease: Lease, shards: Sequence[Shard]) -> Preparation:
-        if any(shard.shard_id == lease.key and shard.is_open for shard in shards):
-            return Invalid(f"shard {lease.key} seemed to end, but ListShards shows it open")
         children = children_in(shards, lease.key)
+        is_open = any(shard.shard_id == lease.key and shard.is_open for shard in shards)
+        if is_open and (self._detector.kind.has_hash_keys or await self._detector.takes_records()):
+            return Invalid(f"shard {lease.key} seemed to end, but ListShards shows it open")
+        if not children and not await self._detector.takes_records():
+            _log.info(
+                "the last shard of a stream that was switched off", extra={"action": "shard_last", "shard": lease.key}
+            )
+            return Prepared(())
         if not children:
             return Invalid(f"shard {lease.key} ended, but neither its end nor ListShards names its children")
         return await self._prepare_with(lease, children)
@@ -185,12 +193,13 @@ class ShardEnding:
     async def _prepare_with(self, lease: Lease, children: Sequence[ChildShard]) -> Preparation:
         child_row_present, trimmed = False, frozenset[str]()
         present: frozenset[str] = frozenset()
-        if len(children) == 1:
+        merges = self._detector.kind.has_hash_keys
+        if len(children) == 1 and merges:
             present = await self._rows_of(children[0].parents)
             child_row_present = await self._table.get(children[0].shard_id) is not None
             if len(children[0].parents) != MERGE_PARENTS:
                 self._operation.note("MissingMergeParent", 1)
-        plan = plan_shard_end(lease, children, present, child_row_present=child_row_present)
+        plan = plan_shard_end(lease, children, present, child_row_present=child_row_present, merges=merges)
         synced: tuple[str, ...] = ()
         if isinstance(plan, BlockedOnMergeParent):
             self._operation.note("MissingMergeParentLease", 1)

@@ -11,14 +11,17 @@ The caller reads the rows *before* it lists the shards; the other way round a ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mld.leases.lease import Lease
 from mld.shards.graph import ShardGraph, id_order, shares_keys
 from mld.steps import SLICE, Steps
-from mld.streams import Shard
+from mld.streams import Shard, StreamKind
 
+DYNAMODB_RETENTION_S = 24 * 3600.0
+_DYNAMODB_SHARD = re.compile(r"shardId-([0-9]{1,20})-[0-9a-zA-Z]+", re.ASCII)
 REMEDY = (
     "check streamName or streamArn, regionName, kinesisEndpoint and the AWS account; a stream that was recreated under "
     "its old name needs a new applicationName, or its old rows deleted from the lease table"
@@ -94,17 +97,26 @@ class Survey:
     """Why the rows belong to another stream."""
     witness: str | None = None
     """A listed shard that proves that they belong to this one."""
+    kind: StreamKind = StreamKind.KINESIS
+    now_s: float = 0.0
+    """When the shards were listed, in epoch seconds."""
 
     @classmethod
-    def steps(cls, leases: Sequence[Lease], shards: Sequence[Shard] | None) -> Steps[Survey]:
-        """The survey of these rows and, unless they could not be listed, these shards."""
+    def steps(
+        cls,
+        leases: Sequence[Lease],
+        shards: Sequence[Shard] | None,
+        kind: StreamKind = StreamKind.KINESIS,
+        now_s: float = 0.0,
+    ) -> Steps[Survey]:
+        """The survey of these rows and, unless they could not be listed, these shards. `now_s` is for DynamoDB."""
         rows = {lease.key: lease for lease in leases}
         if shards is None:
-            return cls(rows)
+            return cls(rows, kind=kind, now_s=now_s)
         graph = yield from ShardGraph.steps(shards)
         foreign = yield from foreign_evidence(shards, leases)
         witness = yield from _known_shard(leases, shards)
-        return cls(rows, graph, foreign, witness)
+        return cls(rows, graph, foreign, witness, kind, now_s)
 
     def children_of(self, shard_id: str) -> frozenset[str]:
         """The listed children of a shard, which need not be listed itself."""
@@ -134,6 +146,8 @@ class Survey:
             return ShardIsListed() if contradiction is None else Park(_foreign(contradiction))
         if not self.graph.shards:
             return _park(lease, "ListShards names no shard at all")
+        if self.kind is StreamKind.DYNAMODB:
+            return self._judge_by_age(lease)
         successors = [shard for shard in self.graph.shards.values() if _shares_keys(shard, lease)]
         number = lease.checkpoint.number
         for shard in successors:
@@ -150,6 +164,30 @@ class Survey:
                 f"it is past retention: {younger} has its hash keys, and {self.witness} proves the stream"
             )
         return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
+
+    def _judge_by_age(self, lease: Lease) -> ShardVerdict:
+        """Of a shard of DynamoDB, which is not listed: its id tells when it was made, and its records last a day.
+
+        A new shard may not be listed yet, so that a missing one that is not old proves nothing.
+        """
+        made_s = created_s_of(lease.key)
+        if made_s is None:
+            return _park(lease, "its id does not tell when it was made")
+        if self.now_s - made_s <= DYNAMODB_RETENTION_S:
+            return _park(lease, "it was made less than 24 hours ago")
+        assert self.graph is not None
+        child = next(iter(sorted(self.graph.children.get(lease.key, ()))), None)
+        if child is None and self.witness is None:
+            return _park(lease, "nothing in the list proves that it ever was a shard of this stream")
+        proof = f"its child {child} is listed" if child is not None else f"{self.witness} proves the stream"
+        return ShardIsOver(f"it was made more than 24 hours ago, and {proof}")
+
+
+def created_s_of(shard_id: str) -> float | None:
+    """When a shard of DynamoDB was made, in epoch seconds, by its id ``shardId-<milliseconds>-<hash>``; None if it has
+    another form."""
+    found = _DYNAMODB_SHARD.fullmatch(shard_id)
+    return None if found is None else int(found[1]) / 1000
 
 
 def _park(lease: Lease, why: str) -> Park:

@@ -172,7 +172,8 @@ class ShardSync:
         (shards#interrupted-timestamp-snapshot). Without it the oldest listed ancestors are read, and with them what is
         older than the timestamp.
         """
-        listed = await self._list_until_sound(bootstrap_filter(self._initial), _partition_fault_in)
+        fault_in = _partition_fault_in if self._detector.kind.has_hash_keys else _no_fault
+        listed = await self._list_until_sound(bootstrap_filter(self._initial), fault_in)
         if not listed.is_done:
             return listed
         return replace(listed, shards=await in_turns(oldest_generation(listed.shards)))
@@ -225,7 +226,7 @@ class ShardSync:
         return self._inconsistency(graph)
 
     def _inconsistency(self, graph: ShardGraph) -> str | None:
-        if self._ignore_unexpected_children:
+        if self._ignore_unexpected_children or not self._detector.kind.has_hash_keys:
             return None
         unexpected = sorted(graph.inconsistent())
         if not unexpected:
@@ -281,6 +282,11 @@ class ShardSync:
             if await self._table.get(parent) is not None:
                 return True
         return False
+
+
+def _no_fault(_shards: Sequence[Shard]) -> Steps[str | None]:
+    yield from ()
+    return None
 
 
 def _partition_fault_in(shards: Sequence[Shard]) -> Steps[str | None]:

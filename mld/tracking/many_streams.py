@@ -19,7 +19,7 @@ from mld.leases.table import LeaseTable, TableScan
 from mld.positions import InitialPosition
 from mld.shards.auditor import LEADERSHIP_POLL_S
 from mld.shards.cleanup import TICK_S
-from mld.streams import ChildShard, Streams
+from mld.streams import ChildShard, StreamKind, Streams
 from mld.surviving import survived
 from mld.tracking.follower import ListFollower
 from mld.tracking.ports import Loop, Standing
@@ -43,6 +43,7 @@ class OpenedStream:
     source: ShardSource
     initial: InitialPosition
     take_down: Callable[[], Awaitable[None]] | None = None
+    kind: StreamKind = StreamKind.KINESIS
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,7 @@ class ManyStreams:
             opened.source,
             name=listed.label,
             stream=stream,
+            kind=opened.kind,
             initial=opened.initial,
             on_missing_child=missing_child,
             take_down=opened.take_down,

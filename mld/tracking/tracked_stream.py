@@ -19,7 +19,7 @@ from mld.shards.detector import ShardDetector, ShardsListed
 from mld.shards.ending import ShardEnding
 from mld.shards.ports import ShardRows
 from mld.shards.sync import ShardSync, SyncResult, SyncStatus
-from mld.streams import Streams
+from mld.streams import StreamKind, Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TrackingNeeds:
 
     fleet: Fleet
     clock: Clock
-    new_detector: Callable[[Streams], ShardDetector]
+    new_detector: Callable[[Streams, StreamKind], ShardDetector]
     ignore_unexpected_children: bool
     cleans_up: bool
     metrics: Metrics
@@ -70,13 +70,14 @@ def track(
     *,
     name: str,
     stream: str | None,
+    kind: StreamKind,
     initial: InitialPosition,
     on_missing_child: Callable[[str], None],
     take_down: Callable[[], Awaitable[None]] | None,
 ) -> TrackedStream:
     """The parts of the stream behind `streams`, whose leases are `rows`."""
     fleet, clock, metrics = needs.fleet, needs.clock, needs.metrics
-    detector = needs.new_detector(streams)
+    detector = needs.new_detector(streams, kind)
     sync = ShardSync(
         rows,
         detector,

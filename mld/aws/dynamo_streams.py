@@ -1,0 +1,234 @@
+"""`DynamoStreams`: the `Streams` port over DynamoDB Streams, for the stream of one table.
+
+Rules: retrieval#dynamodb-streams. It asks another API and answers in the terms of Kinesis: shards without hash keys of
+their own, pages of records in the form that Kinesis has, the children of a closed shard beside its end. It never
+retries but for children that are not listed yet, and never decides what an error means.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from mld.aws.boundary import raises_only
+from mld.aws.dynamo_records import created_s, kinesis_record
+from mld.aws.kinesis import LIST_TIMEOUT_S, RECORDS_TIMEOUT_S, stream_errors
+from mld.aws.service import RawService
+from mld.clock import Clock
+from mld.errors import (
+    InvalidStreamResponseError,
+    StreamError,
+    StreamNotFoundError,
+    StreamTrimmedError,
+    StreamUnavailableError,
+)
+from mld.streams import (
+    STREAM_DISABLED,
+    ChildShard,
+    HashRange,
+    IteratorType,
+    Page,
+    Shard,
+    ShardFilter,
+    ShardFilterType,
+    ShardsPage,
+    StartingPoint,
+    StreamSummary,
+)
+
+_log = logging.getLogger(__name__)
+
+HASH_RANGE = HashRange(0, 1)
+"""Of every shard, as Amazon's adapter has it: DynamoDB tells none."""
+RECORDS_MAX = 1_000  # of one GetRecords
+CHILDREN_ATTEMPTS_MAX = 6
+CHILDREN_BACKOFF_FIRST_S = 0.05
+CHILDREN_BACKOFF_MAX_S = 1.0
+PAGES_MAX = 10_000  # of 100 shards; a stream has a few hundred
+UNKNOWN_END = "9" * 40
+"""Of a shard that is closed, as its child shows, and whose last number was not told: no position lies beyond it."""
+_SINCE = "since:"
+"""Before an iterator that stands for AT_TIMESTAMP: the time, a space, the iterator."""
+
+
+@raises_only(StreamUnavailableError)
+class DynamoStreams:
+    """The stream with this ARN. `page_of` makes a page of the body of a Kinesis answer."""
+
+    def __init__(self, service: RawService, clock: Clock, *, stream_arn: str, page_of: Callable[[bytes], Page]) -> None:
+        self._service = service
+        self._clock = clock
+        self._arn = stream_arn
+        self._page_of = page_of
+
+    async def list_shards(self, shard_filter: ShardFilter | None, next_token: str | None) -> ShardsPage:
+        """See `Streams.list_shards`; one page has all shards. AT_LATEST leaves out those that are closed."""
+        shards, _ = await self._all_shards()
+        if shard_filter is not None and shard_filter.type is ShardFilterType.AT_LATEST:
+            shards = [shard for shard in shards if shard.is_open]
+        return ShardsPage(tuple(shards))
+
+    async def describe(self) -> StreamSummary:
+        """See `Streams.describe` (DescribeStream). `status` may also be ENABLING, ENABLED, DISABLING or DISABLED."""
+        answer = await self._call("DescribeStream", {"StreamArn": self._arn, "Limit": 1}, LIST_TIMEOUT_S)
+        try:
+            found = answer["StreamDescription"]
+            created = found.get("CreationRequestDateTime")
+            millis = round(created.timestamp() * 1000) if isinstance(created, datetime) else None
+            return StreamSummary(found["StreamArn"].split("/")[1], found["StreamArn"], found["StreamStatus"], millis)
+        except (KeyError, TypeError, IndexError) as error:
+            raise self._malformed("DescribeStream", error) from error
+
+    async def shard_iterator(self, shard_id: str, start: StartingPoint) -> str:
+        """See `Streams.shard_iterator`. A time is found by reading from the oldest record and leaving out older ones.
+
+        A position whose record was trimmed leads to the oldest one there is, as it does in Kinesis.
+        """
+        kind, since = start.type.value, ""
+        if start.type is IteratorType.AT_TIMESTAMP:
+            kind, since = IteratorType.TRIM_HORIZON.value, f"{_SINCE}{start.timestamp_s} "
+        params = {"StreamArn": self._arn, "ShardId": shard_id, "ShardIteratorType": kind}
+        if start.sequence is not None:
+            params["SequenceNumber"] = start.sequence
+        try:
+            answer = await self._call("GetShardIterator", params, RECORDS_TIMEOUT_S)
+        except StreamTrimmedError:
+            if start.sequence is None:
+                raise
+            return await self.shard_iterator(shard_id, StartingPoint(IteratorType.TRIM_HORIZON))
+        iterator = answer.get("ShardIterator")
+        if not isinstance(iterator, str) or not iterator:
+            raise self._malformed("GetShardIterator", KeyError("ShardIterator"))
+        return f"{shard_id} {since}{iterator}"
+
+    async def get_records(self, iterator: str, limit: int | None) -> Page:
+        """See `Streams.get_records`. The page that ends a shard names its children, if DescribeStream does by now."""
+        shard_id, _, token = iterator.partition(" ")
+        since_s = None
+        if token.startswith(_SINCE):
+            since, _, token = token.removeprefix(_SINCE).partition(" ")
+            since_s = float(since)
+        count = RECORDS_MAX if limit is None else min(limit, RECORDS_MAX)
+        params: dict[str, Any] = {"ShardIterator": token, "Limit": count}
+        with stream_errors(self._arn):
+            answer = await self._service.fetch("GetRecords", params, _read, timeout_s=RECORDS_TIMEOUT_S)
+        try:
+            records = [one for one in answer["Records"] if since_s is None or created_s(one) >= since_s]
+            newest_s = created_s(answer["Records"][-1]) if answer["Records"] else None
+            following = answer.get("NextShardIterator") or None
+            body: dict[str, Any] = {"Records": [kinesis_record(one) for one in records]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._malformed("GetRecords", error) from error
+        behind_s = 0.0 if newest_s is None else self._clock.wall() - newest_s
+        body["MillisBehindLatest"] = max(0, round(behind_s * 1000))
+        if following is None:
+            children = await self._children_of(shard_id)
+            body["ChildShards"] = [_child_item(child) for child in children]
+        else:
+            since = "" if since_s is None or records else f"{_SINCE}{since_s} "
+            body["NextShardIterator"] = f"{shard_id} {since}{following}"
+        try:
+            return self._page_of(json.dumps(body, separators=(",", ":")).encode())
+        except ValueError as error:
+            raise self._malformed("GetRecords", error) from error
+
+    async def _children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
+        """The children of a shard that has ended; empty if there are none yet, or none will be."""
+        delay_s = CHILDREN_BACKOFF_FIRST_S
+        for attempt in range(CHILDREN_ATTEMPTS_MAX):
+            if attempt:
+                await self._clock.sleep(delay_s)
+                delay_s = min(2 * delay_s, CHILDREN_BACKOFF_MAX_S)
+            children, status = await self._listed_children(shard_id)
+            if children or status == STREAM_DISABLED:
+                return children
+        return ()
+
+    async def _listed_children(self, shard_id: str) -> tuple[tuple[ChildShard, ...], str]:
+        params = {"StreamArn": self._arn, "ShardFilter": {"Type": "CHILD_SHARDS", "ShardId": shard_id}}
+        try:
+            answer = await self._call("DescribeStream", params, LIST_TIMEOUT_S)
+            shards, status = self._shards_in(answer), str(answer["StreamDescription"].get("StreamStatus", ""))
+        except StreamNotFoundError:
+            raise
+        except StreamError as error:  # some servers do not know the filter
+            _log.info("children are looked up in the whole list: %s", error, extra={"action": "child_filter_failed"})
+            shards, status = await self._all_shards()
+        return tuple(
+            ChildShard(shard.shard_id, shard.parents, HASH_RANGE) for shard in shards if shard_id in shard.parents
+        ), status
+
+    async def _all_shards(self) -> tuple[list[Shard], str]:
+        """Every shard, and the status of the stream. A parent of a listed shard is closed, whatever the page said."""
+        found: dict[str, Shard] = {}
+        status = ""
+        params: dict[str, Any] = {"StreamArn": self._arn}
+        for _ in range(PAGES_MAX):
+            answer = await self._call("DescribeStream", params, LIST_TIMEOUT_S)
+            shards = self._shards_in(answer)
+            found |= {shard.shard_id: shard for shard in shards}
+            description = answer["StreamDescription"]
+            status = str(description.get("StreamStatus", ""))
+            last = description.get("LastEvaluatedShardId")
+            if not last:
+                return list(_closed_parents(found)), status
+            params = {"StreamArn": self._arn, "ExclusiveStartShardId": last}
+        raise InvalidStreamResponseError(f"stream {self._arn}: DescribeStream did not come to an end")
+
+    def _shards_in(self, answer: Mapping[str, Any]) -> list[Shard]:
+        try:
+            return [_shard(item) for item in answer["StreamDescription"].get("Shards", ())]
+        except (KeyError, TypeError) as error:
+            raise self._malformed("DescribeStream", error) from error
+
+    async def _call(self, operation: str, params: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        with stream_errors(self._arn):
+            return await self._service.call(operation, dict(params), timeout_s=timeout_s)
+
+    def _malformed(self, operation: str, error: Exception) -> InvalidStreamResponseError:
+        return InvalidStreamResponseError(
+            f"stream {self._arn}: {operation}: the answer is not as documented: {type(error).__name__}: {error}"
+        )
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+    except ValueError as error:
+        raise InvalidStreamResponseError(f"the answer of GetRecords is no JSON: {error}") from error
+    if not isinstance(answer, dict) or not isinstance(answer.get("Records"), list):
+        raise InvalidStreamResponseError("the answer of GetRecords has no list of records")
+    return answer
+
+
+def _shard(item: Mapping[str, Any]) -> Shard:
+    sequences = item["SequenceNumberRange"]
+    return Shard(
+        shard_id=item["ShardId"],
+        hash_range=HASH_RANGE,
+        starting_sequence=sequences["StartingSequenceNumber"],
+        ending_sequence=sequences.get("EndingSequenceNumber") or None,
+        parent_id=item.get("ParentShardId") or None,
+    )
+
+
+def _closed_parents(found: Mapping[str, Shard]) -> Iterator[Shard]:
+    """A listing that is torn between two moments shows a parent open beside its child; the child is the newer truth."""
+    parents = {parent for shard in found.values() for parent in shard.parents}
+    for shard in found.values():
+        if shard.is_open and shard.shard_id in parents:
+            yield replace(shard, ending_sequence=UNKNOWN_END)
+        else:
+            yield shard
+
+
+def _child_item(child: ChildShard) -> dict[str, Any]:
+    return {
+        "ShardId": child.shard_id,
+        "ParentShards": sorted(child.parents),
+        "HashKeyRange": {"StartingHashKey": str(HASH_RANGE.start), "EndingHashKey": str(HASH_RANGE.end)},
+    }
