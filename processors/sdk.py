@@ -40,6 +40,7 @@ from protocol.messages import (
     Record,
     ShardEnded,
     ShutdownRequested,
+    StreamLabel,
 )
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Record",
     "RecordProcessor",
     "ShutdownError",
+    "StreamLabel",
     "ThrottlingError",
     "run",
     "serve",
@@ -148,9 +150,12 @@ class Checkpointer:
 class RecordProcessor(ABC):
     """One per shard and process.
 
+    `stream` is the shard's stream, from `initialize` on, if the application reads several (`mld.streams`); else None.
     An exception from any method ends the process, and its records are delivered again; ShutdownError only ends the
     work.
     """
+
+    stream: StreamLabel | None = None
 
     # Not abstract: having nothing to prepare is normal.
     def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:  # noqa: B027
@@ -223,7 +228,9 @@ def run(factory: Callable[[], RecordProcessor]) -> None:
 
 def _dispatch(processor: RecordProcessor, received: ReceivedAction, checkpointer: Checkpointer) -> None:
     match received.action:
-        case Initialize(shard_id, sequence, sub):
+        case Initialize(shard_id, sequence, sub, stream):
+            if stream is not None:
+                processor.stream = stream
             processor.initialize(shard_id, sequence, sub)
         case ProcessRecords(records, millis_behind_latest):
             processor.process_records(records, checkpointer, millis_behind_latest)

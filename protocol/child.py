@@ -22,8 +22,12 @@ from protocol.messages import (
     ShardEnded,
     ShutdownReason,
     ShutdownRequested,
+    StreamLabel,
 )
 
+_RECORD_KEYS = frozenset(
+    {"action", "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"}
+)
 UNKNOWN_ARRIVAL_MS = 0
 """Stands for the arrival time that daemons before 1.7.2 do not send."""
 
@@ -76,7 +80,7 @@ def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
             return ReceivedReply(value.get("error"))
         case "initialize":
             sequence, sub = value.get("sequenceNumber"), value.get("subSequenceNumber")
-            return ReceivedAction(Initialize(value["shardId"], sequence, sub), name)
+            return ReceivedAction(Initialize(value["shardId"], sequence, sub, _stream(value)), name)
         case "processRecords":
             records = tuple(map(_record, value["records"]))
             return ReceivedAction(ProcessRecords(records, value.get("millisBehindLatest")), name)
@@ -86,14 +90,26 @@ def _message(value: dict[str, Any]) -> ReceivedAction | ReceivedReply:
             return ReceivedAction(_PLAIN[ActionName(name)], name)
 
 
+def _stream(value: dict[str, Any]) -> StreamLabel | None:
+    """The stream in an `initialize`; None if it names none, as when the application reads one stream."""
+    match value:
+        case {"streamName": str(name), "streamArn": str(arn), "streamId": str(identifier)}:
+            return StreamLabel(name, arn, identifier)
+    return None
+
+
 def _record(value: dict[str, Any]) -> Record:
     arrival_ms = value.get("approximateArrivalTimestamp")
+    extra = {}
+    if len(value) > len(_RECORD_KEYS):
+        extra = {key: one for key, one in value.items() if key not in _RECORD_KEYS and isinstance(one, str)}
     return Record(
         a2b_base64(value["data"] or ""),
         value["partitionKey"],
         value["sequenceNumber"],
         value.get("subSequenceNumber") or 0,
         UNKNOWN_ARRIVAL_MS if arrival_ms is None else int(arrival_ms),
+        extra,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quote
 
 from protocol.messages import (
@@ -26,6 +26,7 @@ from protocol.messages import (
     ShardEnded,
     ShutdownReason,
     ShutdownRequested,
+    StreamLabel,
 )
 
 PIECE_BYTES = 128 * 1024
@@ -45,9 +46,9 @@ _WHITESPACE = " \t\r\n"
 _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown", "record"}
 
 _RECORD_HEAD = b'{"data":"'
+_RECORD_END = b',"action":"record"}'
 _RECORD_TAIL = (
-    b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,'
-    b'"subSequenceNumber":%d,"action":"record"}'
+    b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,"subSequenceNumber":%d' + _RECORD_END
 )
 _RECORD = _RECORD_HEAD + b"%b" + _RECORD_TAIL
 RECORDS_HEAD = b'{"action":"processRecords","records":['
@@ -61,10 +62,10 @@ RECORD_FRAME = (_RECORD_HEAD, *_RECORD_TAIL.replace(b"%d", b"0").split(b"%b"))
 def encode_action(action: Initialize | LeaseLost | ShardEnded | ShutdownRequested, dialect: Dialect) -> bytes:
     """The line of any action but `processRecords`, newline included."""
     match action:
-        case Initialize(shard_id, sequence, sub):
+        case Initialize(shard_id, sequence, sub, stream):
             return _line(
                 f'{{"action":"initialize","shardId":{quote(shard_id)},'
-                f'"sequenceNumber":{_text(sequence)},"subSequenceNumber":{_number(sub)}}}'
+                f'"sequenceNumber":{_text(sequence)},"subSequenceNumber":{_number(sub)}{_stream_keys(stream)}}}'
             )
         case LeaseLost() if dialect is Dialect.KCL_1:
             return _shutdown(ShutdownReason.ZOMBIE)
@@ -84,7 +85,11 @@ def encode_process_records(records: Iterable[Record], millis_behind_latest: int 
         separator = b","
         key, sequence = quote(record.partition_key).encode(), record.sequence_number.encode()
         columns = record.data, key, sequence, b"%d" % record.approximate_arrival_ms, record.sub_sequence_number
-        if len(record.data) <= SLICE_DATA_BYTES:
+        if record.extra:
+            parts += encode_large_record(*columns)
+            parts[-1] = parts[-1].removesuffix(_RECORD_END) + _extra_keys(record.extra) + _RECORD_END
+            size += len(record.data)
+        elif len(record.data) <= SLICE_DATA_BYTES:
             parts.append(encode_record(*columns))
             size += len(parts[-1])
         else:
@@ -131,6 +136,17 @@ def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorNa
         f'{{"action":"checkpoint","sequenceNumber":{_text(request.sequence_number)},'
         f'"subSequenceNumber":{_number(request.sub_sequence_number)},"error":{name}}}'
     )
+
+
+def _extra_keys(extra: Mapping[str, str]) -> bytes:
+    return "".join(f",{quote(key)}:{quote(value)}" for key, value in extra.items()).encode()
+
+
+def _stream_keys(stream: StreamLabel | None) -> str:
+    """Flat keys, as existing children refuse an object (protocol#keys-of-several-streams)."""
+    if stream is None:
+        return ""
+    return f',"streamName":{quote(stream.name)},"streamArn":{quote(stream.arn)},"streamId":{quote(stream.id)}'
 
 
 def _shutdown(reason: ShutdownReason) -> bytes:

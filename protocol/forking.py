@@ -17,8 +17,12 @@ import sys
 from collections.abc import Mapping, Sequence
 
 PROGRAM = "mld-zygote"
-PER_CHILD = frozenset({b"MLD_SHARD_ID", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
-"""Variables in which the children of one server may differ: the shard, and what a shell sets by itself."""
+OF_SHARD = frozenset({b"MLD_SHARD_ID", b"MLD_LEASE_KEY", b"PWD", b"OLDPWD", b"SHLVL", b"_"})
+"""Variables in which the children of one server always may differ: the shard, and what a shell sets by itself."""
+STREAM_ID = b"MLD_STREAM_ID"
+OF_STREAM = frozenset({STREAM_ID, b"MLD_STREAM_NAME", b"MLD_STREAM_ARN", b"MLD_STREAM_CREATED"})
+"""The same where an application reads several streams, which `STREAM_ID` tells. Where it reads one, modules may look
+at its name while they are imported."""
 NAME_BYTES_MAX = 32 + len(".plain")
 """Longest name of a server's files in the directory where the children of its daemon meet."""
 RECORD_BYTES = 16
@@ -41,9 +45,15 @@ class UnavailableError(Exception):
     """There is no place for the server's socket; the text says why."""
 
 
+def per_child(environment: Mapping[bytes, bytes]) -> frozenset[bytes]:
+    """The variables in which this child may differ from others of its server."""
+    return OF_SHARD | OF_STREAM if STREAM_ID in environment else OF_SHARD
+
+
 def shared_part(cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes]) -> bytes:
-    """What all children of one server have in common: directory, arguments, and variables but those `PER_CHILD`."""
-    variables = sorted(name + b"=" + value for name, value in environment.items() if name not in PER_CHILD)
+    """What all children of one server have in common: directory, arguments, and variables but those `per_child`."""
+    own = per_child(environment)
+    variables = sorted(name + b"=" + value for name, value in environment.items() if name not in own)
     return b"\0".join([cwd, *arguments, b"", *variables])
 
 
@@ -65,7 +75,8 @@ class Request:
     def of(
         cls, cwd: bytes, arguments: Sequence[bytes], environment: Mapping[bytes, bytes], *, own_group: bool
     ) -> Request:
-        variables = [(name, value) for name, value in environment.items() if name in PER_CHILD]
+        own = per_child(environment)
+        variables = [(name, value) for name, value in environment.items() if name in own]
         return cls(shared_part(cwd, arguments, environment), variables, own_group=own_group)
 
     def server_name(self) -> str:

@@ -6,7 +6,8 @@ encodes, decodes, reads or writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
@@ -55,14 +56,27 @@ class CheckpointErrorName(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamLabel:
+    """The stream of a shard, where an application reads several: its name, its ARN, and ``account:name:epoch``."""
+
+    name: str
+    arn: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
-    """One user record. `approximate_arrival_ms` is epoch milliseconds and never null: some children crash on null."""
+    """One user record. `approximate_arrival_ms` is epoch milliseconds and never null: some children crash on null.
+
+    `extra` are the keys that some settings of the daemon add, such as `streamName`, by their names in the message.
+    """
 
     data: bytes
     partition_key: str
     sequence_number: str
     sub_sequence_number: int
     approximate_arrival_ms: int
+    extra: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 # --- daemon to child -------------------------------------------------------------------------------------------------
@@ -70,11 +84,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """`sequence_number` is the lease's checkpoint, a sentinel's name for a fresh lease; None without a checkpoint."""
+    """`sequence_number` is the lease's checkpoint, a sentinel's name for a fresh lease; None without a checkpoint.
+
+    `shard_id` is the shard's own name. `stream` is there if the application reads several; the message has it as flat
+    keys, because existing children cannot decode an object (protocol#keys-of-several-streams).
+    """
 
     shard_id: str
     sequence_number: str | None
     sub_sequence_number: int | None
+    stream: StreamLabel | None = None
     name: ClassVar[ActionName] = ActionName.INITIALIZE
 
 

@@ -9,9 +9,7 @@ stdout is read, neither blocks the loop; stderr and everything unexpected on std
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import fcntl
 import logging
 import os
 import shutil
@@ -20,16 +18,19 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from mld.clock import Clock, wait_for_event
 from mld.consumer.child_logger import ChildLogger
 from mld.consumer.forked_process import ForkedProcess, fork
 from mld.consumer.naming import StreamNaming
-from mld.consumer.ports import ChildStartError
+from mld.consumer.pipes import ChildInput, ChildOutput
+from mld.consumer.ports import ChildStartError, ShardAddress
 from protocol.command import shell_command
 from protocol.lines import LineSplitter
+from protocol.messages import StreamLabel
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +43,25 @@ LOGGED_CHARACTERS_PER_STEP = 16 * 1024  # of long lines fewer: each is searched 
 LAST_WORDS_LINES_MAX = 30  # of stderr, kept for a dead letter: a traceback
 LAST_WORDS_CHARS_MAX = 500  # of each of them
 LARGE_PIECE_BYTES = 64 * 1024
-PIPE_BYTES = 256 * 1024  # of stdin: fewer process switches; Linux allows a user 64 MiB, then pipes stay at 64 KiB
-F_SETPIPE_SZ = 1031
+OF_ONE_SHARD = frozenset({"MLD_STREAM_ID", "MLD_LEASE_KEY"})
+"""Variables that say nothing true of a child unless we set them: we may run in the environment of a child."""
 EXIT_POLL_S = 0.05  # only where the system has no pidfd
+
+
+@dataclass(frozen=True, slots=True)
+class ChildCommand:
+    """How the children of a stream are started: the command, split, and who tells them which stream this is."""
+
+    command: Sequence[str]
+    naming: StreamNaming | None = None
 
 
 class PipeHost:
     """Starts children that talk through pipes.
 
     `command` is already split. `stop_timeout_s` bounds each step of ending a child. A child's environment is the
-    daemon's, `environment`, what `naming` says when the child starts, and its `MLD_SHARD_ID`.
+    daemon's, `environment`, what `naming` says when the child starts, and what its shard's address says. `of_stream`
+    has the command and the naming for the children of one of several streams.
     """
 
     def __init__(
@@ -63,20 +73,31 @@ class PipeHost:
         environment: Mapping[str, str],
         logs_fields: bool = True,
         naming: StreamNaming | None = None,
+        of_stream: Callable[[StreamLabel], ChildCommand] | None = None,
     ) -> None:
-        self._naming = naming
-        self._command = list(command)
+        self._all = ChildCommand(list(command), naming)
+        self._of_stream = of_stream
         self._clock = clock
         self._stop_timeout_s = stop_timeout_s
         self._environment = dict(environment)
         self._logs_fields = logs_fields
 
-    async def start(self, shard_id: str) -> PipeChild:
-        named = await self._naming.variables() if self._naming else {}
-        environment = {**os.environ, **self._environment, **named, "MLD_SHARD_ID": shard_id}
-        process = await fork(self._command, environment) or _spawn(self._command, environment)
-        child_log = ChildLogger(log, "child_stderr", shard_id, process.pid, as_fields=self._logs_fields)
-        child = PipeChild(process, self._clock, child_log, shard_id=shard_id, stop_timeout_s=self._stop_timeout_s)
+    async def start(self, shard: ShardAddress) -> PipeChild:
+        stream = shard.stream
+        what = self._all if stream is None or self._of_stream is None else self._of_stream(stream)
+        named = await what.naming.variables() if what.naming else {}
+        inherited = {name: value for name, value in os.environ.items() if name not in OF_ONE_SHARD}
+        environment = {**inherited, **self._environment, **named, **shard.variables()}
+        process = await fork(what.command, environment) or _spawn(what.command, environment)
+        child_log = ChildLogger(
+            log,
+            "child_stderr",
+            shard.key,
+            process.pid,
+            as_fields=self._logs_fields,
+            stream=None if stream is None else stream.name,
+        )
+        child = PipeChild(process, self._clock, child_log, shard_id=shard.key, stop_timeout_s=self._stop_timeout_s)
         try:
             await child.connect()
         except BaseException:
@@ -156,7 +177,7 @@ class PipeChild:
         self._is_stderr_over = False
         self._stderr: asyncio.ReadTransport | None = None
         self._ending = False  # nobody reads its lines any more; they are logged, however many there are
-        self._stdin: _Input | None = None
+        self._stdin: ChildInput | None = None
         self._stdout: asyncio.ReadTransport | None = None
         self._outputs: list[asyncio.ReadTransport] = []
         self._exit_watch: Callable[[], None] | None = None
@@ -171,9 +192,13 @@ class PipeChild:
         loop = asyncio.get_running_loop()
         process = self._process
         assert process.stdin and process.stdout and process.stderr
-        self._stdin = _Input(process.stdin)
-        reader, _ = await loop.connect_read_pipe(lambda: _Output(self._stdout_bytes, self._stdout_eof), process.stdout)
-        errors, _ = await loop.connect_read_pipe(lambda: _Output(self._stderr_bytes, self._stderr_eof), process.stderr)
+        self._stdin = ChildInput(process.stdin)
+        reader, _ = await loop.connect_read_pipe(
+            lambda: ChildOutput(self._stdout_bytes, self._stdout_eof), process.stdout
+        )
+        errors, _ = await loop.connect_read_pipe(
+            lambda: ChildOutput(self._stderr_bytes, self._stderr_eof), process.stderr
+        )
         self._stdout, self._stderr = reader, errors
         self._outputs = [reader, errors]
         self._watch_exit(loop)
@@ -405,67 +430,3 @@ class PipeChild:
     def _close_outputs(self) -> None:
         for output in self._outputs:
             output.close()
-
-
-class _Input:
-    """stdin: pieces go straight into the pipe, without a buffer of ours; `write` returns when the pipe has them."""
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-        os.set_blocking(pipe.fileno(), False)
-        with contextlib.suppress(OSError):  # beyond what one user may have in pipes, or not Linux: any size will do
-            fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
-
-    async def write(self, piece: bytes) -> None:
-        """One writer at a time. Raises BrokenPipeError if the child, or `close`, has closed it."""
-        rest = memoryview(piece)
-        while True:
-            if self._pipe.closed:
-                raise BrokenPipeError("the child's stdin is closed")
-            with contextlib.suppress(BlockingIOError):
-                rest = rest[os.write(self._pipe.fileno(), rest) :]
-            if not rest:
-                return
-            await self._room()
-
-    async def _room(self) -> None:
-        """Wait until the pipe takes more, or is closed."""
-        assert self._waiter is None, "one writer at a time"
-        waiter = self._waiter = self._loop.create_future()
-        self._loop.add_writer(self._pipe, _wake, waiter)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if not self._pipe.closed:
-                self._loop.remove_writer(self._pipe)
-
-    def close(self) -> None:
-        """End of input for the child, which can still read what is in the pipe. Idempotent."""
-        if self._pipe.closed:
-            return
-        if self._waiter is not None:
-            self._loop.remove_writer(self._pipe)
-            _wake(self._waiter)
-        self._pipe.close()
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-class _Output(asyncio.Protocol):
-    """Passes bytes and the end to two callbacks."""
-
-    def __init__(self, on_bytes: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        self._on_bytes = on_bytes
-        self._on_end = on_end
-
-    def data_received(self, data: bytes) -> None:
-        self._on_bytes(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_end()

@@ -197,13 +197,14 @@ class ShardConsumer:
         assert processor is not None
         if not processor.initialized:
             at = self._lease.checkpoint
-            await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub))
+            await processor.initialize(Initialize(self._lease.shard_id, at.sequence, at.sub, self._source.label))
             log.info("processing from %s", at, extra=self._about("consumer_started", child=processor.description))
 
     async def _ensure_child(self) -> None:
         if self._processor is None:
             started_at = self._parts.clock.monotonic()
-            child = await ours(self._parts.host.start(self.key), "starting a child", self.key)
+            starting = self._parts.host.start(self._source.address_of(self._lease))
+            child = await ours(starting, "starting a child", self.key)
             took_ms = millis_since(self._parts.clock, started_at)
             log.debug("child spawned", extra=self._about("child_spawned", child=child.description, took_ms=took_ms))
             self._processor = Processor(
@@ -216,6 +217,7 @@ class ShardConsumer:
                 metrics=self.counters.part,
                 tap=self._tap,
                 logs_fields=self._settings.logs_fields,
+                stream=self._source.stream_name,
             )
 
     async def _process(self) -> ActivityOutcome:

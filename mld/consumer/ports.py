@@ -28,7 +28,7 @@ from mld.metrics.registry import Metrics, ShardMetrics
 from mld.positions import InitialPosition
 from mld.retrieval.reader import ShardReader
 from mld.streams import ChildShard
-from protocol.messages import Dialect
+from protocol.messages import Dialect, StreamLabel
 
 
 class ChildStartError(MldError):
@@ -76,8 +76,25 @@ class ChildProcess(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ShardAddress:
+    """Which shard a child is for: its lease's key, its own name, and its stream if the application reads several."""
+
+    key: str
+    shard_id: str
+    stream: StreamLabel | None = None
+
+    def variables(self) -> dict[str, str]:
+        """What the environment of the child says about it (protocol#child-command)."""
+        variables = {"MLD_SHARD_ID": self.shard_id, "MLD_LEASE_KEY": self.key}
+        if self.stream is not None:
+            label = self.stream
+            variables |= {"MLD_STREAM_NAME": label.name, "MLD_STREAM_ARN": label.arn, "MLD_STREAM_ID": label.id}
+        return variables
+
+
 class ProcessorHost(Protocol):
-    async def start(self, shard_id: str) -> ChildProcess:
+    async def start(self, shard: ShardAddress) -> ChildProcess:
         """Start one child for a shard; raises ChildStartError."""
         ...
 
@@ -147,11 +164,24 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ShardSource:
-    """What the consumers of one stream's shards share. `new_reader` is given the shard's id, and counts there."""
+    """What the consumers of one stream's shards share. `new_reader` is given the shard's id, and counts there.
+
+    `label` is what children are told of the stream; None if the application reads no other.
+    """
 
     new_reader: Callable[[str, ShardMetrics], ShardReader]
     initial: InitialPosition
     sender: Sender
+    label: StreamLabel | None = None
+
+    @property
+    def stream_name(self) -> str | None:
+        """How the log names the stream, if the application reads others."""
+        return None if self.label is None else self.label.name
+
+    def address_of(self, lease: Lease) -> ShardAddress:
+        """For whom the child of a lease is started."""
+        return ShardAddress(lease.key, lease.shard_id, self.label)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class Processor:
     """A started child. Actions are performed one at a time.
 
     `reply_timeout_s` bounds each wait for a message; an action that takes longer than `warn_after_s` gets a warning.
+    `shard_id` and `stream` are how the log names it.
     """
 
     def __init__(
@@ -68,10 +69,11 @@ class Processor:
         metrics: ShardMetrics | None = None,
         tap: ShardTap | None = None,
         logs_fields: bool = True,
+        stream: str | None = None,
     ) -> None:
         self._metrics = ShardMetrics(shard_id, 0.0) if metrics is None else metrics
         self._clock = clock
-        self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=logs_fields)
+        self._log = ChildLogger(log, "child_stdout", shard_id, as_fields=logs_fields, stream=stream)
         self._child = child
         self._tap = ShardTap(shard_id, clock) if tap is None else tap
         self._tap.started(child.description)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mld.clock import Clock
 from mld.consumer.parts import Part, PlacedRecord, records_of
-from mld.consumer.ports import ProcessorHost
+from mld.consumer.ports import ProcessorHost, ShardAddress
 from mld.consumer.processor import Processor
 from mld.leases.checkpoints import CheckpointRange, Illegal, NoWrite, Write
 from mld.operating.points import Point, PointKind
@@ -21,7 +21,7 @@ from mld.positions import Position
 from mld.retrieval.rawpage import RawPage
 from mld.streams import ChildBatch, HashRange, Streams
 from protocol.conversation import ProcessorError
-from protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize
+from protocol.messages import CheckpointErrorName, CheckpointRequest, Dialect, Initialize, StreamLabel
 
 WARN_AFTER_S = 86_400.0 * 365  # never: a debugger holds the child
 
@@ -39,6 +39,9 @@ class Replay:
     dialect: Dialect = Dialect.KCL_2
     on_empty: bool = False
     """Also batches without records are delivered."""
+    lease_key: str | None = None
+    """The key of the shard's lease, where it is not the shard's own name."""
+    stream: StreamLabel | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +93,9 @@ class Replayer:
         replay = self._replay
         reader = SpanReader(self._streams, self._clock, replay.shard_id, replay.start.start)
         page = await reader.page(replay.max_records)  # what cannot be read needs no child
-        child = await self._host.start(replay.shard_id)
+        child = await self._host.start(
+            ShardAddress(replay.lease_key or replay.shard_id, replay.shard_id, replay.stream)
+        )
         self._processor = processor = Processor(
             child,
             replay.shard_id,
@@ -102,7 +107,7 @@ class Replayer:
         )
         name = replay.start.name
         self._done.in_hand = "initialize"
-        await processor.initialize(Initialize(replay.shard_id, name.sequence, name.sub))
+        await processor.initialize(Initialize(replay.shard_id, name.sequence, name.sub, replay.stream))
         while True:
             batch, is_last = await self._cut(page)
             if batch.largest is not None or replay.on_empty:

@@ -143,7 +143,8 @@ class Forks:
         posix.close(end)
         arguments = [sys.executable, f"{self._library}/processors/zygote/__main__.py", "--serve", self._path]
         owner = [str(part) for part in self._owner]
-        environment = {name: value for name, value in self._environment.items() if name not in forking.PER_CHILD}
+        own = forking.per_child(self._environment)
+        environment = {name: value for name, value in self._environment.items() if name not in own}
         try:
             posix.posix_spawn(
                 sys.executable,

@@ -58,6 +58,11 @@ class Rule(Enum):
     SHUTDOWN_CHECKPOINT = ("shutdown-checkpoint", RECOMMENDED, "has checkpointed by the end of shutdownRequested")
     SHARD_END_PLAIN = ("shard-end-plain", RECOMMENDED, "asks at shardEnded without a position, or for SHARD_END")
     RETRIES_THROTTLED = ("retries-throttled", RECOMMENDED, "asks again after ThrottlingException")
+    STREAM_KEYS = (
+        "stream-keys",
+        RECOMMENDED,
+        "takes streamName, streamArn and streamId in initialize, and streamName in records",
+    )
     NO_RETRY_WHEN_LOST = ("no-retry-when-lost", RECOMMENDED, "does not ask again after ShutdownException")
 
     def __init__(self, label: str, level: RuleLevel, text: str) -> None:

@@ -30,6 +30,7 @@ from protocol.messages import (
     Record,
     ShardEnded,
     ShutdownRequested,
+    StreamLabel,
 )
 
 SHARD_ID = "shardId-000000000042"
@@ -81,8 +82,8 @@ class Session:
 
     # --- what a script does
 
-    async def initialize(self) -> None:
-        await self._perform(Initialize(SHARD_ID, self._start, 0))
+    async def initialize(self, stream: StreamLabel | None = None) -> None:
+        await self._perform(Initialize(SHARD_ID, self._start, 0, stream))
 
     async def process(self, records: Sequence[Record], millis_behind_latest: int | None = 0) -> None:
         for record in records:

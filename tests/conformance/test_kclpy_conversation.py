@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from protocol.messages import (
     Record,
     ShardEnded,
     ShutdownRequested,
+    StreamLabel,
 )
 from tests.support.fetch_kclpy import LEGACY_VERSION, VERSION, installed
 from tests.support.patience import PATIENCE_S
@@ -102,6 +104,19 @@ def test_kclpy_sees_every_field_of_every_record_as_it_was_sent_even_in_the_c_loc
         [r.data.hex(), r.partition_key, r.sequence_number, r.sub_sequence_number, r.approximate_arrival_ms]
         for r in RECORDS
     ]
+
+
+def test_kclpy_takes_the_flat_keys_of_several_streams_and_finds_them_in_records(child: subprocess.Popen[bytes]) -> None:
+    stream = StreamLabel("orders", "arn:aws:kinesis:eu-west-1:111111111111:stream/orders", "111111111111:orders:17")
+    daemon = Daemon(child)
+    daemon.exchange(daemon.conversation.send(Initialize("shardId-000000000000", "LATEST", 0, stream)))
+    daemon.conversation.begin(ActionName.PROCESS_RECORDS)
+    records = [replace(record, extra={"streamName": "orders"}) for record in RECORDS]
+    daemon.exchange(b"".join(encode_process_records(records, 0)))
+    initialized, processed = said_by(child)
+    assert initialized["shard"] == "shardId-000000000000"
+    assert processed["streams"] == ["orders", "orders"]
+    assert [record[0] for record in processed["records"]] == [record.data.hex() for record in RECORDS]
 
 
 def test_kclpy_gets_the_error_name_of_a_checkpoint_and_lives_to_lose_its_lease(child: subprocess.Popen[bytes]) -> None:

@@ -29,7 +29,10 @@ def kclpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def conforms(command: list[str]) -> tuple[bool, str]:
     out = io.StringIO()
-    return run(command, timeout_s=TIMEOUT_S, out=out), out.getvalue()
+    holds, report = run(command, timeout_s=TIMEOUT_S, out=out), out.getvalue()
+    (line,) = (line for line in report.splitlines() if " stream-keys " in line)
+    assert line.split()[0] == "pass", f"it does not take the keys of several streams:\n{report}"
+    return holds, report
 
 
 @pytest.mark.parametrize("program", ["kclpy_v1.py", "kclpy_v2.py", "echo_v3.py"])

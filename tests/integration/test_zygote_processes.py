@@ -23,6 +23,7 @@ import pytest
 from mld.clock import LoopClock
 from mld.consumer.child import PipeHost
 from mld.consumer.forked_process import ForkedProcess
+from mld.consumer.ports import ShardAddress
 from protocol import forking
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
@@ -534,9 +535,9 @@ async def test_the_end_of_a_forked_child_does_not_wait_for_its_detached_grandchi
     monkeypatch.chdir(bench.directory)
     environment = {"XDG_RUNTIME_DIR": str(bench.runtime)}
     host = PipeHost([ZYGOTE, "kid.py"], LoopClock(), stop_timeout_s=1e6, environment=environment)
-    first = await host.start("0")  # asks the server through a process of its own
+    first = await host.start(ShardAddress("0", "0"))  # asks the server through a process of its own
     assert await asyncio.wait_for(first.read_line(), ANSWER_S) is not None
-    second = await host.start("1")
+    second = await host.start(ShardAddress("1", "1"))
     assert isinstance(second._process, ForkedProcess)
     assert await asyncio.wait_for(second.read_line(), ANSWER_S) is not None
     for child in (first, second):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mld.clock import Clock
-from mld.consumer.ports import ChildStartError
+from mld.consumer.ports import ChildStartError, ShardAddress
 
 _NUMBERS = itertools.count()  # child numbers are unique among all hosts of a process
 
@@ -220,11 +220,12 @@ class MemoryHost:
         self.children: list[MemoryChild] = []
         self.refuse = False
 
-    async def start(self, shard_id: str) -> MemoryChild:
+    async def start(self, shard: ShardAddress) -> MemoryChild:
+        """The child knows its shard by the key of the lease, which is unique among several streams."""
         await asyncio.sleep(0)
         if self.refuse:
             raise ChildStartError("cannot start 'processor' (key executableName): No such file or directory")
-        child = MemoryChild(shard_id, self.script, next(_NUMBERS), self.spawn)
+        child = MemoryChild(shard.key, self.script, next(_NUMBERS), self.spawn)
         self.children.append(child)
         return child
 

@@ -12,6 +12,13 @@ def say(**fields):
     sys.stderr.flush()
 
 
+def stream_of(record):
+    try:
+        return record.get("streamName")
+    except KeyError:  # Amazon's daemon, and mld without mld.recordStreamName
+        return None
+
+
 class Processor(processor.RecordProcessorBase):
     def initialize(self, initialize_input):
         say(
@@ -25,6 +32,7 @@ class Processor(processor.RecordProcessorBase):
         say(
             call="process_records",
             lag=process_records_input.millis_behind_latest,
+            streams=[stream_of(record) for record in process_records_input.records],
             records=[
                 [
                     record.binary_data.hex(),

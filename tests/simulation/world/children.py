@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Protocol
 
 from mld.clock import Clock
+from mld.consumer.ports import ShardAddress
 from tests.simulation.world.loop import in_world
 from tests.simulation.world.plan import Rates
 from tests.simulation.world.surprises import Surprises
@@ -124,12 +125,12 @@ class SimulatedHost(MemoryHost):
         self._rng = rng
         self.surprises: Surprises | None = None
 
-    async def start(self, shard_id: str) -> MemoryChild:
+    async def start(self, shard: ShardAddress) -> MemoryChild:
         """A host that raises has started nothing, whatever it raises."""
         if self.surprises is not None and (surprise := self.surprises.draw(self._script.rates.surprise)) is not None:
             raise surprise
         self.refuse = self._rng.random() < self._script.rates.child_fails_to_start
-        return await super().start(shard_id)
+        return await super().start(shard)
 
     def orphan(self) -> None:
         """The worker is gone: every pipe is closed."""

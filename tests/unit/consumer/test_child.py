@@ -18,20 +18,23 @@ from mld.clock import LoopClock
 from mld.consumer.child import (
     LOGGED_CHARACTERS_PER_STEP,
     LOGGED_PER_STEP,
-    PIPE_BYTES,
+    ChildCommand,
     PipeHost,
-    _Input,
     find_executable,
     runnable,
 )
-from mld.consumer.ports import ChildStartError
+from mld.consumer.pipes import PIPE_BYTES, ChildInput
+from mld.consumer.ports import ChildStartError, ShardAddress
 from mld.consumer.processor import NOTED_PER_STEP, Processor
 from protocol.lines import LINE_BYTES_MAX
-from protocol.messages import Dialect, Initialize
+from protocol.messages import Dialect, Initialize, StreamLabel
 from tests.support.patience import PATIENCE_S
 
 STOP_TIMEOUT_S = 0.3  # where the time has to run out
 NEVER_S = 1e6  # a stop timeout that no test sits out
+SHARD = ShardAddress("shardId-000000000007", "shardId-000000000007")
+ORDERS = StreamLabel("orders", "arn:aws:kinesis:eu-west-1:111111111111:stream/orders", "111111111111:orders:17")
+OF_ORDERS = ShardAddress(f"{ORDERS.id}:shardId-000000000007", "shardId-000000000007", ORDERS)
 
 
 def python(code: str) -> list[str]:
@@ -43,7 +46,7 @@ def host(command, stop_timeout_s=NEVER_S, **environment):
 
 
 async def start(command, **keys):
-    return await host(command, **keys).start("shardId-000000000007")
+    return await host(command, **keys).start(SHARD)
 
 
 async def lines_until_eof(child):
@@ -68,6 +71,58 @@ async def test_the_environment_is_the_daemons_plus_the_shard():
     )
     assert await child.read_line() == f"shardId-000000000007 clicks {os.environ['PATH']}"
     await child.end()
+
+
+SHOWN = (
+    "for name in 'STREAM_NAME STREAM_ARN STREAM_ID SHARD_ID LEASE_KEY'.split(): print(os.environ.get('MLD_' + name))"
+)
+
+
+async def test_one_of_several_streams_is_in_the_environment():
+    child = await host(python(f"import os\n{SHOWN}"), MLD_STREAM_NAME="").start(OF_ORDERS)
+    said = ["orders", ORDERS.arn, ORDERS.id, "shardId-000000000007", OF_ORDERS.key]
+    assert await lines_until_eof(child) == said
+    await child.end()
+
+
+async def test_what_belongs_to_another_shard_is_not_inherited(monkeypatch):
+    monkeypatch.setenv("MLD_STREAM_ID", ORDERS.id)
+    monkeypatch.setenv("MLD_LEASE_KEY", OF_ORDERS.key)
+    child = await start(python(f"import os\n{SHOWN}"), MLD_STREAM_NAME="clicks")
+    assert await lines_until_eof(child) == ["clicks", "None", "None", SHARD.key, SHARD.key]
+    await child.end()
+
+
+async def test_the_children_of_a_stream_may_have_a_command_of_their_own():
+    def of_stream(stream):
+        assert stream == ORDERS
+        return ChildCommand(python("print('mine')"))
+
+    one = PipeHost(python("print('ours')"), LoopClock(), stop_timeout_s=NEVER_S, environment={}, of_stream=of_stream)
+    for shard, said in [(OF_ORDERS, "mine"), (SHARD, "ours")]:
+        child = await one.start(shard)
+        assert await child.read_line() == said
+        await child.end()
+
+
+async def test_what_a_child_logs_names_its_stream(caplog):
+    code = """
+        import sys
+        print('plain', file=sys.stderr)
+        print('{"message": "m", "stream": "own"}', file=sys.stderr)
+    """
+    with caplog.at_level(logging.INFO):
+        child = await host(python(code)).start(OF_ORDERS)
+        await child.end()
+        alone = await start(python(code))
+        await alone.end()
+    said = [vars(record) for record in caplog.records if vars(record).get("action") == "child_stderr"]
+    assert [(one["shard"], one.get("stream"), one.get("child_stream")) for one in said] == [
+        (OF_ORDERS.key, "orders", None),
+        (OF_ORDERS.key, "orders", "own"),
+        (SHARD.key, None, None),
+        (SHARD.key, "own", None),
+    ]
 
 
 async def test_a_child_has_its_own_process_group():
@@ -389,7 +444,7 @@ async def test_an_input_that_is_closed_and_aborted_in_one_turn_of_the_loop_ends_
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: problems.append(context))
     read_end, write_end = os.pipe()
-    child_input = _Input(os.fdopen(write_end, "wb", buffering=0))
+    child_input = ChildInput(os.fdopen(write_end, "wb", buffering=0))
     writing = asyncio.create_task(child_input.write(b"x" * waiting_bytes))
     await asyncio.sleep(0)
     child_input.close()
@@ -406,7 +461,7 @@ async def test_an_input_that_is_closed_and_aborted_in_one_turn_of_the_loop_ends_
 
 async def test_a_cancelled_write_leaves_the_pipe_usable():
     read_end, write_end = os.pipe()
-    child_input = _Input(os.fdopen(write_end, "wb", buffering=0))
+    child_input = ChildInput(os.fdopen(write_end, "wb", buffering=0))
     writing = asyncio.create_task(child_input.write(bytes(10 * PIPE_BYTES)))
     await asyncio.sleep(0)
     writing.cancel()
@@ -423,7 +478,7 @@ async def test_a_cancelled_write_leaves_the_pipe_usable():
 
 async def test_a_writer_is_woken_when_its_reader_goes_away():
     read_end, write_end = os.pipe()
-    child_input = _Input(os.fdopen(write_end, "wb", buffering=0))
+    child_input = ChildInput(os.fdopen(write_end, "wb", buffering=0))
     writing = asyncio.create_task(child_input.write(bytes(10 * PIPE_BYTES)))
     await asyncio.sleep(0)
     os.close(read_end)

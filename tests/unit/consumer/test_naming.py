@@ -8,6 +8,7 @@ import sys
 from mld.clock import LoopClock
 from mld.consumer.child import PipeHost
 from mld.consumer.naming import ATTEMPTS_MAX, FRESH_S, StreamNaming
+from mld.consumer.ports import ShardAddress
 from mld.errors import StreamThrottledError, StreamUnavailableError
 from tests.support.patience import PATIENCE_S
 from tests.twins.streams import ARN, HangError, MemoryStreams
@@ -55,6 +56,6 @@ async def test_a_child_has_it_in_its_environment():
     code = "import os; print(os.environ['MLD_STREAM_ARN'], os.environ['MLD_STREAM_CREATED'])"
     naming = StreamNaming(streams, streams.clock)
     host = PipeHost([sys.executable, "-c", code], LoopClock(), stop_timeout_s=PATIENCE_S, environment={}, naming=naming)
-    child = await host.start("shardId-000000000000")
+    child = await host.start(ShardAddress("shardId-000000000000", "shardId-000000000000"))
     assert await child.read_line() == " ".join(NAMED.values())
     await child.end()

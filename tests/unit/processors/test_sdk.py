@@ -36,6 +36,7 @@ from protocol.messages import (
     LeaseLost,
     ShardEnded,
     ShutdownRequested,
+    StreamLabel,
 )
 from tests.support.patience import PATIENCE_S
 
@@ -103,6 +104,33 @@ def test_each_message_becomes_one_call_and_one_status() -> None:
     ]
     names = ["initialize", "processRecords", "shutdownRequested", "leaseLost"]
     assert said == [{"action": "status", "responseFor": name} for name in names]
+
+
+def test_a_processor_knows_which_of_several_streams_it_reads_and_what_records_say_beyond_java() -> None:
+    class Knowing(Recorder):
+        def initialize(self, shard_id: str, sequence_number: str | None, sub_sequence_number: int | None) -> None:
+            self.calls.append(self.stream)
+
+    stream = StreamLabel("orders", "arn:aws:kinesis:eu-west-1:1:stream/orders", "1:orders:2")
+    record = Record(b"d", "key", "10", 0, 5, {"streamName": "orders"})
+    processor = Knowing()
+    lines = encode_action(Initialize("shardId-1", "1", 0, stream), Dialect.KCL_2)
+    served(processor, lines, *encode_process_records([record, RECORDS[1]], 0))
+    assert processor.calls[:2] == [stream, ("process_records", (record, RECORDS[1]), 0)]
+    assert record.extra["streamName"] == "orders"
+
+
+def test_a_processor_of_one_stream_has_none_and_may_use_the_name_itself() -> None:
+    class Own(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stream = "mine"  # type: ignore[assignment]
+
+    processor, own = Recorder(), Own()
+    for one in (processor, own):
+        served(one, INITIALIZE)
+    assert processor.stream is None
+    assert own.stream == "mine"
 
 
 def test_a_checkpoint_at_a_record_names_its_sub_sequence_number() -> None:

@@ -23,6 +23,7 @@ from protocol.messages import (
     Record,
     ShardEnded,
     ShutdownRequested,
+    StreamLabel,
 )
 
 # --- daemon to child
@@ -40,12 +41,19 @@ from protocol.messages import (
             Initialize("s", None, None),
             b'{"action":"initialize","shardId":"s","sequenceNumber":null,"subSequenceNumber":null}\n',
         ),
+        (
+            Initialize("s", "7", 1, StreamLabel("orders", "arn:aws:kinesis:x:1:stream/orders", "1:orders:2")),
+            b'{"action":"initialize","shardId":"s","sequenceNumber":"7","subSequenceNumber":1,"streamName":"orders",'
+            b'"streamArn":"arn:aws:kinesis:x:1:stream/orders","streamId":"1:orders:2"}\n',
+        ),
         (LeaseLost(), b'{"action":"leaseLost"}\n'),
         (ShardEnded(), b'{"action":"shardEnded"}\n'),
         (ShutdownRequested(), b'{"action":"shutdownRequested"}\n'),
     ],
 )
-def test_actions_are_the_bytes_of_the_java_daemon(action: Initialize, line: bytes) -> None:
+def test_actions_are_the_bytes_of_the_java_daemon_with_flat_keys_for_one_of_several_streams(
+    action: Initialize, line: bytes
+) -> None:
     assert codec.encode_action(action, Dialect.KCL_2) == line
 
 

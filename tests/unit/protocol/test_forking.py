@@ -18,7 +18,7 @@ VALUES = st.binary(max_size=12).filter(lambda value: b"\0" not in value)
 @given(
     cwd=VALUES.filter(bool),
     arguments=st.lists(VALUES),
-    environment=st.dictionaries(NAMES | st.sampled_from(sorted(forking.PER_CHILD)), VALUES),
+    environment=st.dictionaries(NAMES | st.sampled_from(sorted(forking.OF_SHARD | forking.OF_STREAM)), VALUES),
     own_group=st.booleans(),
 )
 def test_a_request_arrives_as_it_was_sent(cwd, arguments, environment, own_group):
@@ -27,7 +27,8 @@ def test_a_request_arrives_as_it_was_sent(cwd, arguments, environment, own_group
     assert int(data[: forking.LENGTH_BYTES]) == len(data) - forking.LENGTH_BYTES
     got = Request.decode(data[forking.LENGTH_BYTES :])
     assert (got.shared, got.variables, got.own_group) == (request.shared, request.variables, own_group)
-    assert dict(got.variables) == {name: value for name, value in environment.items() if name in forking.PER_CHILD}
+    own = forking.OF_SHARD | (forking.OF_STREAM if b"MLD_STREAM_ID" in environment else frozenset())
+    assert dict(got.variables) == {name: value for name, value in environment.items() if name in own}
     assert got.shared == forking.shared_part(cwd, arguments, environment)
 
 
@@ -39,6 +40,19 @@ def test_children_of_one_command_share_a_server_whatever_their_shard():
     one = of(environment={b"A": b"1", b"B": b"2", b"MLD_SHARD_ID": b"x", b"PWD": b"/"})
     other = of(environment={b"B": b"2", b"MLD_SHARD_ID": b"y", b"A": b"1"})
     assert one.server_name() == other.server_name()
+
+
+def test_children_of_several_streams_share_a_server():
+    one = {b"MLD_SHARD_ID": b"x", b"MLD_LEASE_KEY": b"1:a:2:x", b"MLD_STREAM_ID": b"1:a:2", b"MLD_STREAM_NAME": b"a"}
+    other = {b"MLD_SHARD_ID": b"x", b"MLD_LEASE_KEY": b"1:b:2:x", b"MLD_STREAM_ID": b"1:b:2", b"MLD_STREAM_NAME": b"b"}
+    arns = {b"MLD_STREAM_ARN": b"arn:b", b"MLD_STREAM_CREATED": b"2026"}
+    assert of(environment=one).server_name() == of(environment=other | arns).server_name()
+    assert dict(of(environment=other | arns).variables) == other | arns
+
+
+def test_the_name_of_the_one_stream_is_common_so_that_imports_may_look_at_it():
+    assert of(environment={b"MLD_STREAM_NAME": b"a"}).variables == []
+    assert of(environment={b"MLD_STREAM_NAME": b"a"}).shared != of(environment={b"MLD_STREAM_NAME": b"b"}).shared
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from protocol.messages import (
     Record,
     ShardEnded,
     ShutdownRequested,
+    StreamLabel,
 )
 
 POSITIONS = st.none() | st.sampled_from(["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"]) | st.integers(0, 2**190).map(str)
@@ -34,13 +35,19 @@ RECORDS = st.builds(
     st.integers(0, 2**190).map(str),
     st.integers(0, 1000),
     st.integers(0, 2**45),
+    st.just({}) | st.fixed_dictionaries({"streamName": st.text(min_size=1, max_size=10)}),
 )
+ARN = "arn:aws:kinesis:eu-west-1:1:stream/s"
+STREAMS = st.builds(StreamLabel, st.text(min_size=1, max_size=10), st.just(ARN), st.just("1:s:2"))
 ACTIONS = (
-    st.builds(Initialize, st.text(min_size=1, max_size=20), POSITIONS, st.none() | st.integers(0, 1000))
+    st.builds(
+        Initialize, st.text(min_size=1, max_size=20), POSITIONS, st.none() | st.integers(0, 1000), st.none() | STREAMS
+    )
     | st.just(LeaseLost())
     | st.just(ShardEnded())
     | st.just(ShutdownRequested())
 )
+INITIALIZE = {"action": "initialize", "shardId": "s", "sequenceNumber": "1", "subSequenceNumber": 0}
 OUT = {Dialect.KCL_1: "daemon-to-child-1", Dialect.KCL_2: "daemon-to-child"}
 IN = {Dialect.KCL_1: "child-to-daemon-1", Dialect.KCL_2: "child-to-daemon"}
 SCHEMAS = sorted(
@@ -105,6 +112,9 @@ def test_every_message_that_follows_the_schema_is_accepted_by_the_codec(
         ("checkpoint-reply", {"action": "checkpoint", "sequenceNumber": "5", "subSequenceNumber": 0}),
         ("process-records", {"action": "processRecords", "records": [{}], "millisBehindLatest": 1}),
         ("initialize", {"action": "initialize", "shardId": "s", "sequenceNumber": "SHARD_END", "subSequenceNumber": 0}),
+        ("initialize", INITIALIZE | {"streamName": "orders"}),
+        ("initialize", INITIALIZE | {"streamName": "s", "streamArn": ARN, "streamId": "orders"}),
+        ("initialize", INITIALIZE | {"stream": {"streamName": "orders"}}),
     ],
 )
 def test_a_message_with_a_flaw_is_refused_by_its_schema(name: str, message: dict[str, object]) -> None:
