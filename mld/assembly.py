@@ -44,7 +44,7 @@ from properties.values import (
     InitialPositionKind,
     InitialPositionSetting,
 )
-from protocol.messages import Dialect
+from protocol.messages import Dialect, StreamLabel
 
 EPSILON_S = 0.025  # Java's epsilonMillis
 
@@ -182,7 +182,8 @@ def assemble(
         async def open_stream(listed: ListedStream) -> OpenedStream:
             opened = await ports.open(listed)
             new_reader, take_down = source.readers(opened)
-            shard_source = source.of(new_reader, opened, listed.stream)
+            label = StreamLabel(listed.id.name, listed.arn, listed.stream)
+            shard_source = source.of(new_reader, opened, listed.stream, label)
             return OpenedStream(opened.streams, shard_source, shard_source.initial, take_down, opened.kind)
 
         sources = ManyStreams(
@@ -237,9 +238,9 @@ class _Source:
     def readers(self, ports: StreamPorts) -> tuple[NewReader, TakeDown | None]:
         return readers_of(self._settings, ports.streams, ports.fan_out, self._shares, ports.consumer_arn)
 
-    def of(self, new_reader: NewReader, ports: StreamPorts, name: str) -> ShardSource:
+    def of(self, new_reader: NewReader, ports: StreamPorts, name: str, label: StreamLabel | None = None) -> ShardSource:
         sender = Sender(self._settings.application_name, name, self._worker_id)
-        return ShardSource(new_reader, self.initial_of(ports), sender)
+        return ShardSource(new_reader, self.initial_of(ports), sender, label)
 
 
 def _apart(rng: Random) -> Random:

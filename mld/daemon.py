@@ -12,19 +12,18 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from random import Random
 
 from mld.assembly import ManyPorts, StreamPorts, assemble, initial_position, worker_settings
 from mld.aws.client_factory import ClientFactory, client_factory
 from mld.aws.counted import CountedService
-from mld.aws.kinesis import KinesisStreams
 from mld.aws.letters import LetterBox, letter_box_of
 from mld.aws.service import RawService, Service
 from mld.aws.wire_or_boto import service_of
-from mld.clock import LoopClock
-from mld.consumer.child import PipeHost, find_executable, runnable
+from mld.clock import Clock, LoopClock
+from mld.consumer.child import ChildCommand, PipeHost, find_executable, runnable
 from mld.consumer.naming import StreamNaming
 from mld.errors import MldError
 from mld.fleet.wiring import load_of_this_host
@@ -38,8 +37,8 @@ from mld.process.streams_reader import StreamsReader
 from mld.process.systemd import ServiceManager, claim_supervision
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.reader_factory import fan_out_of
-from mld.retrieval.rawpage import page_of
-from mld.stream_clients import StreamClients
+from mld.stream_clients import StreamClients, kind_of, streams_port
+from mld.streams import StreamKind, Streams
 from mld.surface import SurfaceParts, surface
 from mld.views.choice import missing_extras
 from mld.worker import Worker
@@ -49,6 +48,7 @@ from properties.settings import Settings
 from properties.spark import PREFIX, PROGRAM
 from properties.values import ChildLog, WireClient
 from protocol.command import split_command
+from protocol.messages import StreamLabel
 
 log = logging.getLogger(__name__)
 
@@ -81,19 +81,25 @@ async def run_daemon(
     supervision = claim_supervision(os.environ, os.getpid())
     command = split_command(settings.executable_name)
     _check_command(command, settings.executable_name, properties_file)
+    for one in settings.streams:
+        if one.executable_name is not None:
+            _check_command(split_command(one.executable_name), one.executable_name, properties_file, one.name)
     _check_extras(settings, properties_file)
     command = runnable(command)
     worker_id = settings.worker_id or str(uuid.uuid4())
     factory = client_factory(settings)
     metrics = Metrics()
+    clock = LoopClock()
     dynamo = _dynamo(settings, factory, metrics)
     letters = letter_box_of(settings, factory)
     sources: CountedService | StreamClients
     if settings.is_multi_stream:
         reader = streams_reader or StreamsReader(settings.streams, None, Scrubber())
-        sources = StreamClients(settings, lambda place: _kinesis(place, client_factory(place), metrics), reader.read)
+        sources = StreamClients(
+            settings, clock, lambda place, kind: _streams(place, client_factory(place), metrics, kind), reader.read
+        )
     else:
-        sources = _kinesis(settings, factory, metrics)
+        sources = _streams(settings, factory, metrics, kind_of(settings.stream_arn))
     opened: list[CountedService | LetterBox | StreamClients] = [sources, dynamo]
     if letters is not None:
         opened.append(letters)
@@ -122,8 +128,8 @@ async def run_daemon(
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(COLLECT_EVERY)
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
-        worker = build_worker(settings, command, worker_id, sources, dynamo, environment, letters, metrics)
-        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, LoopClock(), supervision)
+        worker = build_worker(settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics)
+        parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision)
 
         def reload() -> None:
             _reload(worker, reloader, supervision.manager)
@@ -168,11 +174,11 @@ def _check_extras(settings: Settings, properties_file: str) -> None:
         log.warning("%s", remark, extra={"action": "configuration", "key": remark.key})
 
 
-def _check_command(command: list[str], text: str, properties_file: str) -> None:
+def _check_command(command: list[str], text: str, properties_file: str, stream: str | None = None) -> None:
     if find_executable(command) is None:
         problem = Remark(
             Level.ERROR,
-            "executableName",
+            "executableName" if stream is None else f"mld.stream.{stream}.executableName",
             properties_file,
             f"no executable file {command[0] if command else text!r} is found",
             "give a path relative to the working directory, an absolute one, or a name on PATH, and make it executable",
@@ -180,18 +186,19 @@ def _check_command(command: list[str], text: str, properties_file: str) -> None:
         raise ConfigurationError([problem])
 
 
-def _kinesis(settings: Settings, factory: ClientFactory, metrics: Metrics) -> CountedService:
+def _streams(settings: Settings, factory: ClientFactory, metrics: Metrics, kind: StreamKind) -> CountedService:
+    is_kinesis = kind is StreamKind.KINESIS
     service = service_of(
         factory,
-        "kinesis",
-        label="Kinesis",
+        "kinesis" if is_kinesis else "dynamodbstreams",
+        label="Kinesis" if is_kinesis else "DynamoDB Streams",
         lean=settings.wire_client is WireClient.LEAN,
         threads_max=KINESIS_THREADS_MAX,
         calls_max=KINESIS_CALLS_MAX,
         read_timeout_s=KINESIS_READ_TIMEOUT_S,
         connect_timeout_s=CONNECT_TIMEOUT_S,
     )
-    return CountedService(service, "kinesis", metrics.worker)
+    return CountedService(service, "kinesis" if is_kinesis else "dynamodbstreams", metrics.worker)
 
 
 def _dynamo(settings: Settings, factory: ClientFactory, metrics: Metrics) -> CountedService:
@@ -214,6 +221,26 @@ def _request_timeout_s(settings: Settings) -> float:
     return max(DYNAMO_READ_TIMEOUT_MIN_S, settings.failover_time_millis / 1000 / RENEWALS_PER_LEASE)
 
 
+def _naming(command: Sequence[str], streams: Streams, clock: Clock) -> StreamNaming | None:
+    """Only the Spark processor keeps positions in places that outlive a stream."""
+    return StreamNaming(streams, clock) if any(PurePath(word).name == PROGRAM for word in command) else None
+
+
+def _commands(clients: StreamClients, command: list[str], clock: Clock) -> Callable[[StreamLabel], ChildCommand]:
+    """How children of several streams are started, each stream's found once."""
+    known: dict[str, ChildCommand] = {}
+
+    def of_stream(label: StreamLabel) -> ChildCommand:
+        if label.id not in known:
+            read = clients.read_stream(label.id)
+            text = None if read.own is None else read.own.executable_name
+            own = command if text is None else runnable(split_command(text))
+            known[label.id] = ChildCommand(own, _naming(own, read.streams, clock))
+        return known[label.id]
+
+    return of_stream
+
+
 def build_worker(
     settings: Settings,
     command: list[str],
@@ -221,23 +248,22 @@ def build_worker(
     sources: RawService | StreamClients,
     dynamo: Service,
     environment: Mapping[str, str],
+    clock: Clock,
     letters: LetterBox | None = None,
     metrics: Metrics | None = None,
 ) -> Worker:
     """Wire the real adapters together."""
-    clock = LoopClock()
     rng = Random()
     naming: StreamNaming | None = None
     ports: StreamPorts | ManyPorts
     if isinstance(sources, StreamClients):
         ports = sources.ports()
     else:
-        streams = KinesisStreams(
-            sources, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_of=page_of
-        )
-        ports = StreamPorts(streams, fan_out_of(settings, sources, streams), settings.fanout_consumer_arn)
-        if any(PurePath(word).name == PROGRAM for word in command):
-            naming = StreamNaming(streams, clock)
+        kind = kind_of(settings.stream_arn)
+        streams = streams_port(sources, clock, settings.stream_name, settings.stream_arn)
+        fan_out = fan_out_of(settings, sources, streams) if kind is StreamKind.KINESIS else None
+        ports = StreamPorts(streams, fan_out, settings.fanout_consumer_arn, kind=kind)
+        naming = _naming(command, streams, clock)
     table = DynamoLeaseTable(
         dynamo,
         clock,
@@ -259,6 +285,7 @@ def build_worker(
         environment=environment,
         logs_fields=settings.child_log is ChildLog.FIELDS,
         naming=naming,
+        of_stream=_commands(sources, command, clock) if isinstance(sources, StreamClients) else None,
     )
     return assemble(
         settings,

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 
 from mld.assembly import ManyPorts, StreamPorts
 from mld.aws.counted import CountedService
+from mld.aws.dynamo_streams import DynamoStreams
 from mld.aws.kinesis import KinesisStreams
+from mld.aws.service import RawService
+from mld.clock import Clock
 from mld.reader_factory import fan_out_of
 from mld.retrieval.rawpage import page_of
-from mld.streams import StreamSummary
+from mld.streams import StreamKind, Streams, StreamSummary
 from mld.tracking.follower import WantedStream
 from mld.tracking.stream_list import ListedStream, account_and_name
 from properties.credentials import CredentialsChain
@@ -21,24 +24,48 @@ from properties.stream_settings import StreamSetting
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    kind: StreamKind
     region: str | None
     credentials: CredentialsChain
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStream:
+    """A stream that was opened; `own` is what this worker's settings say of it."""
+
+    streams: Streams
+    own: StreamSetting | None
+
+
+def kind_of(arn: str | None) -> StreamKind:
+    """Of which kind the stream with this ARN is; without one it is of Kinesis."""
+    return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
+
+
+def streams_port(service: RawService, clock: Clock, name: str, arn: str | None) -> Streams:
+    """The `Streams` port of one stream over the service of its kind."""
+    if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
+        return DynamoStreams(service, clock, stream_arn=arn, page_of=page_of)
+    return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page_of)
 
 
 class StreamClients:
     """Opens clients when they are needed, and keeps them until `close`.
 
-    `new_service` makes the Kinesis client of these settings, not open yet; `read_streams` reads the list of the
-    settings again, and gives what it had if that is damaged.
+    `new_service` makes the client of these settings for streams of a kind, not open yet; `read_streams` reads the
+    list of the settings again, and gives what it had if that is damaged.
     """
 
     def __init__(
         self,
         settings: Settings,
-        new_service: Callable[[Settings], CountedService],
+        clock: Clock,
+        new_service: Callable[[Settings, StreamKind], CountedService],
         read_streams: Callable[[], Awaitable[Sequence[StreamSetting]]],
     ) -> None:
         self._settings = settings
+        self._clock = clock
+        self._read: dict[str, ReadStream] = {}
         self._new_service = new_service
         self._read_streams = read_streams
         self._known: Mapping[str, StreamSetting] = {one.name: one for one in settings.streams}
@@ -64,12 +91,19 @@ class StreamClients:
         own = self._known.get(listed.label)
         service, streams = await self._streams(listed.label, listed.arn)
         settings = replace(self._settings, stream_name=account_and_name(listed.arn)[1], stream_arn=listed.arn)
+        self._read[listed.stream] = ReadStream(streams, own)
+        kind = kind_of(listed.arn)
         return StreamPorts(
             streams,
-            fan_out_of(settings, service, streams),
+            fan_out_of(settings, service, streams) if kind is StreamKind.KINESIS else None,
             None if own is None else own.consumer_arn,
             None if own is None else own.initial_position,
+            kind,
         )
+
+    def read_stream(self, stream: str) -> ReadStream:
+        """The stream with this identifier, which was opened."""
+        return self._read[stream]
 
     async def open(self) -> None:
         """Nothing: each client is opened for the first stream that needs it."""
@@ -78,15 +112,16 @@ class StreamClients:
         """Close all clients."""
         await asyncio.gather(*(service.close() for service in self._services.values()))
 
-    async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, KinesisStreams]:
+    async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, Streams]:
         service = await self._service(label, arn)
         name = label if arn is None else account_and_name(arn)[1]
-        return service, KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page_of)
+        return service, streams_port(service, self._clock, name, arn)
 
     async def _service(self, label: str, arn: str | None) -> CountedService:
         own = self._known.get(label)
         credentials = own.credentials if own is not None else None
         place = _Place(
+            kind_of(arn),
             self._settings.kinesis_region if arn is None else arn.split(":")[3],
             self._settings.aws_credentials_provider if credentials is None else credentials,
         )
@@ -95,7 +130,7 @@ class StreamClients:
                 settings = replace(
                     self._settings, kinesis_region=place.region, aws_credentials_provider=place.credentials
                 )
-                service = self._new_service(settings)
+                service = self._new_service(settings, place.kind)
                 await service.open()
                 self._services[place] = service
             return self._services[place]

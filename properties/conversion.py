@@ -222,10 +222,13 @@ def _http_url(text: str) -> SplitResult | None:
 def _stream_arn(text: str) -> StreamArn | None:
     if not text:
         return None
-    arn = StreamArn.parse(text)
+    arn = StreamArn.parse_source(text)
     if arn is None:
-        remedy = "write it as arn:aws:kinesis:<region>:<12 digits>:stream/<name>"
-        raise BadValue("is not the ARN of a Kinesis stream", remedy)
+        remedy = (
+            "write it as arn:aws:kinesis:<region>:<12 digits>:stream/<name>, or for DynamoDB as "
+            "arn:aws:dynamodb:<region>:<12 digits>:table/<table>/stream/<label>"
+        )
+        raise BadValue("is not the ARN of a stream of Kinesis or DynamoDB", remedy)
     return arn
 
 

@@ -21,7 +21,7 @@ from properties.remarks import Level, Remark
 from properties.settings import Settings
 from properties.spark import PROGRAM as SPARK_PROGRAM
 from properties.stream_keys import FORMER, FORMER_WAIT, PATTERN_KEYS, STREAMS, STREAMS_FILE, key_of_stream
-from properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, streams_of
+from properties.stream_list import CONSUMER_ARN, NO_CONSUMER_ARN, NO_TIME, streams_of
 from properties.stream_settings import StreamSetting
 from properties.validation import Given
 from properties.values import (
@@ -30,6 +30,7 @@ from properties.values import (
     DeadLetter,
     FormerStreams,
     HeartbeatSetting,
+    InitialPositionKind,
     InitialPositionSetting,
     ListenAddress,
     MetricsLevel,
@@ -262,6 +263,19 @@ def _leases(derivation: Derivation) -> None:
 def _retrieval(derivation: Derivation) -> None:
     """How records are fetched. Botocore's client reads events far too slowly for fan-out."""
     mode = derivation.values["retrieval_mode"]
+    arn = derivation.value_of("streamArn")
+    if isinstance(arn, StreamArn) and arn.is_of_table:
+        if mode is RetrievalMode.FANOUT:
+            why = "is not possible: the stream of a DynamoDB table has no enhanced fan-out"
+            derivation.say(Level.ERROR, "retrievalMode", why, "set retrievalMode=POLLING")
+        initial = derivation.values["initial_position"]
+        if isinstance(initial, InitialPositionSetting) and initial.kind is InitialPositionKind.AT_TIMESTAMP:
+            key = "initialPositionInStreamExtended"
+            key = key if key in derivation.given else "initialPositionInStream"
+            derivation.say(Level.ERROR, key, NO_TIME, "use TRIM_HORIZON or LATEST")
+        derivation.values["reads_by_fan_out"] = False
+        _unused(derivation, (*_FANOUT_KEYS, _DEREGISTER_KEY), "the stream of a DynamoDB table is polled")
+        return
     selecting = [name for name in _SELECTING_WHEN_PRESENT if name in derivation.given]
     selecting += [name for name in _POLLING_KEYS if derivation.value_of(name)]
     asked = mode is RetrievalMode.FANOUT

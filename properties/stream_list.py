@@ -23,13 +23,14 @@ from properties.stream_keys import PATTERN_KEYS, PREFIX, STREAMS_FILE, key_of_st
 from properties.stream_settings import StreamSetting
 from properties.substitution import Sources
 from properties.validation import Given, check
-from properties.values import InitialPositionSetting, StreamArn
+from properties.values import InitialPositionKind, InitialPositionSetting, StreamArn
 
 CONSUMER_ARN = re.compile(
     r"(?P<arn>arn:aws[^:]*:kinesis:[^:]+:[0-9]{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+))/consumer/[a-zA-Z0-9_.-]+:[0-9]+",
     re.ASCII,
 )
 NO_CONSUMER_ARN = "is no ARN of a consumer (arn:aws:kinesis:REGION:ACCOUNT:stream/STREAM/consumer/NAME:TIMESTAMP)"
+NO_TIME = "is not possible: the stream of a DynamoDB table cannot be read from a time on"
 EPOCH_MILLIS_FROM = 10**11  # as seconds this is the year 5138
 
 
@@ -185,6 +186,9 @@ def _stream(
             say(Level.ERROR, "consumerArn", message, f"{remedy}, or its stream with {key_of_stream(name, 'arn')}")
         else:
             arn = StreamArn.parse(match["arn"])
+    start = position or initial_position
+    if arn is not None and arn.is_of_table and start.kind is InitialPositionKind.AT_TIMESTAMP:
+        say(Level.ERROR, "initialPosition", NO_TIME, "use TRIM_HORIZON or LATEST for it")
     if epoch is not None and epoch >= EPOCH_MILLIS_FROM:
         message = f"looks like milliseconds; a stream's creation is {epoch // 1000} in seconds"
         say(Level.WARNING, "epoch", message, "write what the lease table has, which usually are epoch seconds")

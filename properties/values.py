@@ -10,6 +10,10 @@ from enum import Enum
 _STREAM_ARN = re.compile(
     r"(?P<stream>arn:aws[^:]*:kinesis:(?P<region>[-a-z0-9]+):[0-9]{12}:stream/(?P<name>[^/:]+))(?:[/:].*)?", re.ASCII
 )
+_TABLE_STREAM_ARN = re.compile(
+    r"arn:aws[^:]*:dynamodb:(?P<region>[-a-z0-9]+):(?P<account>[0-9]{12}):table/(?P<table>[^/:]+)/stream/(?P<label>.+)",
+    re.ASCII,
+)
 
 
 class RetrievalMode(Enum):
@@ -184,7 +188,11 @@ class InitialPositionSetting:
 
 @dataclass(frozen=True, slots=True)
 class StreamArn:
-    """The ARN of a stream; `text` is the whole of it, `name` the stream's name."""
+    """The ARN of a stream; `text` is the whole of it, `name` the stream's name.
+
+    The stream of a DynamoDB table has the name that Amazon's adapter gives it: ``REGION$ACCOUNT$TABLE$LABEL``, with
+    underscores for the colons of the label.
+    """
 
     text: str
     region: str
@@ -195,6 +203,20 @@ class StreamArn:
         """The stream of an ARN, or of a consumer's ARN; None if it is neither (configuration#stream-identity)."""
         match = _STREAM_ARN.fullmatch(text)
         return None if match is None else cls(match["stream"], match["region"], match["name"])
+
+    @classmethod
+    def parse_source(cls, text: str) -> StreamArn | None:
+        """What `parse` reads, or the stream of a DynamoDB table; None if it is neither."""
+        match = _TABLE_STREAM_ARN.fullmatch(text)
+        if match is None:
+            return cls.parse(text)
+        name = "$".join((match["region"], match["account"], match["table"], match["label"].replace(":", "_")))
+        return cls(text, match["region"], name)
+
+    @property
+    def is_of_table(self) -> bool:
+        """Whether it is the stream of a DynamoDB table."""
+        return self.text.split(":")[2] == "dynamodb"
 
     @property
     def partition(self) -> str:

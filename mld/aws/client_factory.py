@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ServiceName = Literal["kinesis", "dynamodb", "cloudwatch"]
+ServiceName = Literal["kinesis", "dynamodbstreams", "dynamodb", "cloudwatch"]
 BesideName = Literal["kinesis", "s3", "sqs"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
 
@@ -51,15 +51,17 @@ class Access:
 
 def access_of(settings: Settings) -> dict[ServiceName, Access]:
     """What the settings say about each service."""
+    stream = Access(
+        settings.aws_credentials_provider,
+        settings.kinesis_region,
+        settings.kinesis_endpoint,
+        settings.kinesis_dualstack_enabled,
+        settings.kinesis_fips_enabled,
+        settings.kinesis_proxy_url,
+    )
     return {
-        "kinesis": Access(
-            settings.aws_credentials_provider,
-            settings.kinesis_region,
-            settings.kinesis_endpoint,
-            settings.kinesis_dualstack_enabled,
-            settings.kinesis_fips_enabled,
-            settings.kinesis_proxy_url,
-        ),
+        "kinesis": stream,
+        "dynamodbstreams": stream,
         "dynamodb": Access(
             settings.aws_credentials_provider_dynamo_db,
             settings.dynamo_db_region,

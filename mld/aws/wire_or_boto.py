@@ -37,7 +37,7 @@ def service_of(
             connect_timeout_s=connect_timeout_s,
             pool_connections_max=threads_max,
         )
-        if name == "kinesis":
+        if name in ("kinesis", "dynamodbstreams"):
             keep_raw_body(made, "GetRecords")
         return made
 

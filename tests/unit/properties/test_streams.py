@@ -109,7 +109,7 @@ def test_secrets_of_a_stream_are_hidden_and_known_to_the_scrubber(configure: Con
         (["mld.streams=a", "mld.stream.a.epoch=soon"], "mld.stream.a.epoch", "is not a whole number"),
         (["mld.streams=a", "mld.stream.a.epoch=0"], "mld.stream.a.epoch", "is out of range: '0'"),
         (["mld.streams=a", "mld.stream.a.initialPosition=NOW"], "mld.stream.a.initialPosition", "has no such value"),
-        (["mld.streams=a", "mld.stream.a.arn=orders"], "mld.stream.a.arn", "is not the ARN of a Kinesis stream"),
+        (["mld.streams=a", "mld.stream.a.arn=orders"], "mld.stream.a.arn", "is not the ARN of a stream of Kinesis"),
         (
             ["mld.streams=a", "mld.stream.a.credentials=Nobody"],
             "mld.stream.a.credentials",
