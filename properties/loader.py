@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ _STANDS_IN_FOR = {"streamName": ("streamArn", STREAMS, STREAMS_FILE), "mld.poiso
 _ONLY_WITH_LIST = (STREAMS, STREAMS_FILE)
 """Keys of a stream are wrong without these."""
 DEFAULT_SOURCE = "default"
+STREAM_ID = f"{PREFIX}streamId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def load(
             failed.add(name)
     spark = read_spark(file_name, entries, pairs, sources)
     remarks += spark.remarks
-    remarks += _without_pipeline(given.get("executableName"), spark, file_name)
+    remarks += _without_pipeline(given, spark, file_name)
     listed = None
     if STREAMS_FILE in given and STREAMS not in lines:
         own = _of_streams(given)
@@ -129,6 +130,7 @@ def load(
             remarks += listed.remarks
             given |= listed.given
     derivation = derive(given, env, file_name, None if listed is None else listed.places)
+    remarks += _one_stream_id(derivation, spark)
     # A key with a bad value is not missing as well.
     remarks += [remark for remark in derivation.remarks if not _follows(remark, failed)]
     if derivation.values["strict"]:
@@ -192,12 +194,20 @@ def load_some(
     return {one.given.key.name: one.given.value for one in checked if one.given is not None}
 
 
-def _without_pipeline(program: Given | None, spark: SparkLines, file_name: str) -> list[Remark]:
+def _without_pipeline(given: Mapping[str, Given], spark: SparkLines, file_name: str) -> Iterator[Remark]:
     """`mld-spark` without an argument reads this file, and needs a pipeline in it."""
-    if program is None or program.display.strip().rpartition("/")[2] != PROGRAM or spark.pipeline_is_given:
-        return []
-    remedy = f"name the pipeline: {PREFIX}pipeline = pipeline.py:transform"
-    return [Remark(Level.ERROR, "executableName", file_name, f"is {PROGRAM}, and there is no {PREFIX}pipeline", remedy)]
+    for name, program in given.items():
+        is_command = name.rpartition(".")[2] == "executableName"
+        if is_command and program.display.strip().rpartition("/")[2] == PROGRAM and not spark.pipeline_is_given:
+            remedy = f"name the pipeline: {PREFIX}pipeline = pipeline.py:transform"
+            yield Remark(Level.ERROR, name, file_name, f"is {PROGRAM}, and there is no {PREFIX}pipeline", remedy)
+
+
+def _one_stream_id(derivation: Derivation, spark: SparkLines) -> Iterator[Remark]:
+    """Marks of several streams name each by its identifier in the lease table."""
+    if derivation.is_multi_stream and STREAM_ID in spark.shown:
+        why = f"names one stream, and {derivation.list_key} names several"
+        yield Remark(Level.ERROR, STREAM_ID, spark.shown[STREAM_ID][1], why, "remove the line")
 
 
 def _effective(derivation: Derivation, spark: SparkLines, remarks: Sequence[Remark]) -> tuple[EffectiveValue, ...]:

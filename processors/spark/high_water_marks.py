@@ -36,10 +36,24 @@ class RecordPosition(NamedTuple):
 
 
 class StreamShard(NamedTuple):
-    """A shard of a stream; a stream name that nobody knows is the empty string."""
+    """A shard of a stream.
+
+    `stream` is the stream's name, empty if nobody knows it; ``region:account:name:epoch`` where an application reads
+    several streams, whose shards may have the same ids and whose names may be the same, too. No name has a colon.
+    """
 
     stream: str
     shard: str
+
+    @property
+    def stream_name(self) -> str:
+        """The name in `stream`."""
+        return self.stream.split(":")[2] if self.stream.count(":") == 3 else self.stream
+
+    @property
+    def label(self) -> str:
+        """For people: with the stream, if there are several."""
+        return self.shard if self.stream_name == self.stream else f"{self.stream_name}/{self.shard}"
 
 
 QUERY = "(query)"

@@ -54,10 +54,12 @@ class Batch:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        return tuple(sorted(shard.shard for shard in self.spans))
+        """Ids of the shards; ``streamName/shardId`` if the application reads several streams."""
+        return tuple(sorted(shard.label for shard in self.spans))
 
-    def last_position(self, shard_id: str) -> RecordPosition | None:
-        return next((span.upto for shard, span in self.spans.items() if shard.shard == shard_id), None)
+    def last_position(self, shard: str) -> RecordPosition | None:
+        """Of a shard by its name in `shards`."""
+        return next((span.upto for one, span in self.spans.items() if one.label == shard), None)
 
 
 Frames = Mapping[str, "DataFrame | None"]

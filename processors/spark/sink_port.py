@@ -56,7 +56,7 @@ class Fenced(SinkError):
     def __init__(self, sink: str, moved: Mapping[StreamShard, RecordPosition | None]) -> None:
         self.moved = dict(moved)
         names = ", ".join(
-            f"{shard.shard} to {mark.encode() if mark else 'nothing'}" for shard, mark in sorted(self.moved.items())
+            f"{shard.label} to {mark.encode() if mark else 'nothing'}" for shard, mark in sorted(self.moved.items())
         )
         super().__init__(f"sink {sink}: another writer has moved {names}; what it holds is dropped from the batch")
 

@@ -2,7 +2,8 @@
 
 A mark is a sequence number of one stream, and says nothing about another. Two regions, two accounts, or a stream that
 was deleted and made again have the same stream name and shard ids; only the ARN and the time of creation tell them
-apart. Two applications over one stream read the same records, and each means to write its own.
+apart. Two applications over one stream read the same records, and each means to write its own. An application that
+reads several streams is one writer, whose marks have the streams' identifiers in place of their names.
 
 Pure: values in, values out.
 """
@@ -10,10 +11,16 @@ Pure: values in, values out.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 ARN_VARIABLE, CREATED_VARIABLE = "MLD_STREAM_ARN", "MLD_STREAM_CREATED"
 """Set by the daemon in a child's environment, from `DescribeStreamSummary` at the start of the child."""
+ID_VARIABLE = "MLD_STREAM_ID"
+"""Set in the environment of every child if the application reads several streams: ``account:name:epoch``."""
+SEVERAL = "(several streams)"
+"""Stands for the ARN of a writer that reads several streams; its marks name each stream by its identifier."""
+REGION_AND_MORE = 5  # colons of an ARN
 PIPELINE_KEY, STREAM_KEY = "mld.spark.pipelineId", "mld.spark.streamId"
 
 
@@ -30,7 +37,14 @@ class WriterIdentity(NamedTuple):
     created: str = ""
     """When the stream was made, in UTC as `2026-01-02T03:04:05.678Z`; empty with `mld.spark.streamId`."""
 
+    @property
+    def is_of_several(self) -> bool:
+        """Whether its marks are of several streams, by their identifiers."""
+        return self.arn == SEVERAL
+
     def __str__(self) -> str:
+        if self.is_of_several:
+            return f"application {self.application}, pipeline {self.pipeline}, several streams"
         born = f" created {self.created}" if self.created else ""
         return f"application {self.application}, pipeline {self.pipeline}, stream {self.arn}{born}"
 
@@ -47,10 +61,40 @@ def identity_of(
     env: Mapping[str, str], *, application: str, pipeline: str, stream: str, stream_id: str | None
 ) -> WriterIdentity | None:
     """This writer, by what the daemon or `mld.spark.streamId` says; None if neither tells one stream from another."""
+    if env.get(ID_VARIABLE):
+        return WriterIdentity(application, pipeline, arn=SEVERAL)
     if stream_id:
         return WriterIdentity(application, pipeline, stream, stream_id)
     arn, created = env.get(ARN_VARIABLE), env.get(CREATED_VARIABLE)
     return WriterIdentity(application, pipeline, stream, arn, created) if arn and created else None
+
+
+def stream_key(env: Mapping[str, str]) -> str:
+    """What stands for the stream in the marks of a child's shard (`StreamShard.stream`)."""
+    identifier, arn = env.get(ID_VARIABLE), env.get(ARN_VARIABLE, "")
+    if not identifier:
+        return env.get("MLD_STREAM_NAME", "")
+    region = arn.split(":")[3] if arn.count(":") >= REGION_AND_MORE else ""
+    return f"{region}:{identifier}"  # two regions may have streams of one account, name and time
+
+
+def key_of_one(writer: WriterIdentity) -> str | None:
+    """What stands for the stream of a writer that reads one, in the marks of its application when it reads several.
+
+    None if the writer does not say enough. The epoch is the time of creation; an application that has another one in
+    its lease table finds no marks.
+    """
+    parts = writer.arn.split(":")
+    if len(parts) <= REGION_AND_MORE or not parts[4].isdigit() or not writer.stream:
+        return None
+    where = f"{parts[3]}:{parts[4]}:{writer.stream}"
+    if parts[2] == "dynamodb":
+        return f"{where}:1"
+    try:
+        epoch = int(datetime.fromisoformat(writer.created).timestamp())
+    except ValueError:
+        return None
+    return f"{where}:{epoch}" if epoch > 0 else None
 
 
 UNKNOWN = (

@@ -324,13 +324,13 @@ class Engine:
                 at = part[0][0].encode()
                 if self._settings.on_poison is OnPoison.STOP:
                     remedy = "correct the pipeline, or set mld.spark.deadLetter"
-                    return f"the record {at} of {shard.shard} fails: {error}; {remedy}"
+                    return f"the record {at} of {shard.label} fails: {error}; {remedy}"
                 if in_a_row > POISON_IN_A_ROW_MAX:
                     return (
-                        f"{in_a_row} records of {shard.shard} in a row fail, up to {at}: {error}; correct the pipeline"
+                        f"{in_a_row} records of {shard.label} in a row fail, up to {at}: {error}; correct the pipeline"
                     )
                 self._bury(source, str(error))
-                log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.shard, error)
+                log.error("the record %s of %s fails and is in the dead letter: %s", at, shard.label, error)
         return None
 
     def _bury(self, source: BatchSource, reason: str) -> None:

@@ -92,7 +92,7 @@ def rows(records: bytes) -> Iterator[tuple[RecordPosition, bytes]]:
 
 
 def _names(shard: StreamShard) -> bytes:
-    return b',"s":%b,"h":%b}' % (json.dumps(shard.stream).encode(), json.dumps(shard.shard).encode())
+    return b',"s":%b,"h":%b}' % (json.dumps(shard.stream_name).encode(), json.dumps(shard.shard).encode())
 
 
 def _parsed(line: bytes | bytearray, shard: StreamShard) -> ShardBatch:

@@ -23,7 +23,7 @@ from processors.spark import link
 from processors.spark.child.host_process import attach
 from processors.spark.held_answers import HeldAnswers, HoldLimits
 from processors.spark.meeting_place import EXIT_FAILURE, FatalError
-from processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE
+from processors.spark.writer_identity import ARN_VARIABLE, CREATED_VARIABLE, stream_key
 
 CHECKPOINT_ATTEMPTS_MAX = 6
 """At the end of a shard; with the delays below some 8 s. In between the next batch is the next attempt."""
@@ -54,7 +54,7 @@ class HostConnection:
         self._socket.close()
 
     def hello(self, shard_id: str, sequence: str | None, sub: int | None) -> None:
-        stream = os.environ.get("MLD_STREAM_NAME", "")
+        stream = stream_key(os.environ)
         head = {"shard": shard_id, "stream": stream, "sequence": sequence, "sub": sub, "pid": os.getpid()}
         told = {"arn": os.environ.get(ARN_VARIABLE), "created": os.environ.get(CREATED_VARIABLE)}
         self.send(link.HELLO, {**head, **told, "version": link.VERSION})

@@ -8,21 +8,26 @@ Ledgers of version 1 do not say whose their marks are. They become those of the 
 stream of that name, by a commit of its own before anything is dropped by them; unless the entry shows that they are
 somebody else's: the stream was made later, or another application wrote the entry.
 
+An application that reads one stream may become one that reads several, and the other way round (`migrate-streams`).
+The marks of the stream are taken over from the writer that it was: whoever of the two commits takes them away from the
+other in the same entry, so that they are never in two places.
+
 Pure: values in, values out.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from processors.spark.commit import ledger
 from processors.spark.commit.ledger import LedgerEntry, UnclaimedMarks
-from processors.spark.high_water_marks import QUERY, HighWaterMarks, ShardSpans, StreamShard, moved
+from processors.spark.high_water_marks import QUERY, HighWaterMarks, RecordPosition, ShardSpans, StreamShard, moved
 from processors.spark.sink_port import Fenced, SinkRefused
-from processors.spark.writer_identity import WriterIdentity
+from processors.spark.writer_identity import WriterIdentity, key_of_one
 
 CLOCKS_APART_MAX = timedelta(minutes=5)
 """How far the clock of a host that wrote an entry may differ from that of AWS, which refuses calls beyond that."""
@@ -44,15 +49,16 @@ class Admission:
         """The marks of this writer. Raises SinkRefused if it may not write here."""
         if head is None:
             return {}
+        passed = passed_on(head, self.writer)
         if self.writer in head.writers:
-            return head.writers[self.writer]
+            return _higher(head.writers[self.writer], passed.marks)
         mine = adoptable(head, self.writer)
-        others = [str(other) for other in sorted(head.writers)]
+        others = [str(other) for other in sorted(passed.left)]
         if left := head.unclaimed.marks.keys() - mine.keys():
             others.append(_named(head.unclaimed, left))
         if others and not self.shared:
             raise SinkRefused(self._refusal(others))
-        return mine
+        return _higher(mine, passed.marks)
 
     def upgrades(self, head: LedgerEntry | None) -> bool:
         """Whether marks of version 1 are to become this writer's: by a commit, before they are used."""
@@ -66,7 +72,9 @@ class Admission:
     def following(self, head: LedgerEntry | None, batch: ShardSpans, token: str, **said: Any) -> LedgerEntry:
         """The entry that follows `head` with this batch. Raises SinkRefused and Fenced."""
         self.check(head, batch)
-        return ledger.following(head, self.writer, self.marks(head), batch, token, **said)
+        entry = ledger.following(head, self.writer, self.marks(head), batch, token, **said)
+        left = passed_on(head, self.writer).left if head is not None else {}
+        return replace(entry, writers={**left, self.writer: entry.writers[self.writer]})
 
     def _refusal(self, others: list[str]) -> str:
         named = "; ".join(others[:NAMED_MAX]) + (f" and {len(others) - NAMED_MAX} more" if others[NAMED_MAX:] else "")
@@ -82,6 +90,52 @@ def admission_of(writer: WriterIdentity, sink: str, place: str, *, shared: bool)
         "then has marks of its own"
     )
     return Admission(writer, sink, place, remedy, shared)
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """What one writer has of others that were it before: their `marks` under its own names, and what is `left`."""
+
+    marks: HighWaterMarks
+    left: Mapping[WriterIdentity, HighWaterMarks]
+    """All other writers, with the marks that stay theirs; none is empty that was not."""
+
+
+def passed_on(head: LedgerEntry, writer: WriterIdentity) -> PassedOn:
+    """The marks that the writer takes over: those of the same application and pipeline, where it read one stream and
+    now reads several, or the other way round."""
+    marks: dict[StreamShard, RecordPosition] = {}
+    left: dict[WriterIdentity, HighWaterMarks] = {}
+    for other, theirs in head.writers.items():
+        if other == writer:
+            continue
+        names = _other_names(theirs, other, writer)
+        marks = _higher(marks, {name: theirs[shard] for shard, name in names.items()})
+        rest = {shard: mark for shard, mark in theirs.items() if shard not in names}
+        if rest or not names:
+            left[other] = rest
+    return PassedOn(marks, left)
+
+
+def _other_names(
+    theirs: HighWaterMarks, other: WriterIdentity, writer: WriterIdentity
+) -> dict[StreamShard, StreamShard]:
+    """How `writer` calls the shards of `other` that become its own."""
+    if (other.application, other.pipeline) != (writer.application, writer.pipeline):
+        return {}
+    if other.is_of_several == writer.is_of_several or any(shard.stream == QUERY for shard in theirs):
+        return {}  # progress of a query is that of a checkpoint, which is not taken over
+    one = writer if other.is_of_several else other
+    identifier = key_of_one(one)
+    if identifier is None:
+        return {}
+    old, new = (identifier, one.stream) if other.is_of_several else (one.stream, identifier)
+    return {shard: StreamShard(new, shard.shard) for shard in theirs if shard.stream == old}
+
+
+def _higher(marks: HighWaterMarks, more: HighWaterMarks) -> dict[StreamShard, RecordPosition]:
+    """All shards of both, each with its higher mark."""
+    return {**marks, **{shard: max(mark, marks.get(shard, mark)) for shard, mark in more.items()}}
 
 
 def adoptable(head: LedgerEntry, writer: WriterIdentity) -> HighWaterMarks:

@@ -197,8 +197,8 @@ class SessionHost:
 
         Our sinks are open for the stream as it was then; a new host opens them for the stream as it is."""
         writer = self._settings.writer
-        if writer is None or self._settings.stream_id or not (arn and created):
-            return False
+        if writer is None or self._settings.stream_id or writer.is_of_several or not (arn and created):
+            return False  # marks of several streams are told apart by their identifiers
         if (arn, created) == (writer.arn, writer.created):
             return False
         said = f"the stream {arn} was made at {created}, and this session was started for {writer.arn} of"
@@ -267,7 +267,7 @@ class SessionHost:
             outcome = await loop.run_in_executor(self._thread, engine.run, batch, path if exact else None)
         finally:
             path.unlink(missing_ok=True)
-        lags = {shard.shard: lag for shard, lag in sorted(self._lag_ms.items())}
+        lags = {shard.label: lag for shard, lag in sorted(self._lag_ms.items())}
         self._status.triggered(batch.records, batch.size, outcome.figures, len(outcome.failed), lags)
         self._answer(batch, outcome)
         self._report(batch, outcome, started)
@@ -281,7 +281,7 @@ class SessionHost:
             elif child is not None and reason is not None and not child.closed:
                 child.fail(reason)
         for shard, reason in outcome.failed.items():
-            log.error("%s stops: %s", shard.shard, reason)
+            log.error("%s stops: %s", shard.label, reason)
         self._offers.release(sum(offer.size for offer in batch.offers))
 
     def _report(self, batch: MicroBatch, outcome: BatchOutcome, started: float) -> None:

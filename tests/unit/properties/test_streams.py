@@ -160,6 +160,16 @@ def test_secrets_of_a_stream_are_hidden_and_known_to_the_scrubber(configure: Con
             "kinesisEndpoint",
             "is an endpoint of AWS, which serves one region, and the stream a is in us-east-1",
         ),
+        (
+            ["mld.streams=a", "mld.spark.streamId=x", "mld.spark.pipeline=p.py:f"],
+            "mld.spark.streamId",
+            "names one stream, and mld.streams names several",
+        ),
+        (
+            ["mld.streams=a", "mld.stream.a.executableName=mld-spark"],
+            "mld.stream.a.executableName",
+            "is mld-spark, and there is no mld.spark.pipeline",
+        ),
         (["mld.streams=a", "workerId=a"], "workerId", "a is the key of another row of the lease table"),
         (
             ["mld.streams=a", f"mld.stream.a.arn={ARN}", "mld.poisonAttempts=3", f"mld.deadLetter={ARN}"],

@@ -95,3 +95,21 @@ def test_what_is_no_batch_gets_a_sentence(line):
 def test_a_record_without_a_position_is_refused():
     with pytest.raises(LineError, match="without a position"):
         position_of(b'{"data":"eA=="}')
+
+
+def test_the_column_has_the_name_of_one_of_several_streams():
+    shard = StreamShard("eu-west-1:111111111111:orders:1700000000", "shardId-000000000000")
+    record = Record(b"x", "k", "5", 0, 1)
+    (line,) = split(b"".join(encode_process_records([record], 0)), shard).records.splitlines()
+    assert (json.loads(line)["s"], json.loads(line)["h"]) == ("orders", "shardId-000000000000")
+    assert (shard.label, StreamShard("orders", "shardId-000000000000").label) == (
+        "orders/shardId-000000000000",
+        "shardId-000000000000",
+    )
+
+
+def test_a_record_that_names_its_stream_is_split_as_any_other():
+    record = Record(b"x", "k", "5", 0, 1, {"streamName": "orders"})
+    found = split(b"".join(encode_process_records([record] * 2, 0)), SHARD)
+    assert found.count == 2
+    assert found.first == found.last == RecordPosition(5)

@@ -93,9 +93,9 @@ class Daemon:
 
 
 @asynccontextmanager
-async def serving(tmp_path, *keys, start=None, **bed_more):
+async def serving(tmp_path, *keys, start=None, env=DAEMON, **bed_more):
     """A host over twins; yields it with its bed and a way to make children."""
-    bed = Bed(tmp_path, settings_of(*keys), **bed_more)
+    bed = Bed(tmp_path, settings_of(*keys, env=env), **bed_more)
     bed.spool.close()
     made = SimpleNamespace(engine=None, jvm_pid=None, close=lambda: None, about={"ui": "http://127.0.0.1:4040"})
 
@@ -391,6 +391,30 @@ async def test_a_child_that_knows_another_stream_of_the_name(tmp_path, monkeypat
         else:
             assert await world.call(first.say, line_of([1], lag=0)) == "processRecords"
             assert numbers(world.bed) == [1]
+
+
+async def test_shards_of_the_same_id_in_several_streams_are_apart(tmp_path, monkeypatch):
+    """Their marks, their children, their lags; the column has the stream's name."""
+    arn = "arn:aws:kinesis:eu-west-1:111111111111:stream/{}"
+    async with serving(tmp_path, QUICK, env={"MLD_STREAM_ID": "111111111111:orders:1700000000"}) as world:
+        children = {}
+        for name in ("orders", "clicks"):
+            monkeypatch.setenv("MLD_STREAM_NAME", name)
+            monkeypatch.setenv("MLD_STREAM_ID", f"111111111111:{name}:1700000000")
+            monkeypatch.setenv("MLD_STREAM_ARN", arn.format(name))
+            monkeypatch.setenv("MLD_STREAM_CREATED", f"2026-0{len(children) + 1}-01T00:00:00.000Z")
+            children[name] = Daemon(world.connection)
+            assert await world.call(children[name].initialize, "a") == "initialize"
+        assert await world.call(children["orders"].say, line_of([5], lag=7)) == "processRecords"
+        assert await world.call(children["clicks"].say, line_of([3], lag=0)) == "processRecords"
+        await world.call(children["orders"].say, line_of([6], lag=0))
+        assert children["clicks"].checkpoints == [("3", 0)], "3 is below 5, but of another stream"
+        marks = world.bed.sinks["out"].open()
+        assert {shard.stream: str(mark.sequence) for shard, mark in marks.items()} == {
+            "eu-west-1:111111111111:clicks:1700000000": "3",
+            "eu-west-1:111111111111:orders:1700000000": "6",
+        }
+        assert set(json.loads((tmp_path / STATUS_FILE).read_text())["lagMillis"]) <= {"orders/a", "clicks/a"}
 
 
 async def test_a_process_that_ends_is_noticed():

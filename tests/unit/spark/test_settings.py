@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from processors.spark.settings import SettingsError, load
-from processors.spark.writer_identity import WriterIdentity
+from processors.spark.writer_identity import SEVERAL, WriterIdentity
 
 GOOD = "streamName = clicks\napplicationName = app\nmld.spark.pipeline = p.py:transform\n"
 
@@ -79,6 +79,8 @@ TOLD = {"MLD_STREAM_ARN": ARN, "MLD_STREAM_CREATED": CREATED}
         ("", TOLD, WriterIdentity("app", "main", "clicks", ARN, CREATED)),
         ("mld.spark.pipelineId = again", TOLD, WriterIdentity("app", "again", "clicks", ARN, CREATED)),
         ("mld.spark.streamId = ours", {}, WriterIdentity("app", "main", "clicks", "ours")),
+        ("", TOLD | {"MLD_STREAM_ID": "1:clicks:2"}, WriterIdentity("app", "main", arn=SEVERAL)),
+        ("", {"MLD_STREAM_ID": "1:clicks:2"}, WriterIdentity("app", "main", arn=SEVERAL)),
         ("mld.spark.streamId = ours", TOLD, WriterIdentity("app", "main", "clicks", "ours")),
         ("", {}, None),
         ("", {"MLD_STREAM_ARN": ARN}, None),

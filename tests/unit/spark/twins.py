@@ -130,10 +130,10 @@ class MemoryHealth:
         self.check()
 
 
-def settings_of(*more: str, sinks: Iterable[str] = ("out",)) -> SparkSettings:
+def settings_of(*more: str, sinks: Iterable[str] = ("out",), env: Mapping[str, str] = DAEMON) -> SparkSettings:
     keys = [f"mld.spark.sink.{name}.path = /{name}" for name in sinks]
     text = "\n".join(["mld.spark.pipeline = p.py:f", "mld.spark.retryBackoffMillis = 0", *keys, *more])
-    return make(read("f", parse(text.encode()), (), Sources({})), application="app", stream=STREAM, env=DAEMON)
+    return make(read("f", parse(text.encode()), (), Sources({})), application="app", stream=STREAM, env=env)
 
 
 @dataclass
