@@ -1,0 +1,41 @@
+"""Records of DynamoDB Streams as children get them: the same bytes as from Amazon's adapter, which Java recorded."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from mld.aws.dynamo_records import data_of, in_java_order, kinesis_record
+
+ADAPTER = Path(__file__).resolve().parents[2] / "interop" / "adapter"
+RECORDS = json.loads((ADAPTER / "records.json").read_text())
+TOLD_BY_JAVA = json.loads((ADAPTER / "data.json").read_text())
+
+
+def test_java_was_asked_about_every_record() -> None:
+    assert [one["sequence"] for one in TOLD_BY_JAVA] == [one["dynamodb"]["SequenceNumber"] for one in RECORDS]
+
+
+@pytest.mark.parametrize(("record", "told"), list(zip(RECORDS, TOLD_BY_JAVA, strict=True)))
+def test_data_is_byte_for_byte_that_of_amazons_adapter(record: dict, told: dict) -> None:
+    assert data_of(record).decode() == told["data"]
+    adapted = kinesis_record(record)
+    assert base64.b64decode(adapted["Data"]).decode() == told["data"]
+    assert (adapted["SequenceNumber"], adapted["PartitionKey"]) == (told["sequence"], told["sequence"])
+    assert round(adapted["ApproximateArrivalTimestamp"] * 1000) == told["millis"]
+
+
+def test_names_of_one_bucket_keep_the_order_in_which_they_came() -> None:
+    assert in_java_order(["BB", "Aa"]) == ["BB", "Aa"], "both have the hash 2112"
+    assert in_java_order(["Aa", "BB"]) == ["Aa", "BB"]
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"dynamodb": {}}, {"dynamodb": {"SequenceNumber": "1"}}, {"dynamodb": {"Keys": {"id": "x"}}}]
+)
+def test_a_record_without_its_fields_is_an_error(record: dict) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        kinesis_record(record)

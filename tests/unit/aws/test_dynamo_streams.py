@@ -1,0 +1,224 @@
+"""`DynamoStreams` over a scripted service: listings, children of a closed shard, positions, pages, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from mld.aws.dynamo_streams import RECORDS_MAX, UNKNOWN_END, DynamoStreams
+from mld.errors import (
+    AwsError,
+    InvalidStreamResponseError,
+    IteratorExpiredError,
+    StreamNotFoundError,
+    StreamThrottledError,
+)
+from mld.positions import Position
+from mld.retrieval.rawpage import page_of
+from mld.streams import IteratorType, ShardFilter, ShardFilterType, StartingPoint
+from tests.twins.streams import VirtualClock
+from tests.virtual_time import virtual
+
+ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-11-23T00:00:00.000"
+OLD, YOUNG, OTHER = (
+    "shardId-00000001795400000000-aaaa",
+    "shardId-00000001795414400000-bbbb",
+    "shardId-00000001795414400000-cccc",
+)
+SINCE_S = 1_795_420_000
+
+
+def shard(name: str, first: str, last: str | None = None, parent: str | None = None) -> dict[str, Any]:
+    numbers = {"StartingSequenceNumber": first} | ({} if last is None else {"EndingSequenceNumber": last})
+    return {"ShardId": name, "SequenceNumberRange": numbers} | ({} if parent is None else {"ParentShardId": parent})
+
+
+def described(*shards: dict[str, Any], status: str = "ENABLED", last: str | None = None) -> dict[str, Any]:
+    found = {"StreamArn": ARN, "StreamStatus": status, "Shards": list(shards), "TableName": "orders"}
+    return {"StreamDescription": found | ({} if last is None else {"LastEvaluatedShardId": last})}
+
+
+def record(number: int, created_s: float) -> dict[str, Any]:
+    change = {"ApproximateCreationDateTime": created_s, "SequenceNumber": str(number), "Keys": {"id": {"S": "a"}}}
+    return {"eventID": f"{number:032x}", "eventName": "INSERT", "dynamodb": change}
+
+
+class ScriptedService:
+    """Answers each operation from its list, in order; an answer may be an error."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    async def call(self, operation: str, params: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        self.asked.append((operation, params))
+        answer = self.answers[operation].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def fetch(self, operation: str, params: dict[str, Any], read: Callable[[bytes], Any], **_: Any) -> Any:
+        return read(json.dumps(await self.call(operation, params)).encode())
+
+
+def streams_over(service: ScriptedService) -> tuple[DynamoStreams, VirtualClock]:
+    clock = VirtualClock()
+    return DynamoStreams(service, clock, stream_arn=ARN, page_of=page_of), clock
+
+
+@virtual
+async def test_all_pages_of_shards_are_one_listing_and_a_listed_child_closes_its_parent() -> None:
+    service = ScriptedService(
+        DescribeStream=[described(shard(OLD, "100"), last=OLD), described(shard(YOUNG, "300", parent=OLD))]
+    )
+    streams, _ = streams_over(service)
+    page = await streams.list_shards(None, None)
+    assert [(one.shard_id, one.ending_sequence, sorted(one.parents)) for one in page.shards] == [
+        (OLD, UNKNOWN_END, []),
+        (YOUNG, None, [OLD]),
+    ]
+    assert service.asked[1][1]["ExclusiveStartShardId"] == OLD
+    assert page.next_token is None
+
+
+@virtual
+async def test_the_latest_shards_are_those_that_are_open() -> None:
+    service = ScriptedService(DescribeStream=[described(shard(OLD, "1", "2"), shard(YOUNG, "3", parent=OLD))])
+    page = await streams_over(service)[0].list_shards(ShardFilter(ShardFilterType.AT_LATEST), None)
+    assert [one.shard_id for one in page.shards] == [YOUNG]
+
+
+@virtual
+async def test_a_page_has_the_form_of_kinesis_and_lags_behind_its_newest_record() -> None:
+    streams, clock = streams_over(
+        ScriptedService(
+            GetShardIterator=[{"ShardIterator": "it"}],
+            GetRecords=[{"Records": [record(7, 0), record(9, 0)], "NextShardIterator": "next"}],
+        )
+    )
+    service: Any = streams._service
+    for one in service.answers["GetRecords"][0]["Records"]:
+        one["dynamodb"]["ApproximateCreationDateTime"] = clock.wall() - 30
+    iterator = await streams.shard_iterator(OLD, StartingPoint(IteratorType.TRIM_HORIZON))
+    page = await streams.get_records(iterator, 10_000)
+    assert service.asked[1][1] == {"ShardIterator": "it", "Limit": RECORDS_MAX}
+    assert (page.count, page.first_sequence, page.last_sequence) == (2, "7", "9")
+    assert page.millis_behind_latest == 30_000
+    line = json.loads(b"".join(page.after(Position("7")).line()))
+    assert [one["sequenceNumber"] for one in line["records"]] == ["9"]
+
+
+@virtual
+async def test_an_empty_page_lags_by_nothing() -> None:
+    streams, _ = streams_over(ScriptedService(GetRecords=[{"Records": [], "NextShardIterator": "next"}]))
+    assert (await streams.get_records(f"{OLD} it", None)).millis_behind_latest == 0
+
+
+@virtual
+async def test_the_end_of_a_shard_names_its_children_as_soon_as_they_are_listed() -> None:
+    service = ScriptedService(
+        GetRecords=[{"Records": []}],
+        DescribeStream=[described(), described(shard(YOUNG, "300", parent=OLD))],
+    )
+    streams, _ = streams_over(service)
+    page = await streams.get_records(f"{OLD} it", None)
+    assert page.next_iterator is None
+    assert [(child.shard_id, sorted(child.parents)) for child in page.child_shards] == [(YOUNG, [OLD])]
+    assert service.asked[1][1]["ShardFilter"] == {"Type": "CHILD_SHARDS", "ShardId": OLD}
+
+
+@virtual
+async def test_where_the_filter_is_not_known_the_whole_list_tells_the_children() -> None:
+    service = ScriptedService(
+        GetRecords=[{"Records": []}],
+        DescribeStream=[
+            AwsError("DescribeStream", "ValidationException", "unknown parameter ShardFilter"),
+            described(shard(OLD, "1", "2"), shard(YOUNG, "3", parent=OLD), shard(OTHER, "3", parent=OLD)),
+        ],
+    )
+    page = await streams_over(service)[0].get_records(f"{OLD} it", None)
+    assert {child.shard_id for child in page.child_shards} == {YOUNG, OTHER}
+
+
+@virtual
+async def test_a_shard_of_a_disabled_stream_ends_without_children() -> None:
+    service = ScriptedService(GetRecords=[{"Records": []}], DescribeStream=[described(status="DISABLED")])
+    page = await streams_over(service)[0].get_records(f"{OLD} it", None)
+    assert (page.next_iterator, page.child_shards) == (None, ())
+    assert len(service.asked) == 2, "nothing is waited for"
+
+
+@virtual
+async def test_a_time_is_read_from_the_oldest_record_on_without_older_ones() -> None:
+    service = ScriptedService(
+        GetShardIterator=[{"ShardIterator": "it"}],
+        GetRecords=[
+            {"Records": [record(1, SINCE_S - 2)], "NextShardIterator": "b"},
+            {"Records": [record(2, SINCE_S - 1), record(3, SINCE_S)], "NextShardIterator": "c"},
+            {"Records": [record(4, SINCE_S - 1)], "NextShardIterator": "d"},
+        ],
+    )
+    streams, _ = streams_over(service)
+    iterator = await streams.shard_iterator(OLD, StartingPoint(IteratorType.AT_TIMESTAMP, timestamp_s=SINCE_S))
+    assert service.asked[0][1]["ShardIteratorType"] == "TRIM_HORIZON"
+    counts = []
+    for _ in range(3):
+        page = await streams.get_records(iterator, None)
+        assert page.next_iterator is not None
+        iterator = page.next_iterator
+        counts.append(page.count)
+    assert counts == [0, 1, 1], "after the first record of the time nothing is left out any more"
+
+
+@virtual
+async def test_a_trimmed_position_leads_to_the_oldest_record() -> None:
+    trimmed = AwsError("GetShardIterator", "TrimmedDataAccessException", "gone")
+    service = ScriptedService(GetShardIterator=[trimmed, {"ShardIterator": "oldest"}])
+    streams, _ = streams_over(service)
+    start = StartingPoint(IteratorType.AT_SEQUENCE_NUMBER, sequence="17")
+    assert await streams.shard_iterator(OLD, start) == f"{OLD} oldest"
+    assert [params["ShardIteratorType"] for _, params in service.asked] == ["AT_SEQUENCE_NUMBER", "TRIM_HORIZON"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ResourceNotFoundException", StreamNotFoundError),
+        ("LimitExceededException", StreamThrottledError),
+        ("ExpiredIteratorException", IteratorExpiredError),
+        ("TrimmedDataAccessException", IteratorExpiredError),
+    ],
+)
+def test_errors_are_those_of_the_port(code: str, kind: type[Exception]) -> None:
+    @virtual
+    async def ask() -> None:
+        streams, _ = streams_over(ScriptedService(GetRecords=[AwsError("GetRecords", code, "no")]))
+        with pytest.raises(kind):
+            await streams.get_records(f"{OLD} it", None)
+
+    ask()
+
+
+@pytest.mark.parametrize("answer", [{}, {"Records": {}}, {"Records": [{}]}, {"Records": [{"dynamodb": {}}]}])
+def test_an_answer_that_is_none_is_an_error_and_no_end(answer: dict[str, Any]) -> None:
+    @virtual
+    async def ask() -> None:
+        streams, _ = streams_over(ScriptedService(GetRecords=[answer]))
+        with pytest.raises(InvalidStreamResponseError):
+            await streams.get_records(f"{OLD} it", None)
+
+    ask()
+
+
+@virtual
+async def test_a_description_tells_when_the_stream_was_made() -> None:
+    made = datetime(2026, 11, 23, tzinfo=UTC)
+    answer = described()
+    answer["StreamDescription"]["CreationRequestDateTime"] = made
+    summary = await streams_over(ScriptedService(DescribeStream=[answer]))[0].describe()
+    assert (summary.name, summary.arn, summary.status) == ("orders", ARN, "ENABLED")
+    assert summary.created_ms == round(made.timestamp() * 1000)
