@@ -1,6 +1,6 @@
 """The list of streams -> a `StreamSetting` for each. Pure: `loader` reads the files.
 
-Rules: docs/use/multi-stream.md. The names are in `mld.streams`, or in a file of their own, `mld.streamsFile`, which the
+Rules: configuration#several-streams. The names are in `mld.streams`, or in a file of their own, `mld.streamsFile`, which the
 daemon reads again and again: its grammar is that of the properties file, with a line for each stream that is just its
 name, and lines `mld.stream.<name>.<property> = value`. What a stream has besides its name may be in either file, once.
 A list with one problem is no list: its reader keeps what it has.
