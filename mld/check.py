@@ -20,6 +20,7 @@ from rich.text import Text
 
 from mld import price, sparkhosts
 from mld.check_metrics import metrics_prices_of, print_metrics_prices
+from mld.check_streams import print_streams, streams_of
 from mld.views import cloudwatch_price
 from mld.views.choice import missing_extras
 from properties.keytypes import Section
@@ -73,6 +74,7 @@ def print_check(
     if as_json:
         document = loaded.to_json() | {"childFailures": failures_in_words(loaded.settings)}
         document |= {} if sessions is None else {"spark": sessions}
+        document |= {"streams": streams_of(loaded)} if loaded.settings.is_multi_stream else {}
         document["dynamoDbDollarsPerMonth"] = {"prices": price.LIST_PRICE, "fleets": prices}
         document["cloudWatchDollarsPerMonth"] = {"prices": cloudwatch_price.LIST_PRICE, "fleets": metrics_prices}
         print(json.dumps(document, indent=2))  # noqa: T201
@@ -83,6 +85,8 @@ def print_check(
     hidden = len(loaded.effective) - len(shown)
     if hidden:
         console.print(f"{hidden} more keys are at their defaults; --all shows them.", style="dim")
+    if loaded.settings.is_multi_stream:
+        print_streams(console, streams_of(loaded), loaded.settings)
     console.print(_line(failures_in_words(loaded.settings)), soft_wrap=True)
     if sessions is not None:
         for line in _session_lines(loaded.settings.application_name, sessions):

@@ -206,7 +206,7 @@ def _initial_position(derivation: Derivation) -> None:
 
 
 def _streams(derivation: Derivation) -> None:
-    """The streams of the list (docs/use/multi-stream.md), and keys that need one or cannot be used with one."""
+    """The streams of the list (configuration#several-streams), and keys that need one or cannot be used with one."""
     given, values, say = derivation.given, derivation.values, derivation.say
     if not derivation.is_multi_stream:
         for name in given:

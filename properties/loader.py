@@ -153,7 +153,7 @@ def load(
 
 def read_streams(file: StreamsFile) -> StreamList:
     """The list that the file has now; blocks. Raises ConfigurationError."""
-    data, _ = _bytes_of(file.path, where(file.path))
+    data, _ = _list_bytes(file.path)
     return file.parse(data)
 
 
@@ -164,7 +164,7 @@ def _of_streams(given: Mapping[str, Given]) -> dict[str, Given]:
 def _listed(path: str, own: Mapping[str, Given], sources: Sources) -> ListFile:
     """The list in a file as it is at the start. Raises ConfigurationError."""
     name = where(path)
-    data, others = _bytes_of(path, name)
+    data, others = _list_bytes(path)
     entries = entries_of_list(name, data)
     listed = read_list(name, entries, own, sources)
     exposed = remarks_on_exposure(all_lines(name, entries, ()), name, others)
@@ -275,6 +275,17 @@ def entries_of(file_name: str) -> tuple[list[FileEntry], str | None]:
         return parse(data), others
     except GrammarError as error:
         raise _file_problem(f"{file_name}:{error.line}", str(error), "write \\\\ for a backslash") from None
+
+
+def _list_bytes(path: str) -> tuple[bytes, str | None]:
+    """As `_bytes_of`, for a file that is read again and again."""
+    name = where(path)
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise _file_problem(name, "is no regular file and cannot be read again and again", "name a file")
+    except (OSError, ValueError):
+        pass  # the same happens again, and is said
+    return _bytes_of(path, name)
 
 
 def _bytes_of(path: str, file_name: str) -> tuple[bytes, str | None]:

@@ -1,8 +1,8 @@
 """The list of streams -> a `StreamSetting` for each. Pure: `loader` reads the files.
 
-Rules: docs/use/multi-stream.md. The names are in `mld.streams`, or in a file of their own, `mld.streamsFile`, which the
-daemon reads again and again: its grammar is that of the properties file, with a line for each stream that is just its
-name, and lines `mld.stream.<name>.<property> = value`. What a stream has besides its name may be in either file, once.
+Rules: configuration#several-streams. The names are in `mld.streams`, or in a file of their own, `mld.streamsFile`,
+which the daemon reads again and again: its grammar is that of the properties file, with a line for each stream that is
+just its name, and lines `mld.stream.<name>.<property> = value`. What a stream has besides may be in either file, once.
 A list with one problem is no list: its reader keeps what it has.
 """
 
@@ -31,6 +31,7 @@ CONSUMER_ARN = re.compile(
 )
 NO_CONSUMER_ARN = "is no ARN of a consumer (arn:aws:kinesis:REGION:ACCOUNT:stream/STREAM/consumer/NAME:TIMESTAMP)"
 NO_TIME = "is not possible: the stream of a DynamoDB table cannot be read from a time on"
+TABLE_EPOCH = 1
 EPOCH_MILLIS_FROM = 10**11  # as seconds this is the year 5138
 
 
@@ -189,7 +190,10 @@ def _stream(
     start = position or initial_position
     if arn is not None and arn.is_of_table and start.kind is InitialPositionKind.AT_TIMESTAMP:
         say(Level.ERROR, "initialPosition", NO_TIME, "use TRIM_HORIZON or LATEST for it")
-    if epoch is not None and epoch >= EPOCH_MILLIS_FROM:
+    if arn is not None and arn.is_of_table and epoch not in (None, TABLE_EPOCH):
+        message = f"is not possible: in lease tables the stream of a DynamoDB table has the epoch {TABLE_EPOCH}"
+        say(Level.ERROR, "epoch", message, "remove the line; the label of the stream tells its incarnations apart")
+    elif epoch is not None and epoch >= EPOCH_MILLIS_FROM:
         message = f"looks like milliseconds; a stream's creation is {epoch // 1000} in seconds"
         say(Level.WARNING, "epoch", message, "write what the lease table has, which usually are epoch seconds")
     setting = StreamSetting(

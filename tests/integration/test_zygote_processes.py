@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -25,6 +26,7 @@ from mld.consumer.child import PipeHost
 from mld.consumer.forked_process import ForkedProcess
 from mld.consumer.ports import ShardAddress
 from protocol import forking
+from protocol.messages import StreamLabel
 from tests.support.daemon import until
 from tests.support.patience import PATIENCE_S
 
@@ -172,6 +174,29 @@ def test_children_are_forks_of_one_process(bench: Bench) -> None:
     parents = {first.ask("os.getppid()"), second.ask("os.getppid()")}
     assert parents == {str(bench.server(first, second))}
     assert (first.ask("os.environ['MLD_SHARD_ID']"), second.ask("os.environ['MLD_SHARD_ID']")) == ('"0"', '"1"')
+
+
+async def test_children_of_several_streams_are_forks_of_one_process_and_know_their_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bench.directory)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(bench.runtime))
+    host = PipeHost([ZYGOTE, "kid.py"], LoopClock(), stop_timeout_s=1e6, environment={"MLD_STREAM_NAME": ""})
+    said = []
+    for name in ("orders", "clicks", "orders"):
+        label = StreamLabel(name, f"arn:aws:kinesis:eu-west-1:1:stream/{name}", f"1:{name}:2")
+        child = await host.start(ShardAddress(f"{label.id}:shardId-0", "shardId-0", label))
+        assert await asyncio.wait_for(child.read_line(), ANSWER_S) is not None
+        variables = "[os.environ[f'MLD_{name}'] for name in ('STREAM_NAME', 'STREAM_ARN', 'STREAM_ID', 'LEASE_KEY')]"
+        await child.write([f"eval [os.getppid(), *{variables}]\n".encode()])
+        parent, *told = json.loads(str(await asyncio.wait_for(child.read_line(), ANSWER_S)))
+        said.append((parent, *told))
+        await child.end()
+    assert [told for _, *told in said[:2]] == [
+        [name, f"arn:aws:kinesis:eu-west-1:1:stream/{name}", f"1:{name}:2", f"1:{name}:2:shardId-0"]
+        for name in ("orders", "clicks")
+    ]
+    assert len({parent for parent, *_ in said}) == 1
 
 
 @pytest.mark.parametrize(

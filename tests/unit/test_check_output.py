@@ -94,3 +94,42 @@ def test_a_file_that_sends_cloudwatch_nothing_has_no_price(tmp_path: Path, capsy
     file.write_text(f"{FILE}metricsLevel = NONE\n")
     print_check(str(file), (), as_json=False, show_all=False)
     assert "Nothing is sent to CloudWatch" in capsys.readouterr().out
+
+
+STREAMS = """\
+mld.streams = orders, partner
+mld.stream.orders.initialPosition = TRIM_HORIZON
+mld.stream.partner.arn = arn:aws:kinesis:us-east-1:222222222222:stream/payments
+mld.stream.partner.epoch = 1712000000
+mld.stream.partner.credentials = StsAssumeRoleCredentialsProvider|arn:aws:iam::222222222222:role/r|s|externalId=geheim
+mld.stream.partner.executableName = node --token=geheim pay.js
+"""
+
+
+def test_several_streams_are_shown_with_what_is_known_of_their_identifiers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "app.properties"
+    file.write_text(FILE.replace("streamName = clicks\n", STREAMS))
+    assert print_check(str(file), (), as_json=False, show_all=False) == 0
+    said = capsys.readouterr().out
+    orders, partner = (
+        next(line for line in said.splitlines() if f" {name} " in line and identifier in line)
+        for name, identifier in (("orders", "?:orders:?"), ("partner", "222222222222:payments:1712000000"))
+    )
+    assert ("eu-west-1" in orders, "TRIM_HORIZON" in orders, "executableName" in orders) == (True, True, True)
+    assert ("us-east-1" in partner, "LATEST" in partner) == (True, True)
+    assert "A stream that leaves the list is no longer read, and its rows are kept." in said
+    assert "geheim" not in said
+    print_check(str(file), (), as_json=True, show_all=False)
+    document = json.loads(capsys.readouterr().out)
+    assert [one["identifier"] for one in document["streams"]] == ["?:orders:?", "222222222222:payments:1712000000"]
+    assert document["streams"][1]["executableName"] == "node --token=*** pay.js"
+    assert "geheim" not in json.dumps(document)
+
+
+def test_one_stream_is_no_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "app.properties"
+    file.write_text(FILE)
+    print_check(str(file), (), as_json=True, show_all=False)
+    assert "streams" not in json.loads(capsys.readouterr().out)

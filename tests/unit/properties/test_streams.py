@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -230,12 +231,12 @@ def test_an_epoch_in_milliseconds_is_doubted(configure: Configure) -> None:
 
 class ListInFile:
     def __init__(self, configure: Configure, path: Path) -> None:
-        self._configure = configure
+        self.configure = configure
         self.path = path
 
     def load(self, text: str, *lines: str) -> LoadedConfiguration:
         self.path.write_text(text, encoding="utf-8")
-        return streams(self._configure, f"mld.streamsFile={self.path}", *lines)
+        return streams(self.configure, f"mld.streamsFile={self.path}", *lines)
 
 
 @pytest.fixture
@@ -303,6 +304,22 @@ def test_a_file_that_cannot_be_understood_is_refused_at_the_start_and_later(
     (later,) = problems(lambda: read_streams(source))
     assert at_start.startswith(f"{key} {says}")
     assert later == at_start
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_writer(file: ListInFile) -> None:
+    os.mkfifo(file.path)
+    with pytest.raises(ConfigurationError, match="is no regular file"):
+        streams(file.configure, f"mld.streamsFile={file.path}")
+
+
+def test_the_stream_of_a_table_has_its_epoch(configure: Configure) -> None:
+    arn = "arn:aws:dynamodb:eu-west-1:111111111111:table/t/stream/2026-01-02T03:04:05.678"
+    lines = ["mld.streams=t", f"mld.stream.t.arn={arn}", "retrievalMode=POLLING"]
+    (found,) = problems(lambda: streams(configure, *lines, "mld.stream.t.epoch=1712000000"))
+    assert found.startswith("mld.stream.t.epoch is not possible: in lease tables")
+    (stream,) = streams(configure, *lines, "mld.stream.t.epoch=1").settings.streams
+    assert (stream.account, stream.region) == ("111111111111", "eu-west-1")
+    assert stream.stream_name == "eu-west-1$111111111111$t$2026-01-02T03_04_05.678"
 
 
 def test_a_file_that_is_gone_is_refused(file: ListInFile) -> None:
