@@ -36,6 +36,7 @@ _ELSEWHERE = {
     "mld.operating.debug": ("doctor", "peek", "replay"),
     "mld.operating.see": ("lag", "leases", "workers"),
     "mld.operating.reset_commands": ("export", "reset", "restore", "skip", "teardown"),
+    "mld.operating.migrate_command": ("migrate-streams",),
     "mld.operating.generate": ("alerts", "dashboard", "iam-policy", "systemd-unit", "table"),
 }
 """Commands that other modules define, which are imported for them only."""

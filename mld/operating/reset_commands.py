@@ -84,7 +84,7 @@ def reset(
             doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
         )
 
-    _run(chosen_file(option_file, argument_file), overrides, work)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work)
 
 
 @click.command()
@@ -137,9 +137,9 @@ def skip(
             value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
             lines = [f"{lease.key}: {passed.count} records after {lease.checkpoint} would be skipped:", *found[:20]]
             lines += [f"  … and {len(found) - 20} more"] if len(found) > 20 else []
-            _show(output, [*lines, "nothing was done; --execute does it"], value | {"outcome": "planned"})
+            show(output, [*lines, "nothing was done; --execute does it"], value | {"outcome": "planned"})
             return EXIT_OK
-        saved = _save("skip", doors, seen.table.rows, backup_file)
+        saved = save_before("skip", doors, seen.table.rows, backup_file)
         passed, outcome = await skip(app, seen, lease, wanted, initial, path)
         is_done = outcome.fate is Fate.DONE
         value = {"shard": lease.key, "records": passed.count, "first": str(passed.first), "last": str(passed.last)}
@@ -148,10 +148,10 @@ def skip(
             f"{passed.count} records of {lease.key} are saved in {path}: {passed.first} to {passed.last}",
             f"checkpoint to {passed.last}: {outcome.fate.value}{f': {outcome.why}' if outcome.why else ''}",
         ]
-        _show(output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
+        show(output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
         return EXIT_OK if is_done else EXIT_FAILURE
 
-    _run(_only(option_file, files), overrides, work)
+    run_with_doors(_only(option_file, files), overrides, work)
 
 
 @click.command()
@@ -174,10 +174,10 @@ def export(
         table = await read_table(app.calls)
         written = exported_tables(doors, path, {app.table_name: table.rows, **await _legacy_rows(doors)})
         lines = [f"{count} rows of {name} are saved in {file}" for name, file, count in written]
-        _show(output, lines, [{"table": name, "file": str(file), "rows": count} for name, file, count in written])
+        show(output, lines, [{"table": name, "file": str(file), "rows": count} for name, file, count in written])
         return EXIT_OK
 
-    _run(chosen_file(option_file, argument_file), overrides, work)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work)
 
 
 @click.command()
@@ -241,7 +241,7 @@ def restore(
             stop_fleet=stop_fleet,
         )
 
-    _run(_only(option_file, files), overrides, work)
+    run_with_doors(_only(option_file, files), overrides, work)
 
 
 @click.command()
@@ -273,7 +273,7 @@ def teardown(
             "consumer": found.consumer,
         }
         if not found.tables and found.consumer is None:
-            _show(output, [f"application {app.name} has no table and no consumer", "nothing to do"], value)
+            show(output, [f"application {app.name} has no table and no consumer", "nothing to do"], value)
             return EXIT_OK
         require_unprotected(found)
         seen = await app.table_or_none()
@@ -281,7 +281,7 @@ def teardown(
             await app.require_stream_of(seen)
             await app.require_no_workers(seen, "stop them first")
         if not execute:
-            _show(output, [*lines, "nothing was done; --execute deletes it"], value)
+            show(output, [*lines, "nothing was done; --execute deletes it"], value)
             return EXIT_OK
         backup = None if backup_file is None else Path(backup_file)
         written = exported_tables(doors, backup, {one.name: one.rows for one in found.tables})
@@ -289,10 +289,10 @@ def teardown(
         outcomes = await take_down(found, doors.dynamo, doors.kinesis)
         lines += [f"{name}: {what}" for name, what in outcomes]
         value |= {"saved": [str(file) for _, file, _ in written], "outcomes": dict(outcomes)}
-        _show(output, lines, value)
+        show(output, lines, value)
         return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK
 
-    _run(chosen_file(option_file, argument_file), overrides, work)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work)
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
@@ -304,13 +304,18 @@ def _only(option_file: str | None, files: Sequence[str]) -> str:
     return chosen_file(option_file, files[0] if files else None)
 
 
-def _run(file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[int]]) -> None:
+def run_with_doors(
+    file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[int]], stream_name: str | None = None
+) -> None:
+    """Run `work` on the application of a properties file, and exit with what it gives. If the file names several
+    streams, `stream_name` says which one is meant."""
     settings = settings_of(file, overrides)
 
     async def running() -> int:
         from mld.operating.resets.application import application_of
+        from mld.operating.stream_choice import only_stream
 
-        async with application_of(settings) as doors:
+        async with application_of(settings, only_stream(settings, stream_name)) as doors:
             return await work(doors)
 
     try:
@@ -344,22 +349,22 @@ async def _carry_out(
         "notes": list(plan.notes),
     }
     if not plan.changes:
-        _show(output, [*lines, "nothing to do"], value)
+        show(output, [*lines, "nothing to do"], value)
         return EXIT_OK
     if not execute:
-        _show(output, lines, value)
+        show(output, lines, value)
         await _require_nobody(doors, seen, stop_fleet=stop_fleet)
-        _show(output, ["nothing was done; --execute does it"], None)
+        show(output, ["nothing was done; --execute does it"], None)
         return EXIT_OK
     await _require_nobody(doors, seen, stop_fleet=stop_fleet)
-    saved = _save(command, doors, seen.table.rows, backup_file)
+    saved = save_before(command, doors, seen.table.rows, backup_file)
     if output == "table":
-        _show(output, [*lines, f"the rows are saved in {saved}"], value)
+        show(output, [*lines, f"the rows are saved in {saved}"], value)
 
     def report(outcome: Outcome) -> None:
         if output == "table":
             why = f": {outcome.why}" if outcome.why else ""
-            _show(output, [f"  {outcome.change.key}: {outcome.fate.value}{why}"], None)
+            show(output, [f"  {outcome.change.key}: {outcome.fate.value}{why}"], None)
 
     outcomes = await doors.app.carry_out(planner, report, seen, stop_fleet=stop_fleet)
     value["changes"] = [
@@ -368,7 +373,7 @@ async def _carry_out(
         for one in outcomes
     ]
     if output == "json":
-        _show(output, [], value | {"saved": str(saved)})
+        show(output, [], value | {"saved": str(saved)})
     is_done = all(one.fate is Fate.DONE for one in outcomes)
     if not is_done:
         say("not all rows were written; the same command again does what is left")
@@ -382,7 +387,8 @@ async def _require_nobody(doors: Doors, seen: Observed, *, stop_fleet: bool) -> 
         await doors.app.require_no_owners(seen, STOP_REMEDY)
 
 
-def _save(command: str, doors: Doors, rows: Sequence[Row], backup_file: str | None) -> Path:
+def save_before(command: str, doors: Doors, rows: Sequence[Row], backup_file: str | None) -> Path:
+    """Save the rows before they are changed; the file."""
     from mld.operating.resets.files import save_rows
 
     return save_rows(command, doors.app, rows, None if backup_file is None else Path(backup_file))
@@ -408,7 +414,8 @@ def _short(record: Any) -> str:
     return f"  {record.sequence}{sub}  {arrived.isoformat(timespec='milliseconds')}  {record.data_bytes} bytes"
 
 
-def _show(output: str, lines: Sequence[str], value: Any) -> None:
+def show(output: str, lines: Sequence[str], value: Any) -> None:
+    """Print the lines for people, or the value for machines, None for none."""
     from properties.printable import printable
 
     if output == "json":

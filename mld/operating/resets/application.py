@@ -26,6 +26,7 @@ from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, Fate, Outc
 from mld.operating.fleet_reader import dynamo_of
 from mld.operating.resets.operator_hold import OperatorHold, is_operator, operator_hold
 from mld.operating.resets.owners import Observed, living, owners_of, refusal
+from mld.operating.stream_choice import settings_of_one
 from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.retrieval.rawpage import page_of
 from mld.shards.detector import NotListed, ShardDetector
@@ -34,6 +35,7 @@ from mld.shards.identity import foreign_evidence
 from mld.streams import Shard, ShardFilter, Streams
 from mld.turns import in_turns
 from properties.settings import Settings
+from properties.stream_settings import StreamSetting
 from properties.values import InitialPositionKind
 
 REQUEST_TIMEOUT_S = 10.0
@@ -245,12 +247,19 @@ class Doors:
     settings: Settings
     dynamo: Service
     kinesis: Service
+    stream: StreamSetting | None = None
+    """The one of several streams that this is about; then the settings are those of it alone."""
 
 
 @asynccontextmanager
-async def application_of(settings: Settings) -> AsyncIterator[Doors]:
-    """The application of a properties file, with its credentials and endpoints. Raises errors of `mld.errors`."""
+async def application_of(settings: Settings, stream: StreamSetting | None = None) -> AsyncIterator[Doors]:
+    """The application of a properties file, with its credentials and endpoints; for one of several streams.
+
+    Raises errors of `mld.errors`.
+    """
     clock = LoopClock()
+    if stream is not None:
+        settings = settings_of_one(settings, stream)
     async with AsyncExitStack() as stack:
         dynamo = await stack.enter_async_context(dynamo_of(settings))
         kinesis = service_of(
@@ -268,7 +277,7 @@ async def application_of(settings: Settings) -> AsyncIterator[Doors]:
         streams = KinesisStreams(
             kinesis, stream_name=settings.stream_name, stream_arn=settings.stream_arn, page_of=page_of
         )
-        yield Doors(application_with(settings, dynamo, streams, clock), settings, dynamo, kinesis)
+        yield Doors(application_with(settings, dynamo, streams, clock), settings, dynamo, kinesis, stream)
 
 
 def initial_of(settings: Settings) -> InitialPosition:

@@ -13,14 +13,15 @@ from mld.fleet.values import COORDINATOR_TABLE_KEY, LEASE_TABLE_KEY, REPORTS_TAB
 from mld.leases import rows
 from mld.operating.acts.plan import ActRefusedError, RawTable, Row
 from mld.operating.resets.application import Application
+from mld.tracking.stream_list import ENTITY as LIST_ENTITY
 from properties.settings import Settings
 
 PROTECTED_CODE = "ValidationException"
 GONE_CODE = "ResourceNotFoundException"
 ENTITIES = frozenset(
-    {"LEASE", "STREAM", "LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "WORKER_METRIC_STATS"}
+    {"LEASE", "STREAM", "LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "WORKER_METRIC_STATS", LIST_ENTITY}
 )
-"""What the kinds of rows are called that KCL writes into a lease table."""
+"""What the kinds of rows are called that KCL and mld write into a lease table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,104 @@
+"""`mld migrate-streams`: which stream the leases of a table belong to, and the writing. The shell of `table_forms`."""
+
+from __future__ import annotations
+
+from mld.operating.acts.execution import carry_out
+from mld.operating.acts.plan import ActRefusedError, RawTable
+from mld.operating.resets.application import Application, Report
+from mld.operating.resets.table_forms import Reshaping, TableForm, listed, require_alone, streams_in
+from mld.operating.stream_choice import is_meant, names_of
+from mld.shards.identity import foreign_evidence
+from mld.stream_ids import StreamId
+from mld.tracking.stream_list import Contradiction, ListedStream, identify
+from mld.tracking.stream_rows import within_stream
+from mld.turns import in_turns
+from properties.settings import Settings
+from properties.stream_settings import StreamSetting
+
+ROUNDS_MAX = 8
+"""How often the table is looked at for what is left: three steps, and requests that failed."""
+
+
+async def to_several(app: Application, table: RawTable, label: str, epoch: int | None) -> Reshaping:
+    """The leases of one stream as those of `label`, with the epoch of `identify`. Raises ActRefusedError, StreamError.
+
+    The service is asked, so that rows of another stream are not taken for those of this one.
+    """
+    answer = await app.streams.describe()
+    known = listed(table)
+    found = identify(
+        label,
+        answer.arn,
+        answer.created_ms,
+        epoch=epoch,
+        listed=None if known is None else known.current().get(label),
+        in_table=streams_in(table),
+    )
+    if isinstance(found, Contradiction):
+        raise ActRefusedError(found.reason)
+    await _require_own(app, table, None)
+    return Reshaping(TableForm.SEVERAL, ListedStream(str(found), label, answer.arn, answer.created_ms))
+
+
+async def to_one(app: Application, table: RawTable, wanted: Settings | StreamSetting) -> Reshaping | None:
+    """The leases of the only stream of the table in the form of one stream; None if none has the other form.
+
+    `wanted` is the file of one stream, or the stream of a file of several. Raises ActRefusedError, StreamError.
+    """
+    known = listed(table)
+    ids = streams_in(table)
+    if not ids and known is not None and known.streams:
+        ids = (known.streams[0].id,)  # all leases are turned, and the list is left
+    if not ids:
+        return None
+    mine = [one for one in ids if _is_wanted(one, wanted)]
+    if not mine:
+        raise ActRefusedError(
+            f"the table holds leases of {names_of([str(one) for one in ids])}, and the file names stream "
+            f"{_name_of(wanted)}: name the stream whose leases are to be kept"
+        )
+    if len(mine) > 1:
+        raise ActRefusedError(
+            f"the table holds leases of several streams of that name ({names_of([str(one) for one in mine])}), as the "
+            "stream was deleted and made again: let mld.formerStreams = delete take the old ones away first"
+        )
+    require_alone(table, mine[0])
+    if streams_in(table):
+        await _require_own(app, table, str(mine[0]))
+    return Reshaping(TableForm.ONE, ListedStream(str(mine[0]), mine[0].name, ""))
+
+
+def _is_wanted(stream: StreamId, wanted: Settings | StreamSetting) -> bool:
+    if isinstance(wanted, StreamSetting):
+        return is_meant(wanted, str(stream))
+    account = None if wanted.stream_arn is None else wanted.stream_arn.split(":")[4]
+    return stream.name == wanted.stream_name and account in (None, stream.account)
+
+
+def _name_of(wanted: Settings | StreamSetting) -> str:
+    return wanted.name if isinstance(wanted, StreamSetting) else wanted.stream_name
+
+
+async def _require_own(app: Application, table: RawTable, stream: str | None) -> None:
+    """Raises ActRefusedError if the leases of `stream`, or those that name none, are certainly another stream's."""
+    leases = [within_stream(lease) for lease in table.scan.leases if lease.stream == stream]
+    foreign = await in_turns(foreign_evidence(await app.shards(), leases))
+    if foreign is not None:
+        raise ActRefusedError(foreign)
+
+
+async def reshape(app: Application, wanted: Reshaping, first: RawTable, report: Report) -> bool:
+    """Write step after step until nothing is left; whether that was reached. `first` is the table as it was planned.
+
+    Each round looks at the table again, so what a lost answer hides is seen there. Raises ActRefusedError if somebody
+    else is at work, TableError.
+    """
+    before = wanted.sources(first)
+    for _ in range(ROUNDS_MAX):
+        table = (await app.look()).table
+        wanted.require_still(before, table)
+        plan = wanted.next_step(table)
+        if not plan.changes:
+            return True
+        await carry_out(plan, lambda _: app.calls, app.clock, on_outcome=report)
+    return False

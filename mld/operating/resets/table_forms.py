@@ -1,0 +1,237 @@
+"""Turning a table of one stream into one of several, and back: which rows are written, in which order. Pure.
+
+Three steps, each planned from the table as it is then. First every lease of the old form gets a copy of the new form,
+created under the condition that its key is free. When all copies are there, the list of streams follows. Then the rows
+of the old form go, each under the condition that it is as it was read. So a command that dies leaves every lease in one
+of the forms or in both, and the same command again goes on from there. Workers of either form refuse a mixed table.
+
+Where both forms of a lease exist, the earlier of the two places counts: a copy at the place of the old row, or before
+it, stays, and the old row goes. A new row that is further is neither overwritten nor trusted, because only somebody
+else can have moved it: the command refuses, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mld.leases import rows
+from mld.leases.lease import Lease
+from mld.operating.acts.plan import ActPlan, ActRefusedError, Change, RawTable, Row, WriteKind
+from mld.positions import TRIM_HORIZON, Position
+from mld.shards.graph import id_order
+from mld.stream_ids import StreamId, parse_stream_id, stream_of_key
+from mld.tracking import stream_list
+from mld.tracking.stream_list import ListedStream, TrackedList
+
+NAMED_MAX = 3
+_NOT_COPIED = frozenset({rows.OWNER, rows.CHECKPOINT_OWNER, rows.HEARTBEAT, rows.STREAM, rows.SHARD, *rows.STATUS})
+"""What a row says of its holder, and of its form."""
+_GUARDED = (
+    rows.COUNTER,
+    rows.CHECKPOINT,
+    rows.CHECKPOINT_SUB,
+    rows.OWNER,
+    rows.CHECKPOINT_OWNER,
+    rows.PENDING,
+    rows.PENDING_SUB,
+    rows.CHILDREN,
+    rows.STREAM,
+)
+"""What must be as it was read when a row is deleted: every write of a worker changes one of them."""
+
+
+class TableForm(Enum):
+    """How many streams the rows of a table can tell apart."""
+
+    SEVERAL = "several"
+    ONE = "one"
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaping:
+    """The leases of one stream go to the form `to`. `stream` is the stream as the list has it."""
+
+    to: TableForm
+    stream: ListedStream
+
+    def sources(self, table: RawTable) -> Mapping[str, Row]:
+        """The rows of the old form, by key, from old to young shards."""
+        wanted = None if self.to is TableForm.SEVERAL else self.stream.stream
+        leases = sorted(
+            (lease for lease in table.scan.leases if lease.stream == wanted), key=lambda one: id_order(one.shard_id)
+        )
+        raw = {row.get(rows.KEY, {}).get("S", ""): row for row in table.rows}
+        return {lease.key: raw[lease.key] for lease in leases}
+
+    def target(self, key: str) -> str:
+        """The key of the new form."""
+        id_ = self.stream.stream
+        return f"{id_}:{key}" if self.to is TableForm.SEVERAL else key.removeprefix(f"{id_}:")
+
+    def whole(self, table: RawTable) -> ActPlan:
+        """All that is left, for people: one change for each lease, and the list. Raises ActRefusedError."""
+        self._require_fit(table)
+        seen = {lease.key: lease for lease in table.scan.leases}
+        changes, notes = [], []
+        for key, row in self.sources(table).items():
+            there = seen.get(self.target(key))
+            if there is None:
+                changes.append(replace(self._copy(key, row), words=f"becomes {self.target(key)}, at {_place(row)}"))
+                continue
+            changes.append(_removed(key, row, f"its row goes; {there.key} is there, at {there.checkpoint}"))
+            if there.checkpoint != seen[key].checkpoint:
+                notes.append(f"{there.key} is before {key}: the records between are delivered again")
+        changes += self._list(table)
+        return ActPlan(self.title, tuple(changes), tuple(notes))
+
+    @property
+    def title(self) -> str:
+        """What this does, in one line."""
+        if self.to is TableForm.SEVERAL:
+            return f"to the form of several streams: the leases become those of stream {self.stream.stream}"
+        return f"to the form of one stream: stream {self.stream.stream}"
+
+    def next_step(self, table: RawTable) -> ActPlan:
+        """What is to be written now, from the table as it is; no changes when all is done. Raises ActRefusedError."""
+        self._require_fit(table)
+        sources, there = self.sources(table), {lease.key for lease in table.scan.leases}
+        copies = tuple(self._copy(key, row) for key, row in sources.items() if self.target(key) not in there)
+        if copies:
+            return ActPlan(self.title, copies)
+        follows = tuple(self._list(table))
+        # Back, the list goes last: until then the table is known by it to hold several streams.
+        if follows and (self.to is TableForm.SEVERAL or not sources):
+            return ActPlan(self.title, follows)
+        return ActPlan(self.title, tuple(_removed(key, row, "its row goes") for key, row in sources.items()))
+
+    def require_still(self, first: Mapping[str, Row], table: RawTable) -> None:
+        """Raises ActRefusedError if rows of the old form are other ones than at `first`: somebody is at work."""
+        for key, row in self.sources(table).items():
+            if key not in first:
+                raise ActRefusedError(f"row {key} came meanwhile: somebody else is at work; stop them and ask again")
+            if first[key] != row:
+                raise ActRefusedError(f"row {key} moved meanwhile: somebody else is at work; stop them and ask again")
+
+    # --- the parts --------------------------------------------------------------------------------------------------
+
+    def _require_fit(self, table: RawTable) -> None:
+        if self.to is TableForm.ONE:
+            require_alone(table, self.stream.id)
+        seen = {lease.key: lease for lease in table.scan.leases}
+        for key in self.sources(table):
+            if seen[key].stream is None and stream_of_key(key) is not None:
+                raise ActRefusedError(f"lease row {key} names a stream in its key, but has no {rows.STREAM}: repair it")
+            other = seen.get(self.target(key))
+            if other is not None and not _is_not_after(other.checkpoint, seen[key].checkpoint):
+                raise ActRefusedError(_both(seen[key], other))
+
+    def _copy(self, key: str, row: Row) -> Change:
+        item = {name: value for name, value in row.items() if name not in _NOT_COPIED}
+        item[rows.KEY] = {"S": self.target(key)}
+        if self.to is TableForm.SEVERAL:
+            item |= {rows.STREAM: {"S": self.stream.stream}, rows.SHARD: {"S": key}}
+        request = {
+            "Item": item,
+            "ConditionExpression": "attribute_not_exists(#leaseKey)",
+            "ExpressionAttributeNames": {"#leaseKey": rows.KEY},
+        }
+        return Change(self.target(key), f"created, at {_place(row)}", WriteKind.PUT, request)
+
+    def _list(self, table: RawTable) -> list[Change]:
+        before = listed(table)
+        if self.to is TableForm.ONE:
+            if before is None:
+                return []
+            request = {
+                "Key": {rows.KEY: {"S": stream_list.KEY}},
+                "ConditionExpression": "#version = :seen",
+                "ExpressionAttributeNames": {"#version": "version"},
+                "ExpressionAttributeValues": {":seen": {"N": str(before.version)}},
+            }
+            return [Change(stream_list.KEY, "the list of streams goes", WriteKind.DELETE, request)]
+        if not self.sources(table):
+            return []
+        known = TrackedList() if before is None else before
+        if any(one.stream == self.stream.stream and one.former_since_s is None for one in known.streams):
+            return []
+        others = tuple(one for one in known.streams if one.stream != self.stream.stream)
+        after = TrackedList(known.version + 1, tuple(sorted((*others, self.stream), key=lambda one: one.stream)))
+        request = {
+            "Item": {rows.KEY: {"S": stream_list.KEY}, **stream_list.values_of(after)},
+            "ConditionExpression": "attribute_not_exists(#leaseKey)",
+            "ExpressionAttributeNames": {"#leaseKey": rows.KEY},
+        }
+        if before is not None:
+            request["ConditionExpression"] = "#version = :seen"
+            request["ExpressionAttributeNames"] = {"#version": "version"}
+            request["ExpressionAttributeValues"] = {":seen": {"N": str(before.version)}}
+        return [Change(stream_list.KEY, f"the list of streams has {self.stream.label}", WriteKind.PUT, request)]
+
+
+def listed(table: RawTable) -> TrackedList | None:
+    """The list of streams in the table; None if there is none. Raises ActRefusedError for a damaged one."""
+    row = table.row(stream_list.KEY)
+    if row is None:
+        return None
+    try:
+        return stream_list.parse(row)
+    except ValueError as error:
+        raise ActRefusedError(str(error)) from error
+
+
+def streams_in(table: RawTable) -> tuple[StreamId, ...]:
+    """The streams whose leases name them."""
+    found = {parse_stream_id(lease.stream) for lease in table.scan.leases if lease.stream is not None}
+    return tuple(sorted(one for one in found if one is not None))
+
+
+def require_alone(table: RawTable, stream: StreamId) -> None:
+    """Raises ActRefusedError if the table has leases of other streams, which a table of one cannot keep."""
+    others = [str(one) for one in streams_in(table) if one != stream]
+    if others:
+        more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+        raise ActRefusedError(
+            f"the table also holds leases of {', '.join(others[:NAMED_MAX])}{more}, and a table of one stream has no "
+            "place for them: let mld.formerStreams = delete take them away first, or stay with several streams"
+        )
+
+
+def _removed(key: str, row: Row, words: str) -> Change:
+    """Delete the row, if it is as it was read."""
+    conditions, names, values = ["#leaseKey = :leaseKey"], {"#leaseKey": rows.KEY}, {":leaseKey": {"S": key}}
+    for name in _GUARDED:
+        names[f"#{name}"] = name
+        if name in row:
+            conditions.append(f"#{name} = :{name}")
+            values[f":{name}"] = dict(row[name])
+        else:
+            conditions.append(f"attribute_not_exists(#{name})")
+    request = {
+        "Key": {rows.KEY: {"S": key}},
+        "ConditionExpression": " AND ".join(conditions),
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+    }
+    return Change(key, words, WriteKind.DELETE, request)
+
+
+def _is_not_after(new: Position, old: Position) -> bool:
+    """Whether whoever goes on from `new` is surely given everything that follows `old`."""
+    if new in (old, TRIM_HORIZON):
+        return True
+    return new.number is not None and (old.is_shard_end or (old.number is not None and new <= old))
+
+
+def _both(old: Lease, new: Lease) -> str:
+    return (
+        f"there are two rows of shard {old.shard_id}: {old.key} at {old.checkpoint}, and {new.key} at "
+        f"{new.checkpoint}, which somebody else must have moved; delete the one that is wrong, and ask again"
+    )
+
+
+def _place(row: Row) -> str:
+    lease = rows.parse_row(row)
+    assert lease is not None, "only rows of leases are turned"
+    return str(lease.checkpoint)
