@@ -26,7 +26,7 @@ from mld.positions import AT_TIMESTAMP, LATEST, TRIM_HORIZON, InitialPosition
 from mld.reader_factory import NewReader, ReaderShares, TakeDown, readers_of
 from mld.retrieval.buffer import Budget
 from mld.shards.detector import ShardDetector
-from mld.streams import FanOut, StreamKind, Streams, StreamSummary
+from mld.streams import ChildBatch, FanOut, StreamKind, Streams, StreamSummary
 from mld.tracking.follower import ListFollower, WantedStream
 from mld.tracking.list_table import ListTable
 from mld.tracking.many_streams import ManyRules, ManyStreams, OpenedStream
@@ -84,11 +84,13 @@ def assemble(
     polls_on_a_beat: bool = False,
     letters: LetterBox | None = None,
     metrics: Metrics | None = None,
+    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None,
 ) -> Worker:
     """A worker over any implementations of the ports. `dynamo` is the service behind `table`.
 
     `polls_on_a_beat`: readers at the tip wake together (`retrieval.pacing`), which only pays on a real machine.
-    `letters` must be there if the settings set records aside.
+    `letters` must be there if the settings set records aside. `prepare` takes off what a schema registry put around
+    records.
     """
     lease_duration_s = settings.failover_time_millis / 1000
     signals = WorkerSignals()
@@ -153,7 +155,7 @@ def assemble(
         metrics=metrics,
         parents_changed=parents_changed,
     )
-    source = _Source(settings, worker_id, clock, rng, polls_on_a_beat=polls_on_a_beat)
+    source = _Source(settings, worker_id, clock, rng, prepare, polls_on_a_beat=polls_on_a_beat)
     sources: StreamSources
     if isinstance(ports, StreamPorts):
         new_reader, take_down = source.readers(ports)
@@ -227,9 +229,19 @@ def assemble(
 class _Source:
     """Makes what the consumers of a stream share. Memory for records that wait is one budget for all streams."""
 
-    def __init__(self, settings: Settings, worker_id: str, clock: Clock, rng: Random, *, polls_on_a_beat: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        worker_id: str,
+        clock: Clock,
+        rng: Random,
+        prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None,
+        *,
+        polls_on_a_beat: bool,
+    ) -> None:
         self._settings = settings
         self._worker_id = worker_id
+        self._prepare = prepare
         self._shares = ReaderShares(clock, rng, budget=Budget(settings.prefetch_bytes_max), on_a_beat=polls_on_a_beat)
 
     def initial_of(self, ports: StreamPorts) -> InitialPosition:
@@ -240,7 +252,7 @@ class _Source:
 
     def of(self, new_reader: NewReader, ports: StreamPorts, name: str, label: StreamLabel | None = None) -> ShardSource:
         sender = Sender(self._settings.application_name, name, self._worker_id)
-        return ShardSource(new_reader, self.initial_of(ports), sender, label)
+        return ShardSource(new_reader, self.initial_of(ports), sender, label, self._prepare)
 
 
 def _apart(rng: Random) -> Random:

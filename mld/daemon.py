@@ -37,6 +37,7 @@ from mld.process.streams_reader import StreamsReader
 from mld.process.systemd import ServiceManager, claim_supervision
 from mld.process.until_tip import CatchUpRules, RunUntilTip, UntilTip
 from mld.reader_factory import fan_out_of
+from mld.schemas.opening import OpenedRegistry, missing_codecs, registry_of
 from mld.stream_clients import StreamClients, kind_of, streams_port
 from mld.streams import StreamKind, Streams
 from mld.surface import SurfaceParts, surface
@@ -100,7 +101,10 @@ async def run_daemon(
         )
     else:
         sources = _streams(settings, factory, metrics, kind_of(settings.stream_arn))
-    opened: list[CountedService | LetterBox | StreamClients] = [sources, dynamo]
+    schemas = registry_of(settings, factory, clock)
+    opened: list[CountedService | LetterBox | StreamClients | OpenedRegistry] = [sources, dynamo]
+    if schemas is not None:
+        opened.append(schemas)
     if letters is not None:
         opened.append(letters)
     log.info(
@@ -128,7 +132,9 @@ async def run_daemon(
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.set_threshold(COLLECT_EVERY)
         gc.freeze()  # modules and service models stay: else every full collection walks them, 30 ms each time
-        worker = build_worker(settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics)
+        worker = build_worker(
+            settings, command, worker_id, sources, dynamo, environment, clock, letters, metrics, schemas
+        )
         parts = SurfaceParts(settings, worker, worker_id, metrics, dynamo, factory, clock, supervision)
 
         def reload() -> None:
@@ -166,7 +172,7 @@ def _reload(worker: Worker, reloader: Reloader | None, manager: ServiceManager) 
 
 
 def _check_extras(settings: Settings, properties_file: str) -> None:
-    remarks = missing_extras(settings, properties_file)
+    remarks = [*missing_extras(settings, properties_file), *missing_codecs(settings, properties_file)]
     errors = [remark for remark in remarks if remark.level is Level.ERROR]
     if errors:
         raise ConfigurationError(errors, remarks)
@@ -251,6 +257,7 @@ def build_worker(
     clock: Clock,
     letters: LetterBox | None = None,
     metrics: Metrics | None = None,
+    schemas: OpenedRegistry | None = None,
 ) -> Worker:
     """Wire the real adapters together."""
     rng = Random()
@@ -300,4 +307,5 @@ def build_worker(
         polls_on_a_beat=True,
         letters=letters,
         metrics=metrics,
+        prepare=None if schemas is None else schemas.preparer.prepare,
     )

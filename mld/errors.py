@@ -131,6 +131,17 @@ class DeadLetterError(MldError):
     """A dead letter may not have been written: its record stays where it is."""
 
 
+# --- schemas ---------------------------------------------------------------------------------------------------------
+
+
+class SchemaUnknownError(MldError):
+    """The schema registry does not have a version with this id, or not for us."""
+
+
+class SchemaUnreachableError(MldError):
+    """The schema registry cannot tell now: no answer, throttling, access denied."""
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from mld.aws.counted import CountedService
@@ -35,12 +36,14 @@ TakeDown = Callable[[], Awaitable[None]]
 _RENEWALS_PER_LEASE = 3
 
 
-def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams) -> FanOut | None:
+def fan_out_of(settings: Settings, kinesis: RawService, streams: Streams, extra: bytes = b"") -> FanOut | None:
     """The port of enhanced fan-out; None to poll. Nothing can subscribe where every call must go through botocore."""
     if not settings.reads_by_fan_out:
         return None
     if isinstance(kinesis, WireService | CountedService) and kinesis.can_stream:
-        return KinesisFanOut(kinesis, streams, stream_name=settings.stream_name, page_of=page_of_event)
+        return KinesisFanOut(
+            kinesis, streams, stream_name=settings.stream_name, page_of=partial(page_of_event, extra=extra)
+        )
     why = "enhanced fan-out needs the lean wire client, and thus no client certificate and no proxy that speaks TLS"
     if settings.retrieval_mode is RetrievalMode.FANOUT:
         raise StartupError(f"{why}; set retrievalMode=POLLING")

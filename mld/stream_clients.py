@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mld.assembly import ManyPorts, StreamPorts
 from mld.aws.counted import CountedService
@@ -20,6 +21,7 @@ from mld.tracking.stream_list import ListedStream, account_and_name
 from properties.credentials import CredentialsChain
 from properties.settings import Settings
 from properties.stream_settings import StreamSetting
+from protocol.codec import record_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,12 @@ def kind_of(arn: str | None) -> StreamKind:
     return StreamKind.DYNAMODB if arn is not None and arn.split(":")[2] == "dynamodb" else StreamKind.KINESIS
 
 
-def streams_port(service: RawService, clock: Clock, name: str, arn: str | None) -> Streams:
-    """The `Streams` port of one stream over the service of its kind."""
+def streams_port(service: RawService, clock: Clock, name: str, arn: str | None, extra: bytes = b"") -> Streams:
+    """The `Streams` port of one stream over the service of its kind; `extra` is what each record has besides."""
+    page = partial(page_of, extra=extra)
     if arn is not None and kind_of(arn) is StreamKind.DYNAMODB:
-        return DynamoStreams(service, clock, stream_arn=arn, page_of=page_of)
-    return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page_of)
+        return DynamoStreams(service, clock, stream_arn=arn, page_of=page)
+    return KinesisStreams(service, stream_name=name, stream_arn=arn, page_of=page)
 
 
 class StreamClients:
@@ -95,7 +98,9 @@ class StreamClients:
         kind = kind_of(listed.arn)
         return StreamPorts(
             streams,
-            fan_out_of(settings, service, streams) if kind is StreamKind.KINESIS else None,
+            fan_out_of(settings, service, streams, self._extra(settings.stream_name))
+            if kind is StreamKind.KINESIS
+            else None,
             None if own is None else own.consumer_arn,
             None if own is None else own.initial_position,
             kind,
@@ -115,7 +120,10 @@ class StreamClients:
     async def _streams(self, label: str, arn: str | None) -> tuple[CountedService, Streams]:
         service = await self._service(label, arn)
         name = label if arn is None else account_and_name(arn)[1]
-        return service, streams_port(service, self._clock, name, arn)
+        return service, streams_port(service, self._clock, name, arn, self._extra(name))
+
+    def _extra(self, name: str) -> bytes:
+        return record_keys({"streamName": name}) if self._settings.record_stream_name else b""
 
     async def _service(self, label: str, arn: str | None) -> CountedService:
         own = self._known.get(label)

@@ -150,6 +150,11 @@ class ChildBatch(Protocol):
     """User records that are ready for a child: those of one page after de-aggregation and the checkpoint filter."""
 
     @property
+    def millis_behind_latest(self) -> int | None:
+        """The lag of the page; None if it told none."""
+        ...
+
+    @property
     def data_bytes(self) -> int:
         """Sum of the payload sizes, in bytes; complete when `line` has come to its end."""
         ...
@@ -208,6 +213,11 @@ class Page(Protocol):
     @property
     def last_sequence(self) -> str | None:
         """Sequence number of the last record; None without records."""
+        ...
+
+    @property
+    def bears_frames(self) -> bool:
+        """Whether a record may have the frame of a schema registry; certain only if not."""
         ...
 
     @property

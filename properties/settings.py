@@ -27,6 +27,8 @@ from properties.values import (
     MetricsLevel,
     MetricsOutput,
     RetrievalMode,
+    SchemaErrors,
+    SchemaMode,
     WireClient,
 )
 
@@ -177,6 +179,15 @@ class Settings:
     deregister_consumer: bool
     lease_table_billing_mode: BillingMode
     lease_table_tags: Tags
+    schema_registry: SchemaMode
+    schema_registry_on_error: SchemaErrors
+    schema_registry_region: str | None
+    schema_registry_endpoint: str | None
+    schema_registry_cache_size: int
+    schema_registry_time_to_live_millis: int
+    schema_registry_directory: str | None
+    schema_registry_inline: bool
+    schema_registry_validate: bool
     metadata_layout: MetadataLayout
     lease_assignment_strategy: AssignmentStrategy
     heartbeat: HeartbeatSetting

@@ -166,6 +166,26 @@ class FormerStreams(Enum):
     DELETE = "delete"
 
 
+class SchemaMode(Enum):
+    """What becomes of records with the frame of the Glue Schema Registry."""
+
+    OFF = "off"
+    """They are delivered as they came."""
+    STRIP = "strip"
+    """The frame is taken off, and the payload inflated."""
+    JSON = "json"
+    """As strip, and Avro data becomes JSON text."""
+
+
+class SchemaErrors(Enum):
+    """What becomes of a framed record whose schema cannot be had, or whose payload cannot be read."""
+
+    DELIVER = "deliver"
+    """It is delivered as it came, with a key that says why."""
+    FAIL = "fail"
+    """Its batch waits."""
+
+
 class InitialPositionKind(Enum):
     LATEST = "LATEST"
     TRIM_HORIZON = "TRIM_HORIZON"

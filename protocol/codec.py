@@ -48,12 +48,14 @@ _OTHER_ACTIONS = frozenset(action.value for action in ActionName) | {"shutdown",
 _RECORD_HEAD = b'{"data":"'
 _RECORD_END = b',"action":"record"}'
 _RECORD_TAIL = (
-    b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,"subSequenceNumber":%d' + _RECORD_END
+    b'","partitionKey":%b,"sequenceNumber":"%b","approximateArrivalTimestamp":%b,"subSequenceNumber":%d%b' + _RECORD_END
 )
 _RECORD = _RECORD_HEAD + b"%b" + _RECORD_TAIL
 RECORDS_HEAD = b'{"action":"processRecords","records":['
-RECORD_FRAME = (_RECORD_HEAD, *_RECORD_TAIL.replace(b"%d", b"0").split(b"%b"))
+RECORD_FRAME = (_RECORD_HEAD, *_RECORD_TAIL.replace(b"%d%b", b"0").split(b"%b"))
 """The text around the columns of a record outside aggregates, which are base64, JSON text, digits, digits."""
+RECORD_END = _RECORD_END
+"""With it ends the last text of RECORD_FRAME; the keys of `record_keys` stand before."""
 
 
 # --- daemon to child -------------------------------------------------------------------------------------------------
@@ -110,18 +112,25 @@ def records_tail(millis_behind_latest: int | None) -> bytes:
     return b'],"millisBehindLatest":%b}\n' % _number(millis_behind_latest).encode()
 
 
-def encode_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int) -> bytes:
-    """One element of `records`: payload, JSON text, digits, digits, number."""
-    return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub)
+def encode_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b"") -> bytes:
+    """One element of `records`: payload, JSON text, digits, digits, number, and keys of `record_keys`."""
+    return _RECORD % (b2a_base64(data, newline=False), key, sequence, arrival_ms, sub, extra)
 
 
-def encode_large_record(data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int) -> Iterator[bytes]:
+def encode_large_record(
+    data: bytes, key: bytes, sequence: bytes, arrival_ms: bytes, sub: int, extra: bytes = b""
+) -> Iterator[bytes]:
     """The same slice by slice, for a payload above SLICE_DATA_BYTES."""
     yield _RECORD_HEAD
     view = memoryview(data)
     for start in range(0, len(view), SLICE_DATA_BYTES):
         yield b2a_base64(view[start : start + SLICE_DATA_BYTES], newline=False)
-    yield _RECORD_TAIL % (key, sequence, arrival_ms, sub)
+    yield _RECORD_TAIL % (key, sequence, arrival_ms, sub, extra)
+
+
+def record_keys(keys: Mapping[str, str]) -> bytes:
+    """Keys that every record of a stream has, besides the usual ones; flat, as children that know none accept them."""
+    return _extra_keys(keys)
 
 
 def encode_checkpoint_reply(request: CheckpointRequest, error: CheckpointErrorName | None) -> bytes:

@@ -15,7 +15,8 @@ from protocol.codec import PIECE_BYTES, RECORDS_HEAD, records_tail
 
 _END = b',"action":"record"}'
 _POSITION = re.compile(
-    rb'"sequenceNumber":"([0-9]+)","approximateArrivalTimestamp":-?[0-9]+,"subSequenceNumber":(-?[0-9]+)\Z'
+    rb'"sequenceNumber":"([0-9]+)","approximateArrivalTimestamp":-?[0-9]+,"subSequenceNumber":(-?[0-9]+)'
+    rb'(?:,"[A-Za-z]+":"(?:[^"\\]|\\.)*")*\Z'
 )
 
 
@@ -26,6 +27,10 @@ class FramedRecord:
     sequence: str
     sub: int
     text: bytes
+
+    def as_it_came(self) -> FramedRecord:
+        """The record before anything was taken off it."""
+        return self
 
     def fields(self) -> dict[str, object]:
         """The fields the child gets: data in base64, partitionKey, sequenceNumber, approximateArrivalTimestamp, …"""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ServiceName = Literal["kinesis", "dynamodbstreams", "dynamodb", "cloudwatch"]
-BesideName = Literal["kinesis", "s3", "sqs"]
+BesideName = Literal["kinesis", "s3", "sqs", "glue"]
 USER_AGENT_TOKEN = f"mld/{__version__}"
 
 

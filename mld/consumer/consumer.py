@@ -17,6 +17,7 @@ from functools import partial
 
 from mld.clock import millis_since
 from mld.consumer.aggregates import AggregateReports
+from mld.consumer.batches import batch_of
 from mld.consumer.failures import Failures
 from mld.consumer.lifecycle import ActivityOutcome, ConsumerState, StopReason, next_state
 from mld.consumer.parts import Part, holding_of, holding_part, records_of
@@ -31,7 +32,6 @@ from mld.positions import Position
 from mld.retrieval.reader import EndOfShard, Records, ShardMissing, ShardReader
 from mld.streams import ChildBatch, ChildShard, Page
 from mld.surviving import ours
-from mld.turns import in_turns
 from protocol.conversation import ProcessorError, ProcessorGoneError
 from protocol.messages import CheckpointErrorName, CheckpointRequest, Initialize
 
@@ -241,8 +241,9 @@ class ShardConsumer:
     async def _deliver(self, page: Page) -> ActivityOutcome:
         """Give the child what is new to it in the page; in parts during a search for a record that kills it."""
         self.counters.fetched(page.millis_behind_latest)
-        batch = page.after(self._delivered, self._lease.hash_range)
-        await in_turns(batch.opening())
+        batch = await batch_of(page, self._delivered, self._lease.hash_range, self._source, self._stopping)
+        if batch is None:
+            return ActivityOutcome.DONE
         if batch.largest is None and not self._settings.deliver_empty_batches:
             self.aggregates.note(batch, self._lease.hash_range)
             return ActivityOutcome.DONE
@@ -466,8 +467,6 @@ class ShardConsumer:
         if processor is not None:
             log.warning("child killed: %s", await processor.kill(), extra=self._about("child_killed"))
         await self._stop_reader()
-
-    # --- waiting -----------------------------------------------------------------------------------------------------
 
     async def _retry_later(self, delay_max_s: float = RETRY_DELAY_MAX_S) -> ActivityOutcome:
         """The world is not ready: `taskBackoffTimeMillis`, doubling while it stays so."""

@@ -146,6 +146,7 @@ class Failures:
             return False
         assert self._parts.letters is not None, "nothing is searched for without a place for it"
         position, framed = self._suspect
+        framed = framed.as_it_came()
         attempts = self._search.attempts
         letter = letter_of(
             framed,

@@ -32,7 +32,7 @@ class Part:
 
     def __init__(self, records: Sequence[PlacedRecord], millis_behind_latest: int | None) -> None:
         self.records = records
-        self._millis_behind_latest = millis_behind_latest
+        self.millis_behind_latest = millis_behind_latest
 
     @property
     def data_bytes(self) -> int:
@@ -50,7 +50,7 @@ class Part:
         yield from ()
 
     def line(self) -> Iterator[bytes]:
-        return line_of([record.framed for record in self.records], self._millis_behind_latest)
+        return line_of([record.framed for record in self.records], self.millis_behind_latest)
 
 
 async def records_of(batch: ChildBatch) -> list[PlacedRecord]:

@@ -10,7 +10,7 @@ lease table when a shard begins and ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -27,7 +27,7 @@ from mld.leases.lease import Lease
 from mld.metrics.registry import Metrics, ShardMetrics
 from mld.positions import InitialPosition
 from mld.retrieval.reader import ShardReader
-from mld.streams import ChildShard
+from mld.streams import ChildBatch, ChildShard
 from protocol.messages import Dialect, StreamLabel
 
 
@@ -173,6 +173,8 @@ class ShardSource:
     initial: InitialPosition
     sender: Sender
     label: StreamLabel | None = None
+    prepare: Callable[[ChildBatch], Awaitable[ChildBatch]] | None = None
+    """Takes off what a schema registry put around records; None: nothing does."""
 
     @property
     def stream_name(self) -> str | None:

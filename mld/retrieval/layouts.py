@@ -27,6 +27,9 @@ Children compute with the field, so it must not be null; and 0 can be told from 
 """
 MAGIC_IN_BASE64 = re.compile(rb"84maw[g-v]")
 """How the payload of a KPL aggregate begins: F3 89 9A C2 and the first two bits, or the padding, of what follows."""
+FRAME_IN_BASE64 = re.compile(rb"Aw[A-DU-X]")
+"""How data with the frame of the Glue Schema Registry begins: 03 and then 00 or 05."""
+_PLAIN_DATA = b"(?!" + MAGIC_IN_BASE64.pattern + b"|" + FRAME_IN_BASE64.pattern + b")"
 
 _SECONDS_MAX = 253_402_300_800  # the year 10000
 _E9_DIGITS = 12  # of 1.763661600123E9 after the point: milliseconds without its first digit
@@ -132,7 +135,7 @@ class RecordLayout:
 
     `head` matches from the start of a record through the quote that begins its payload. `between` matches from the
     quote that ends a payload through the quote that begins the next one, or through the end of the array; `to_plain` is
-    the same, but not before an aggregate; `next` is where the next record begins. Groups that stand before a payload
+    the same, but not before an aggregate or a frame; `next` is where the next record begins. Groups before a payload
     belong to the record after the match; the `in_head` flags say so. An arrival time is `time_head`, then the group if
     it has `time_chars` characters, else `time_fill` of it.
     """
@@ -232,7 +235,7 @@ def compiled(source: LayoutSource) -> RecordLayout:
     is_e9 = source.time_head not in (b"", ARRIVAL_UNKNOWN)
     return RecordLayout(
         head=re.compile(b"()" * number[""] + opening),
-        to_plain=re.compile(before + b"(?!" + MAGIC_IN_BASE64.pattern + b")" + close),
+        to_plain=re.compile(before + _PLAIN_DATA + close),
         between=re.compile(before + close),
         next=number[""],
         key=number["PartitionKey"],

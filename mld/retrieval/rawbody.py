@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from mld.retrieval.jsonscan import ARRAY, ARRAY_END, COMMA, OBJECT, QUOTE, Scan
 from mld.retrieval.layouts import (
+    FRAME_IN_BASE64,
     MAGIC_IN_BASE64,
     Columns,
     LayoutSource,
@@ -49,6 +50,7 @@ class RegularRun:
     layout: RecordLayout
     matches: list[re.Match[bytes]]
     bears_magic: bool
+    bears_frame: bool = False
 
     def __len__(self) -> int:
         return len(self.matches) - 1
@@ -87,6 +89,7 @@ class IrregularRun:
 
     records: list[Columns] = field(default_factory=list)
     bears_magic: bool = False
+    bears_frame: bool = False
 
     def __len__(self) -> int:
         return len(self.records)
@@ -180,6 +183,7 @@ class _Records:
         matches = [match]
         append = matches.append
         bears_magic = MAGIC_IN_BASE64.match(body, match.end()) is not None
+        bears_frame = FRAME_IN_BASE64.match(body, match.end()) is not None
         start, chars, padding = match.end(), 0, 0
         ended = False
         while not ended:
@@ -189,7 +193,10 @@ class _Records:
                 match = to_any(body, end)
                 if match is None:
                     break
-                bears_magic = True
+                if FRAME_IN_BASE64.match(body, match.end()) is None:
+                    bears_magic = True
+                else:
+                    bears_frame = True
             size = end - start
             if end > backslash or size & 3:
                 break
@@ -200,7 +207,7 @@ class _Records:
             start = match.end()
             ended = body[start - 1] == ARRAY_END
         if len(matches) > 1:
-            self.runs.append(RegularRun(body, layout, matches, bears_magic))
+            self.runs.append(RegularRun(body, layout, matches, bears_magic, bears_frame))
             self.chars += chars
             self.padding += padding
             self._scan.at = start if ended else matches[-1].start(layout.next)
@@ -226,6 +233,7 @@ class _Records:
         assert isinstance(run, IrregularRun)
         run.records.append(columns)
         run.bears_magic |= MAGIC_IN_BASE64.match(columns.data) is not None
+        run.bears_frame |= FRAME_IN_BASE64.match(columns.data) is not None
         self.chars += len(columns.data)
         self.padding += columns.data[-2:].count(_PAD)
         if scan.at > self._backslash:

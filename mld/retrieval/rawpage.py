@@ -27,6 +27,7 @@ from mld.steps import Steps, finish
 from mld.streams import A_TURN, ChildShard, HashRange, Misrouted, child_shard_of
 from protocol.codec import (
     PIECE_BYTES,
+    RECORD_END,
     RECORD_FRAME,
     RECORDS_HEAD,
     SLICE_DATA_BYTES,
@@ -39,7 +40,6 @@ Span = tuple[RegularRun | IrregularRun, int, int]
 """Records first (inclusive) to last (exclusive) of a run."""
 
 _DATA, _KEY, _SEQUENCE, _TIME, _END = RECORD_FRAME
-_BETWEEN = _END + b"," + _DATA
 FRAME_BYTES = 200
 """Approximate size of a record besides payload and key, so that tiny ones count too."""
 PLACES_PER_STEP = 500
@@ -50,24 +50,24 @@ DECODED_PER_STEP_CHARS = 1024 * 1024
 T = TypeVar("T")
 
 
-def page_of(body: bytes) -> RawPage:
+def page_of(body: bytes, extra: bytes = b"") -> RawPage:
     """The page of an answer. Raises ValueError, with what is wrong, if the body is not a GetRecords answer."""
-    return _page_of(body, NEXT_ITERATOR)
+    return _page_of(body, NEXT_ITERATOR, extra)
 
 
-def page_of_event(payload: bytes) -> RawPage:
+def page_of_event(payload: bytes, extra: bytes = b"") -> RawPage:
     """The page of a SubscribeToShardEvent, whose ContinuationSequenceNumber becomes `next_iterator`."""
-    return _page_of(payload, CONTINUATION)
+    return _page_of(payload, CONTINUATION, extra)
 
 
-def _page_of(body: bytes, going_on: str) -> RawPage:
+def _page_of(body: bytes, going_on: str, extra: bytes) -> RawPage:
     try:
-        return page_of_index(index_of(body, going_on))
+        return page_of_index(index_of(body, going_on), extra)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def page_of_index(index: Index) -> RawPage:
+def page_of_index(index: Index, extra: bytes = b"") -> RawPage:
     """The page of what stands in a body. Raises KeyError, TypeError, AttributeError or ValueError for child shards."""
     sequences = list(chain.from_iterable(run.sequences() for run in index.runs))
     is_ordered = _is_ordered(sequences)
@@ -85,6 +85,7 @@ def page_of_index(index: Index) -> RawPage:
         next_iterator=index.next_iterator,
         millis_behind_latest=index.millis_behind_latest,
         child_shards=tuple(child_shard_of(item) for item in index.child_shards),  # type: ignore[arg-type]
+        extra=extra,
     )
 
 
@@ -115,10 +116,17 @@ class RawPage:
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...]
+    extra: bytes = b""
+    """Keys that each record has besides the usual ones (`protocol.codec.record_keys`)."""
 
     @property
     def first_arrival_ms(self) -> int | None:
         return int(self.runs[0].columns(0).arrival_ms) if self.count else None
+
+    @property
+    def bears_frames(self) -> bool:
+        """See `Page.bears_frames`: what is in an aggregate shows when it is opened."""
+        return any(run.bears_frame or run.bears_magic for run in self.runs)
 
     def after(self, position: Position, hash_range: HashRange | None = None) -> RawBatch | RawAggregatesBatch:
         """The user records strictly after `position`, in order; see `mld.streams.Page`."""
@@ -127,14 +135,14 @@ class RawPage:
             return RawBatch((), None, 0, lag_ms)
         number = -1 if position.number is None else position.number  # every record lies after the other sentinels
         if any(run.bears_magic for run in self.runs):
-            return RawAggregatesBatch(self._in_order(), (number, position.sub), hash_range, lag_ms)
+            return RawAggregatesBatch(self._in_order(), (number, position.sub), hash_range, lag_ms, self.extra)
         below = number - (position.sub < 0)
         if int(self.lowest) > below:
             spans = tuple((run, 0, len(run)) for run in self.runs)
-            return RawBatch(spans, Position(self.highest), self.data_bytes, lag_ms)
+            return RawBatch(spans, Position(self.highest), self.data_bytes, lag_ms, self.extra)
         spans = tuple(self._spans_above(below))
         largest = Position(self.highest) if spans else None
-        return RawBatch(spans, largest, self._data_bytes(spans), lag_ms)
+        return RawBatch(spans, largest, self._data_bytes(spans), lag_ms, self.extra)
 
     def _data_bytes(self, spans: tuple[Span, ...]) -> int:
         """Payload bytes of the rest of the page; counted on the shorter side of a cut, as each record takes 0.2 us."""
@@ -176,6 +184,7 @@ class RawBatch:
     largest: Position | None
     data_bytes: int
     millis_behind_latest: int | None
+    extra: bytes = b""
 
     @property
     def count(self) -> int:
@@ -189,17 +198,26 @@ class RawBatch:
         """The `processRecords` line in pieces; every call starts a new, equal line."""
         parts = [RECORDS_HEAD]
         opening = _DATA
+        end_of_record = _end_with(self.extra)
+        between = end_of_record + b"," + _DATA
         for run, start, end in self.spans:
             frame = _frame_regular if isinstance(run, RegularRun) else _frame_irregular
-            yield from frame(parts, opening, run, start, end)  # type: ignore[arg-type]
-            opening = _BETWEEN
+            yield from frame(parts, opening, between, run, start, end)  # type: ignore[arg-type]
+            opening = between
         if self.spans:
-            parts.append(_END)
+            parts.append(end_of_record)
         parts.append(records_tail(self.millis_behind_latest))
         yield b"".join(parts)
 
 
-def _frame_regular(parts: list[bytes], opening: bytes, run: RegularRun, start: int, end: int) -> Iterator[bytes]:
+def _end_with(extra: bytes) -> bytes:
+    """The end of a record outside aggregates, with the keys that each record has."""
+    return _END.removesuffix(RECORD_END) + extra + RECORD_END
+
+
+def _frame_regular(
+    parts: list[bytes], opening: bytes, between: bytes, run: RegularRun, start: int, end: int
+) -> Iterator[bytes]:
     """Append records to `parts`, each without its end, and yield full pieces. Most records cost this and no more."""
     body, layout, matches = run.body, run.layout, run.matches
     key, key_first = layout.key - 1, layout.key_in_head
@@ -236,10 +254,12 @@ def _frame_regular(parts: list[bytes], opening: bytes, run: RegularRun, start: i
                 digits if len(digits) == chars else fill(digits),
             )
         )
-        opening, before, data_start = _BETWEEN, after, next_start
+        opening, before, data_start = between, after, next_start
 
 
-def _frame_irregular(parts: list[bytes], opening: bytes, run: IrregularRun, start: int, end: int) -> Iterator[bytes]:
+def _frame_irregular(
+    parts: list[bytes], opening: bytes, between: bytes, run: IrregularRun, start: int, end: int
+) -> Iterator[bytes]:
     """The same for records that were read one by one."""
     size = 0
     for columns in run.records[start:end]:
@@ -250,7 +270,7 @@ def _frame_irregular(parts: list[bytes], opening: bytes, run: IrregularRun, star
             parts.clear()
             size = 0
         yield from _frame(parts, columns)
-        opening = _BETWEEN
+        opening = between
 
 
 def _frame(parts: list[bytes], columns: Columns) -> Iterator[bytes]:
@@ -277,7 +297,9 @@ class RawAggregatesBatch:
         floor: tuple[int, int],
         hash_range: HashRange | None,
         millis_behind_latest: int | None,
+        extra: bytes = b"",
     ) -> None:
+        self._extra = extra
         self.count = self.data_bytes = 0
         self.millis_behind_latest = millis_behind_latest
         self.malformed: dict[str, str] = {}
@@ -329,9 +351,11 @@ class RawAggregatesBatch:
                         yield b"".join(parts)
                         parts.clear()
                         size = 0
-                        yield from encode_large_record(payload, key, columns.sequence, columns.arrival_ms, sub)
+                        yield from encode_large_record(
+                            payload, key, columns.sequence, columns.arrival_ms, sub, self._extra
+                        )
                         continue
-                    parts.append(encode_record(payload, key, columns.sequence, columns.arrival_ms, sub))
+                    parts.append(encode_record(payload, key, columns.sequence, columns.arrival_ms, sub, self._extra))
                     size += len(parts[-1])
                     if size > PIECE_BYTES:
                         yield b"".join(parts)
@@ -342,7 +366,7 @@ class RawAggregatesBatch:
                 self.data_bytes += size_of(columns.data)
                 parts += (separator, _DATA)
                 yield from _frame(parts, columns)
-                parts.append(_END)
+                parts.append(_end_with(self._extra))
                 separator = b","
                 size += len(columns.data) + FRAME_BYTES
             elif place % PLACES_PER_STEP == 0:

@@ -36,6 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "mld.consumer": {"mld.leases", "mld.retrieval"},
     "mld.fleet": {"mld.leases"},
     "mld.local": set(),
+    "mld.schemas": {"mld.consumer", "mld.retrieval"},
     "mld.control_place": set(),
     "mld.operating": {
         "mld.consumer",
@@ -75,6 +76,7 @@ ROOMS: dict[str, set[str]] = {
         "mld.reader_factory",
         "mld.retrieval",
         "mld.process",
+        "mld.schemas",
         "mld.surface",
         "mld.views",
         "mld.worker",
@@ -158,6 +160,11 @@ SPARK_LEAVES = {
 # Modules that decide: values in, values out.
 PURE = (
     "mld/stream_ids.py",
+    "mld/schemas/avro.py",
+    "mld/schemas/decoding.py",
+    "mld/schemas/frames.py",
+    "mld/schemas/versions.py",
+    "mld/aws/dynamo_records.py",
     "mld/tracking/stream_list.py",
     "mld/process/catching_up.py",
     "mld/positions.py",

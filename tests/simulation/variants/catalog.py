@@ -301,9 +301,9 @@ VARIANTS_2X: tuple[Variant, ...] = (
         "misrouted_aggregate_delivered",
         "an aggregate that was built for another shard is delivered",
         (
-            "consumer.consumer",
-            "        batch = page.after(self._delivered, self._lease.hash_range)\n",
-            "        batch = page.after(self._delivered)\n",
+            "consumer.batches",
+            "    batch = page.after(delivered, hash_range)\n",
+            "    batch = page.after(delivered)\n",
         ),
     ),
     _variant(

@@ -14,6 +14,8 @@ from properties.redaction import Shown
 from properties.spark import KEYS as SPARK_KEYS
 
 SHOWN_IN_FULL = {
+    "mld.schemaRegistry.directory",
+    "mld.schemaRegistry.region",
     "applicationName", "coordinatorStateTableName", "fanoutConfig.consumerArn", "fanoutConfig.consumerName",
     "mld.spark.pipelineId", "mld.spark.schema", "mld.spark.streamId", "streamName", "tableName", "workerId",
     "workerMetricsTableName",

@@ -1,0 +1,73 @@
+"""Avro data as JSON text. Pure; needs fastavro, of the extra `schemas`, which is imported when the first schema comes.
+
+Rules: retrieval#avro-as-json. One value has one form, whatever the branch of a union: no type names are added.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+
+class AvroError(Exception):
+    """A schema that is none, or data that is not of the schema; the text says why."""
+
+
+def avro_decoder(definition: str) -> Callable[[bytes], bytes]:
+    """What makes JSON text of data of this schema, the writer's. Raises AvroError; so does what it returns."""
+    import fastavro
+
+    try:
+        schema = fastavro.parse_schema(json.loads(definition))
+    except Exception as error:
+        raise AvroError(f"the schema is no Avro schema: {error}") from error
+
+    def decode(data: bytes) -> bytes:
+        source = BytesIO(data)
+        try:
+            value = fastavro.schemaless_reader(source, schema, None, handle_unicode_errors="strict")
+        except Exception as error:
+            raise AvroError(f"the data is not of its Avro schema: {type(error).__name__}: {error}") from error
+        if source.tell() != len(data):
+            raise AvroError(f"{len(data) - source.tell()} bytes are left after the Avro value")
+        return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":")).encode()
+
+    return decode
+
+
+def plain(value: Any) -> Any:
+    """The value in terms of JSON (retrieval#avro-as-json)."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value).replace("inf", "Infinity").replace("nan", "NaN")
+        case bytes() | bytearray():
+            return b64encode(value).decode("ascii")
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            return _instant(value)
+        case date() | time():
+            return value.isoformat()
+        case UUID():
+            return str(value)
+        case Mapping():
+            return {str(key): plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+    raise AvroError(f"a value of the type {type(value).__name__} has no form in JSON")
+
+
+def _instant(value: datetime) -> str:
+    """A timestamp in UTC, or a local one as it is."""
+    if value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"

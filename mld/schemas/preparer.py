@@ -1,0 +1,98 @@
+"""`SchemaPreparer`: takes the frames off the records of a batch before a child gets it.
+
+Rules: retrieval#framed-records, retrieval#schema-lookups. It works on records as they are framed for the child, so that
+it is all the same whether they came alone or in an aggregate, by polling or by enhanced fan-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from mld.clock import Clock
+from mld.consumer.parts import Part, PlacedRecord, records_of
+from mld.errors import SchemaUnknownError, SchemaUnreachableError
+from mld.schemas.decoding import SchemaRules, UndecodableError, decoded, frame_in, marked
+from mld.schemas.registry import SchemaRegistry
+from mld.streams import ChildBatch, Misrouted
+from protocol.framed import FramedRecord
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 30.0
+RECORDS_PER_TURN = 50
+BYTES_PER_TURN = 64 * 1024
+
+
+class UnframedBatch(Part):
+    """The records of another batch, with other data; what was wrong with its aggregates is told here, too."""
+
+    def __init__(self, records: list[PlacedRecord], of: ChildBatch) -> None:
+        super().__init__(records, of.millis_behind_latest)
+        self.malformed: Mapping[str, str] = of.malformed
+        self.misrouted: Mapping[str, Misrouted] = of.misrouted
+
+
+class SchemaPreparer:
+    """One for all shards of a worker. `waits`: a batch waits for a schema that cannot be had, instead of being
+    delivered with the frame on the record."""
+
+    def __init__(self, registry: SchemaRegistry, clock: Clock, rules: SchemaRules, *, waits: bool) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._rules = rules
+        self._waits = waits
+        self._told: set[str] = set()
+
+    async def prepare(self, batch: ChildBatch) -> ChildBatch:
+        """The batch without frames; the very batch if no record has one. Cancel it to give up waiting."""
+        if batch.largest is None:
+            return batch
+        records = await records_of(batch)
+        done = 0
+        size = 0
+        found = False
+        for number, (position, framed) in enumerate(records):
+            done, size = done + 1, size + len(framed.text)
+            if done > RECORDS_PER_TURN or size > BYTES_PER_TURN:
+                done = size = 0
+                await asyncio.sleep(0)
+            unframed = await self._unframed(framed)
+            if unframed is not framed:
+                found = True
+                records[number] = PlacedRecord(position, unframed)
+        return UnframedBatch(records, batch) if found else batch
+
+    async def _unframed(self, record: FramedRecord) -> FramedRecord:
+        frame = frame_in(record)
+        if frame is None:
+            return record
+        delay_s = RETRY_FIRST_S
+        while True:
+            try:
+                version, file = await self._registry.version(frame.version_id)
+                return decoded(record, frame, version, self._rules, file)
+            except (SchemaUnknownError, SchemaUnreachableError, UndecodableError) as error:
+                self._tell(record, frame.version_id, str(error))
+                if not self._waits:
+                    return marked(record, str(error))
+            await self._clock.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    def _tell(self, record: FramedRecord, version_id: str, why: str) -> None:
+        """Warn once of each schema version and cause; the keys on the records tell the rest."""
+        cause = f"{version_id} {why}"
+        level = logging.DEBUG if cause in self._told else logging.WARNING
+        self._told.add(cause)
+        what = "its batch waits" if self._waits else "it is delivered with its frame"
+        log.log(
+            level,
+            "record %s of schema version %s: %s; %s",
+            record.sequence,
+            version_id,
+            why,
+            what,
+            extra={"action": "schema_failed", "schema_version": version_id},
+        )

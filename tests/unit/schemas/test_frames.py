@@ -1,0 +1,75 @@
+"""The frame of the Glue Schema Registry: what is one, what is none, and payloads that are damaged or too large."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mld.retrieval.layouts import FRAME_IN_BASE64
+from mld.schemas import frames
+from mld.schemas.frames import FrameError, frame_of
+
+UUID = "00112233-4455-6677-8899-aabbccddeeff"
+HEAD = bytes.fromhex("00112233445566778899aabbccddeeff")
+PLAIN = bytes.fromhex("030000112233445566778899aabbccddeeff7b2261223a317d")
+ZLIB = bytes.fromhex("030500112233445566778899aabbccddeeff789cab564a54b232ac0500082a0209")
+
+
+@pytest.mark.parametrize("data", [PLAIN, ZLIB], ids=["plain", "zlib"])
+def test_the_worked_frames_give_their_payload(data: bytes) -> None:
+    frame = frame_of(data)
+    assert frame is not None
+    assert (frame.version_id, frame.inflated()) == (UUID, b'{"a":1}')
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x03", PLAIN[:17], b"\x02" + PLAIN[1:], b"\x03\x01" + PLAIN[2:], b"\x03\x04" + PLAIN[2:], b'{"a":1}' * 9],
+)
+def test_what_java_does_not_recognise_is_no_frame(data: bytes) -> None:
+    assert frame_of(data) is None
+
+
+def test_a_frame_may_be_empty() -> None:
+    frame = frame_of(PLAIN[:18])
+    assert frame is not None
+    assert frame.inflated() == b""
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (b"", "cut off"),
+        (zlib.compress(b"x" * 100)[:-5], "cut off"),
+        (b"no zlib at all", "damaged"),
+        (zlib.compress(b"x" * 100)[:-4] + b"\0\0\0\0", "damaged"),
+    ],
+)
+def test_a_damaged_payload_is_an_error(payload: bytes, why: str) -> None:
+    frame = frame_of(b"\x03\x05" + HEAD + payload)
+    assert frame is not None
+    with pytest.raises(FrameError, match=why):
+        frame.inflated()
+
+
+def test_a_bomb_is_an_error_and_never_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "INFLATED_BYTES_MAX", 1000)
+    within = frame_of(b"\x03\x05" + HEAD + zlib.compress(b"\0" * 999))
+    bomb = frame_of(b"\x03\x05" + HEAD + zlib.compress(b"\0" * 1_000_000))
+    assert within is not None and bomb is not None
+    assert len(within.inflated()) == 999
+    with pytest.raises(FrameError, match="more than 1000 bytes"):
+        bomb.inflated()
+
+
+@given(st.binary(min_size=0, max_size=40), st.sampled_from([b"", b"\x03\x00", b"\x03\x05", b"\x03\x01"]))
+def test_base64_shows_every_frame(rest: bytes, head: bytes) -> None:
+    """The page looks at base64 only: it may take other data for a frame, but never a frame for other data."""
+    data = head + rest
+    shown = FRAME_IN_BASE64.match(b64encode(data)) is not None
+    assert shown or frame_of(data) is None
+    assert not shown or data[:1] == b"\x03"
