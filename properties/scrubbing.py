@@ -19,6 +19,7 @@ from properties.redaction import HIDDEN, Shown, is_secret_key
 
 SECRET_CHARACTERS_MIN = 6  # shorter ones would be found in half of all words; `true` and `false` are among them
 ENVIRONMENT_PLACES = ("_FILE", "_URI", "_PATH", "_DIR")  # variables with telling names that say where something is
+DIRECTORIES = ("PWD", "OLDPWD")  # shells set them; a password in them would be one of a path
 
 _ACCOUNT = re.compile(r"[0-9]{12}", re.ASCII)
 _TOKEN = re.compile(r"\S+")
@@ -97,7 +98,7 @@ def secrets_of_environment(env: Mapping[str, str]) -> Iterator[str]:
     for name, value in env.items():
         if _ACCOUNT.fullmatch(value):
             continue  # stand-ins take it for an access key, and it stands in every ARN
-        if is_secret_key(name) and not name.endswith(ENVIRONMENT_PLACES):
+        if is_secret_key(name) and not name.endswith(ENVIRONMENT_PLACES) and name not in DIRECTORIES:
             yield value
         elif name.lower().endswith("_proxy"):
             yield from secrets_in(name, Shown.ENDPOINT, value)

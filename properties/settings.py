@@ -32,6 +32,7 @@ from properties.values import (
     WireClient,
 )
 
+STREAMS_NAMED_MAX = 5
 Tags = tuple[tuple[str, str], ...]
 
 
@@ -199,3 +200,12 @@ class Settings:
     def is_multi_stream(self) -> bool:
         """Whether the lease table has the form for several streams, be it for one only."""
         return bool(self.streams)
+
+    @property
+    def stream_title(self) -> str:
+        """The stream, or the first of several, for people."""
+        if not self.streams:
+            return self.stream_name
+        names = [one.name for one in self.streams]
+        more = f" and {len(names) - STREAMS_NAMED_MAX} more" if len(names) > STREAMS_NAMED_MAX else ""
+        return ", ".join(names[:STREAMS_NAMED_MAX]) + more

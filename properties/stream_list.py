@@ -101,7 +101,9 @@ def read_list(path: str, entries: list[FileEntry], own: Mapping[str, Given], sou
             lines.append(entry)
         elif entry.value.strip() or not STREAM_NAME.fullmatch(entry.key):
             message = f"is neither the name of a stream nor {PREFIX}<name>.<property> = value"
-            remarks.append(Remark(Level.ERROR, shown_name(entry.key), place, message, "write one name on a line"))
+            remarks.append(
+                Remark(Level.ERROR, shown_name(entry.key.rstrip(",")), place, message, "write one name on a line")
+            )
         elif entry.key in places:
             message = f"is already named at {places[entry.key]}"
             remarks.append(Remark(Level.ERROR, entry.key, place, message, "remove one of the two"))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mld.leases.lease import Lease
     from mld.operating.findings import Diagnosis
     from mld.operating.record_views import RecordView
+    from mld.operating.shard_choice import ChosenShard
     from properties.settings import Settings
 
 RECORDS_SHOWN = 10
@@ -45,13 +46,22 @@ _output = click.option(
 
 def _file_and_shard(words: Sequence[str], option_file: str | None) -> tuple[str, str]:
     """`APP.properties SHARD`, or `SHARD` with -p. Raises click.UsageError."""
-    from mld.operating.stream_access import shard_id_of
-
     if option_file is None and len(words) == 2:
-        return words[0], shard_id_of(words[1])
+        return words[0], words[1]
     if option_file is not None and len(words) == 1:
-        return option_file, shard_id_of(words[0])
+        return option_file, words[0]
     raise click.UsageError("give a properties file and a shard")
+
+
+def _chosen(settings: Settings, text: str) -> ChosenShard:
+    """The shard that `text` means; exits if it means none."""
+    from mld.operating.shard_choice import chosen_shard
+
+    try:
+        return chosen_shard(settings, text)
+    except MldError as error:
+        say(str(error))
+        sys.exit(EXIT_FAILURE)
 
 
 @click.command()
@@ -81,11 +91,12 @@ def peek(
 ) -> None:
     """Show records of a shard: KPL aggregates and gzip opened, JSON laid out.
 
-    SHARD is an id, or its number. Takes no lease, and at most half of the reads that Kinesis allows a second. With
-    -o json: one JSON document a line.
+    SHARD is an id, or its number; STREAM/SHARD if the file names several streams. Takes no lease, and at most half of
+    the reads that Kinesis allows a second. With -o json: one JSON document a line.
     """
-    file, shard_id = _file_and_shard(words, option_file)
-    settings = settings_of(file, overrides)
+    file, text = _file_and_shard(words, option_file)
+    shard = _chosen(settings_of(file, overrides), text)
+    settings, shard_id = shard.settings, shard.shard_id
 
     def show(record: RecordView) -> None:
         from mld.operating import record_views
@@ -101,7 +112,7 @@ def peek(
         from mld.operating.peeking import Peek, peek_at
         from mld.operating.stream_access import initial_of, span_start, streams_of
 
-        lease = await _lease_of(settings, shard_id) if at.kind is PointKind.CHECKPOINT else None
+        lease = await _lease_of(shard) if at.kind is PointKind.CHECKPOINT else None
         start = span_start(at, shard_id, lease, initial_of(settings))
         wanted = Peek(shard_id, start, count, follow or at.kind is PointKind.LATEST, raw)
         async with streams_of(settings) as streams:
@@ -137,21 +148,23 @@ def peek(
 def replay(words: Sequence[str], option_file: str | None, overrides: Sequence[str], start: Point, until: Point) -> None:
     """Give a span of a shard to a record processor, without a lease: to find an error, or with a debugger.
 
-    COMMAND is the processor; without it executableName. It speaks the real protocol and has no time limits. Its
-    checkpoints are accepted and shown, and stored nowhere; what it writes by itself, it writes. Its stderr is shown.
+    A shard is named as for `mld peek`. COMMAND is the processor; without it executableName. It speaks the real
+    protocol and has no time limits. Its checkpoints are accepted and shown, and stored nowhere; what it writes by
+    itself, it writes. Its stderr is shown.
 
     Exit codes: 0 it has processed the span, 1 it failed or the span cannot be read, 2 bad configuration.
     """
     before = words if option_file is None else [option_file, *words]
-    file, shard_id = _file_and_shard(before[:2], None)
-    settings = settings_of(file, overrides)
+    file, text = _file_and_shard(before[:2], None)
+    shard = _chosen(settings_of(file, overrides), text)
     command, absolute = list(before[2:]), str(Path(file).absolute())
 
     async def replaying() -> int:
         from mld.operating.replay_run import run_replay
 
-        lease = await _lease_of(settings, shard_id) if start.kind is PointKind.CHECKPOINT else None
-        return await run_replay(settings, shard_id, start, until, lease, command, absolute, overrides)
+        needs_lease = start.kind is PointKind.CHECKPOINT or shard.stream is not None
+        lease = await _lease_of(shard) if needs_lease else None
+        return await run_replay(shard, start, until, lease, command, absolute, overrides)
 
     sys.exit(_guarded(replaying))
 
@@ -190,11 +203,14 @@ def _print_findings(found: Sequence[Diagnosis]) -> None:
             click.echo(printable(f"      -> {one.remedy}"))
 
 
-async def _lease_of(settings: Settings, shard_id: str) -> Lease | None:
+async def _lease_of(shard: ChosenShard) -> Lease | None:
     from mld.operating.fleet_reader import fleet_reader
+    from mld.operating.shard_choice import lease_of
 
-    async with fleet_reader(settings) as reader:
-        return await reader.lease(shard_id)
+    async with fleet_reader(shard.settings) as reader:
+        if shard.stream is None:
+            return await reader.lease(shard.shard_id)
+        return lease_of(await reader.leases(), shard)
 
 
 def _guarded(action: Callable[[], Coroutine[Any, Any, int]], interrupted: int = EXIT_FAILURE) -> int:

@@ -13,6 +13,7 @@ import resource
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePath
 from typing import Any
@@ -29,6 +30,7 @@ from mld.operating.findings import Diagnosis, fail, ok, refusal, warn
 from mld.operating.fleet_reader import fleet_reader
 from mld.operating.network_probe import endpoint_findings
 from mld.operating.stream_access import streams_of
+from mld.operating.stream_choice import settings_of_one
 from mld.streams import Shard
 from properties.scrubbing import Scrubber
 from properties.settings import Settings
@@ -57,11 +59,11 @@ class Doctor:
 
     async def examine(self) -> list[Diagnosis]:
         """Everything that was found, in the order of the examination."""
-        found = [*await self._kinesis(), *await self._dynamo(), *await self._cloudwatch()]
+        found = [*await self._streams(), *await self._dynamo(), *await self._cloudwatch()]
         clock = findings.clock_finding(self._clock_offset_s())
         if clock is not None:
             found.append(clock)
-        found += [*await self._program(), *self._dead_letter(), *self._machine()]
+        found += [*await self._programs(), *self._dead_letter(), *self._machine()]
         return [Diagnosis(one.health, one.about, self._scrub(one.words), self._scrub(one.remedy)) for one in found]
 
     # --- services -----------------------------------------------------------------------------------------------------
@@ -125,6 +127,23 @@ class Doctor:
         """What a refusal has taught is exact; an answer tells whole seconds."""
         time_of_aws = self._factory.service_time
         return time_of_aws.offset_s if time_of_aws.is_measured else self._offset_s
+
+    # --- streams ------------------------------------------------------------------------------------------------------
+
+    async def _streams(self) -> list[Diagnosis]:
+        """What is found of the stream, or of each of several, under its name."""
+        settings = self._settings
+        if not settings.is_multi_stream:
+            return await self._kinesis()
+        found: list[Diagnosis] = []
+        shards: list[Shard] = []
+        for one in settings.streams:
+            alone = Doctor(settings_of_one(settings, one), self._file)
+            found += [replace(said, about=f"{one.name}: {said.about}") for said in await alone._kinesis()]
+            shards += alone._shards or ()
+            self._offset_s = alone._offset_s if self._offset_s is None else self._offset_s
+        self._shards = tuple(shards)
+        return found
 
     # --- Kinesis ------------------------------------------------------------------------------------------------------
 
@@ -277,7 +296,9 @@ class Doctor:
         except TableError as error:
             return [fail("lease rows", str(error), "see the message")]
         is_3x = self._settings.client_version_config is ClientVersionConfig.VERSION_3X
-        return findings.rows_findings(status, [shard.lease for shard in status.shards], self._shards, is_3x=is_3x)
+        # Which streams have which rows is for the daemon to judge, which knows their identifiers.
+        shards = None if self._settings.is_multi_stream else self._shards
+        return findings.rows_findings(status, [shard.lease for shard in status.shards], shards, is_3x=is_3x)
 
     def _open_shards(self) -> int | None:
         return None if self._shards is None else sum(shard.is_open for shard in self._shards)
@@ -294,8 +315,15 @@ class Doctor:
             await service.close()
         return [warn(one.about, one.words, one.remedy) if one.health is findings.Health.FAIL else one for one in found]
 
-    async def _program(self) -> list[Diagnosis]:
-        about, text = "executableName", self._settings.executable_name
+    async def _programs(self) -> list[Diagnosis]:
+        """What is found of the record processor, and of those of single streams."""
+        found = await self._program("executableName", self._settings.executable_name)
+        for one in self._settings.streams:
+            if one.executable_name is not None:
+                found += await self._program(f"{one.name}: executableName", one.executable_name)
+        return found
+
+    async def _program(self, about: str, text: str) -> list[Diagnosis]:
         words = split_command(text)
         program = find_executable(words)
         if program is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -80,6 +80,13 @@ class FleetReader:
             return await self._table.get(key, consistent=False)
         except TableMissingError:
             return None
+
+    async def leases(self) -> Sequence[Lease]:
+        """All leases; none if there is no lease table. Raises TableError."""
+        try:
+            return (await self._table.scan()).leases
+        except TableMissingError:
+            return ()
 
     async def look(self) -> FleetStatus:
         """The fleet as it is now. Raises TableError; TableMissingError if there is no lease table."""

@@ -79,7 +79,7 @@ def service_of(
     variables, credentials = _references(path)
     service = ServiceFacts(
         name=service_name(settings),
-        stream=settings.stream_name,
+        stream=settings.stream_title,
         command=(*daemon, "run", *(f"-D{text}" for text in overrides), path),
         grace_s=settings.shutdown_grace_millis / 1000,
         child_stop_s=settings.child_stop_timeout_millis / 1000,

@@ -7,7 +7,7 @@ second that the shard's consumers share. What cannot be asked stays unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from mld.errors import StreamError
 from mld.leases.lease import Lease, ShardStatus
 from mld.operating.fleet_status import FleetStatus, ShardView, Verdict
 from mld.operating.stream_access import initial_of, streams_of
+from mld.operating.stream_choice import is_meant, settings_of_one
 from mld.positions import LATEST, InitialPosition
 from mld.retrieval.starting_points import starting_point
 from mld.streams import IteratorType, StartingPoint, Streams
@@ -39,16 +40,32 @@ async def prober(
     if not is_wanted:
         yield nothing
         return
-    async with streams_of(settings) as streams:
 
-        async def probed(status: FleetStatus) -> FleetStatus:
-            answers, refused = await probe(streams, silent(status), initial_of(settings))
-            if refused:
-                key = min(refused)
-                say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
-            return with_probed(status, answers, lag_max_s)
+    async def probed(status: FleetStatus) -> FleetStatus:
+        answers: dict[str, int] = {}
+        refused: dict[str, StreamError] = {}
+        for one, leases in by_stream(settings, silent(status)):
+            async with streams_of(one) as streams:
+                found, why = await probe(streams, leases, initial_of(one))
+            answers |= found
+            refused |= why
+        if refused:
+            key = min(refused)
+            say(f"{len(refused)} shards could not be asked about, among them {key}: {refused[key]}")
+        return with_probed(status, answers, lag_max_s)
 
-        yield probed
+    yield probed
+
+
+def by_stream(settings: Settings, leases: Sequence[Lease]) -> Iterator[tuple[Settings, list[Lease]]]:
+    """The leases by stream, each with the settings of that alone; without those of streams that the file lacks."""
+    if not settings.is_multi_stream:
+        yield settings, list(leases)
+        return
+    for stream in dict.fromkeys(lease.stream for lease in leases):
+        setting = next((one for one in settings.streams if stream is not None and is_meant(one, stream)), None)
+        if setting is not None:
+            yield settings_of_one(settings, setting), [lease for lease in leases if lease.stream == stream]
 
 
 def silent(status: FleetStatus) -> list[Lease]:
@@ -74,7 +91,7 @@ async def probe(
     async def ask() -> None:
         for lease in waiting:
             try:
-                iterator = await streams.shard_iterator(lease.key, _after(lease, initial))
+                iterator = await streams.shard_iterator(lease.shard_id, _after(lease, initial))
                 behind_ms = (await streams.get_records(iterator, 1)).millis_behind_latest
                 if behind_ms is not None:
                     answers[lease.key] = behind_ms

@@ -14,24 +14,27 @@ from mld.consumer.ports import ChildStartError
 from mld.leases.lease import Lease
 from mld.operating.points import Point
 from mld.operating.replaying import Replay, Replayed, Replayer
+from mld.operating.shard_choice import ChosenShard
 from mld.operating.stream_access import SpanError, initial_of, span_start, streams_of
+from mld.stream_ids import StreamId
 from mld.streams import HashRange, Streams
 from mld.terminal import EXIT_FAILURE, EXIT_OK, say
+from mld.tracking.stream_list import account_and_name
 from properties.printable import printable
-from properties.settings import Settings
 from properties.spark import PREFIX
 from protocol.command import split_command
-from protocol.messages import Dialect
+from protocol.messages import Dialect, StreamLabel
 
 STOP_TIMEOUT_S = 86_400.0
 """A debugger may hold the child at its end, too."""
 WORKER_ID = "replay"
+UNKNOWN_EPOCH = 1
+"""Where neither the settings nor the table nor the service says when a stream was made."""
 CHILD_STDERR, CHILD_STDOUT = "child_stderr", "child_stdout"
 
 
 async def run_replay(
-    settings: Settings,
-    shard_id: str,
+    shard: ChosenShard,
     start: Point,
     until: Point,
     lease: Lease | None,
@@ -40,6 +43,7 @@ async def run_replay(
     overrides: Sequence[str],
 ) -> int:
     """Replay, tell, and return the exit code. Raises MldError if the span cannot be read."""
+    settings, shard_id = shard.settings, shard.shard_id
     words = list(command) or split_command(settings.executable_name)
     if find_executable(words) is None:
         raise ChildStartError(f"no executable file {words[0]!r} is found; name the processor after --")
@@ -68,9 +72,21 @@ async def run_replay(
                 await _hash_range(streams, shard_id),
                 Dialect(settings.protocol_version),
                 settings.call_process_records_even_for_empty_record_list,
+                stream=None if shard.stream is None else await _label(streams, shard, lease),
             )
             done = await Replayer(replay, streams, host, clock, say).run()
     return _tell(shard_id, done)
+
+
+async def _label(streams: Streams, shard: ChosenShard, lease: Lease | None) -> StreamLabel:
+    """What the processor is told of its stream: as the lease table has it, else as the service says."""
+    summary = await streams.describe()
+    if lease is not None and lease.stream is not None:
+        return StreamLabel(shard.settings.stream_name, summary.arn, lease.stream)
+    account, name = account_and_name(summary.arn)
+    configured = None if shard.stream is None else shard.stream.epoch
+    epoch = configured or (summary.created_ms or 0) // 1000 or UNKNOWN_EPOCH
+    return StreamLabel(name, summary.arn, str(StreamId(account, name, epoch)))
 
 
 async def _hash_range(streams: Streams, shard_id: str) -> HashRange:

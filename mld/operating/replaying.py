@@ -39,9 +39,14 @@ class Replay:
     dialect: Dialect = Dialect.KCL_2
     on_empty: bool = False
     """Also batches without records are delivered."""
-    lease_key: str | None = None
-    """The key of the shard's lease, where it is not the shard's own name."""
     stream: StreamLabel | None = None
+    """The shard's, if the application reads several."""
+
+    @property
+    def address(self) -> ShardAddress:
+        """For whom the child is started."""
+        key = self.shard_id if self.stream is None else f"{self.stream.id}:{self.shard_id}"
+        return ShardAddress(key, self.shard_id, self.stream)
 
 
 @dataclass(slots=True)
@@ -93,9 +98,7 @@ class Replayer:
         replay = self._replay
         reader = SpanReader(self._streams, self._clock, replay.shard_id, replay.start.start)
         page = await reader.page(replay.max_records)  # what cannot be read needs no child
-        child = await self._host.start(
-            ShardAddress(replay.lease_key or replay.shard_id, replay.shard_id, replay.stream)
-        )
+        child = await self._host.start(replay.address)
         self._processor = processor = Processor(
             child,
             replay.shard_id,

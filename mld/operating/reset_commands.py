@@ -21,6 +21,7 @@ from mld.operating.acts.act_options import acting
 from mld.operating.point_option import PointType
 from mld.operating.points import PointKind
 from mld.terminal import (
+    EXIT_CONFIGURATION,
     EXIT_FAILURE,
     EXIT_OK,
     chosen_file,
@@ -84,7 +85,7 @@ def reset(
             doors, plan, reset.plan, "reset", execute, backup_file, output, seen, stop_fleet=stop_fleet
         )
 
-    run_with_doors(chosen_file(option_file, argument_file), overrides, work)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work, takes_several=False)
 
 
 @click.command()
@@ -151,7 +152,7 @@ def skip(
         show(output, lines, value | {"outcome": outcome.fate.value, "saved": str(saved), "file": str(path)})
         return EXIT_OK if is_done else EXIT_FAILURE
 
-    run_with_doors(_only(option_file, files), overrides, work)
+    run_with_doors(_only(option_file, files), overrides, work, takes_several=False)
 
 
 @click.command()
@@ -177,7 +178,7 @@ def export(
         show(output, lines, [{"table": name, "file": str(file), "rows": count} for name, file, count in written])
         return EXIT_OK
 
-    run_with_doors(chosen_file(option_file, argument_file), overrides, work)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work, takes_several=False)
 
 
 @click.command()
@@ -241,7 +242,7 @@ def restore(
             stop_fleet=stop_fleet,
         )
 
-    run_with_doors(_only(option_file, files), overrides, work)
+    run_with_doors(_only(option_file, files), overrides, work, takes_several=False)
 
 
 @click.command()
@@ -292,7 +293,7 @@ def teardown(
         show(output, lines, value)
         return EXIT_FAILURE if any(what.startswith("failed") for _, what in outcomes) else EXIT_OK
 
-    run_with_doors(chosen_file(option_file, argument_file), overrides, work)
+    run_with_doors(chosen_file(option_file, argument_file), overrides, work, takes_several=False)
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
@@ -305,11 +306,20 @@ def _only(option_file: str | None, files: Sequence[str]) -> str:
 
 
 def run_with_doors(
-    file: str, overrides: Sequence[str], work: Callable[[Doors], Awaitable[int]], stream_name: str | None = None
+    file: str,
+    overrides: Sequence[str],
+    work: Callable[[Doors], Awaitable[int]],
+    stream_name: str | None = None,
+    *,
+    takes_several: bool = True,
 ) -> None:
     """Run `work` on the application of a properties file, and exit with what it gives. If the file names several
-    streams, `stream_name` says which one is meant."""
+    streams, `stream_name` says which one is meant; unless it `takes_several`, such a file is refused."""
     settings = settings_of(file, overrides)
+    if settings.is_multi_stream and not takes_several:
+        say(f"{file}: mld.streams names several streams, and this command knows tables of one stream only; see "
+            "docs/use/multi-stream.md, Limits")  # fmt: skip
+        sys.exit(EXIT_CONFIGURATION)
 
     async def running() -> int:
         from mld.operating.resets.application import application_of

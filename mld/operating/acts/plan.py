@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from mld.errors import MldError, TableError
 from mld.leases import rows
 from mld.leases.table import TableScan
+from mld.stream_ids import keys_meant_by
 
 Row: TypeAlias = Mapping[str, Mapping[str, Any]]
 
@@ -110,14 +111,15 @@ def update(key: str, words: str, request: Mapping[str, Any]) -> Change:
 def full_key(known: Iterable[str], name: str) -> str:
     """The lease key that a person means by `name`: a key, or the number of a shard (``7``).
 
-    Raises ActRefusedError for a shard that is not there.
+    In a table of several streams the name of the stream may precede, as ``orders/7``. Raises ActRefusedError for a
+    shard that is not there, or not there alone.
     """
     keys = sorted(known)
-    if name in keys:
-        return name
-    if name.isascii() and name.isdigit():
-        found = [key for key in keys if key.rpartition("-")[2].isdigit() and int(key.rpartition("-")[2]) == int(name)]
-        if len(found) == 1:
-            return found[0]
+    found = keys_meant_by(name, keys)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        both = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+        raise ActRefusedError(f"{name} may be several shards: write STREAM/SHARD, or the key of a lease of {both}")
     near = ", ".join(keys[:5]) + (", …" if len(keys) > 5 else "")
     raise ActRefusedError(f"there is no shard {name} in the lease table; it has {near or 'no leases at all'}")

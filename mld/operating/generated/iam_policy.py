@@ -7,10 +7,11 @@ partitions that the file does not tell are `*`; an ARN in the file tells both.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mld.operating.stream_choice import settings_of_one
 from properties.settings import Settings
 from properties.values import DeadLetterKind, MetricsLevel, MetricsOutput
 
@@ -43,12 +44,39 @@ def policy(settings: Settings, *, create: bool = True, operate: bool = False) ->
 
 
 def statements_of(settings: Settings, *, create: bool, operate: bool) -> Iterator[Statement]:
-    yield from _stream(settings)
+    yield from _merged(one for stream in _each(settings) for one in _stream(stream))
+    yield from _roles(settings)
     yield from _tables(settings, create=create, operate=operate)
     yield from _dead_letter(settings)
     if MetricsOutput.CLOUDWATCH in settings.metrics and settings.metrics_level is not MetricsLevel.NONE:
         namespace = {"StringEquals": {"cloudwatch:namespace": settings.application_name}}
         yield Statement("Metrics", ("cloudwatch:PutMetricData",), (ANY,), namespace)
+
+
+def _each(settings: Settings) -> Iterator[Settings]:
+    """The settings, or those of each of several streams that are read with the credentials of the application."""
+    if not settings.is_multi_stream:
+        yield settings
+    for one in settings.streams:
+        if one.credentials is None:
+            yield settings_of_one(settings, one)
+
+
+def _merged(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """One statement for each name, about the resources of all that have it."""
+    merged: dict[str, Statement] = {}
+    for one in statements:
+        first = merged.get(one.sid, replace(one, resources=()))
+        merged[one.sid] = replace(first, resources=tuple(dict.fromkeys((*first.resources, *one.resources))))
+    yield from merged.values()
+
+
+def _roles(settings: Settings) -> Iterator[Statement]:
+    """What single streams are read as; those roles have policies of their own."""
+    chains = [one.credentials for one in settings.streams if one.credentials is not None]
+    roles = [provider.role.role_arn for chain in chains for provider in chain.providers if provider.role is not None]
+    if roles:
+        yield Statement("AssumeRoles", ("sts:AssumeRole",), tuple(dict.fromkeys(roles)))
 
 
 def _stream(settings: Settings) -> Iterator[Statement]:
@@ -95,9 +123,11 @@ def _tables(settings: Settings, *, create: bool, operate: bool) -> Iterator[Stat
     if operate:
         yield Statement("DeleteTables", _dynamo("DeleteTable"), tuple(tables))
         if settings.reads_by_fan_out and settings.fanout_consumer_arn is None and not settings.deregister_consumer:
-            stream = _stream_arn(settings)
-            consumer = f"{stream}/consumer/{settings.fanout_consumer_name}:*"
-            yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), (stream, consumer))
+            streams = [_stream_arn(one) for one in _each(settings) if one.fanout_consumer_arn is None]
+            consumers = [f"{stream}/consumer/{settings.fanout_consumer_name}:*" for stream in streams]
+            both = tuple(arn for pair in zip(streams, consumers, strict=True) for arn in pair)
+            if both:
+                yield Statement("DeregisterConsumer", ("kinesis:DeregisterStreamConsumer",), both)
 
 
 def _dead_letter(settings: Settings) -> Iterator[Statement]:
@@ -126,7 +156,8 @@ def _dynamo(*operations: str) -> tuple[str, ...]:
 def _stream_arn(settings: Settings) -> str:
     if settings.stream_arn is not None:
         return settings.stream_arn
-    partition, region, account = _whereabouts(settings)
+    partition, _, account = _whereabouts(settings)
+    region = settings.kinesis_region or ANY
     return f"arn:{partition}:kinesis:{region}:{account}:stream/{settings.stream_name}"
 
 

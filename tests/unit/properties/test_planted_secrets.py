@@ -193,3 +193,8 @@ def test_a_hostile_text_takes_no_longer_than_its_length_asks_for() -> None:
     scrub = Scrubber([HUSH])
     for piece in ("://", "@://", "a", "password", "password=", "Bearer ", "authorization", "jdbc:x:", "'", "= "):
         assert scrub(piece * (1_000_000 // len(piece)) + "@=:")
+
+
+def test_the_directory_of_a_shell_is_no_password_for_its_name() -> None:
+    env = {"PWD": "/srv/app/config", "OLDPWD": "/srv/app", "DB_PWD": "a1b2c3d4e5"}
+    assert list(secrets_of_environment(env)) == ["a1b2c3d4e5"]

@@ -280,7 +280,7 @@ def test_an_unchanged_file_gives_the_streams_of_the_start(file: ListInFile) -> N
     [
         ("", "mld.streamsFile", "names no stream"),
         ("# orders\n", "mld.streamsFile", "names no stream"),
-        ("orders, clicks\n", "***", "is neither the name of a stream nor"),
+        ("orders, clicks\n", "orders", "is neither the name of a stream nor"),
         ("orders clicks\n", "orders", "is neither the name of a stream nor"),
         ("streamName=s\n", "streamName", "is neither the name of a stream nor"),
         ("a\nb\na\n", "a", "is already named at"),
