@@ -7,7 +7,24 @@ stream that was deleted and made again.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+
+OF_THIS_STREAM: ContextVar[str | None] = ContextVar("mld_stream", default=None)
+"""The identifier of the one of several streams that is being worked for; the log adds it to every line."""
+
+
+@contextmanager
+def working_for(stream: str | None) -> Iterator[None]:
+    """What is logged within is about this stream, by its identifier; None: there is one stream only."""
+    token = OF_THIS_STREAM.set(stream)
+    try:
+        yield
+    finally:
+        OF_THIS_STREAM.reset(token)
+
 
 _FORM = re.compile(r"([0-9]+):([^:]+):([0-9]+)", re.ASCII)
 
@@ -35,6 +52,12 @@ def parse_stream_id(text: str) -> StreamId | None:
         return None
     stream = StreamId(found[1], found[2], int(found[3]))
     return stream if str(stream) == text else None
+
+
+def shard_of_key(key: str) -> str:
+    """The shard's own name in a lease key."""
+    stream = stream_of_key(key)
+    return key if stream is None else key.removeprefix(f"{stream}:")
 
 
 def stream_of_key(key: str) -> str | None:
