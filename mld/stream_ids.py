@@ -7,7 +7,7 @@ stream that was deleted and made again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -64,3 +64,32 @@ def stream_of_key(key: str) -> str | None:
     """The stream's part of a lease key; None for the key of a table with one stream, which is a shard id."""
     stream, colon, shard_id = key.rpartition(":")
     return stream if colon and shard_id and parse_stream_id(stream) is not None else None
+
+
+def keys_meant(keys: Iterable[str], name: str, labels: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The lease keys that a person may mean by `name`, sorted: a key, a shard's own name, or its number (``7``).
+
+    Among several streams a name may begin with the stream, as ``orders:7``: its label, which `labels` have by
+    identifier, its own name, or its identifier.
+    """
+    sorted_keys = sorted(keys)
+    if name in sorted_keys:
+        return (name,)
+    stream, _, shard = name.rpartition(":")
+    known = labels or {}
+    found = [key for key in sorted_keys if _is_shard(shard_of_key(key), shard)]
+    if stream:
+        by_label = [key for key in found if known.get(stream_of_key(key) or "") == stream]
+        found = by_label or [key for key in found if _is_stream(stream_of_key(key), stream)]
+    return tuple(found)
+
+
+def _is_shard(shard_id: str, name: str) -> bool:
+    if shard_id == name:
+        return True
+    number = shard_id.rpartition("-")[2]
+    return name.isascii() and name.isdigit() and number.isdigit() and int(number) == int(name)
+
+
+def _is_stream(stream: str | None, name: str) -> bool:
+    return stream is not None and name in (stream, stream.split(":")[1])
